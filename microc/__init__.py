@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from microc.driver.measure.session import Device
     from microc.driver.model import import_sklearn, load, save
     from microc.driver.options import Bound
+    from microc.driver.options.typed import CompileOptions
     from microc.driver.reference.agreement import Comparison
     from microc.driver.report.explain import Explanation, explain
     from microc.driver.report.making import report
@@ -65,6 +66,7 @@ __all__ = (
     "Bound",
     "Bundle",
     "Comparison",
+    "CompileOptions",
     "Device",
     "Explanation",
     "Graph",
@@ -108,6 +110,7 @@ _HOMES = MappingProxyType(
         "Bound": "microc.driver.options",
         "Bundle": "microc.driver.compile.bundle",
         "Comparison": "microc.driver.reference.agreement",
+        "CompileOptions": "microc.driver.options.typed",
         "Device": "microc.driver.measure.session",
         "Explanation": "microc.driver.report.explain",
         "Graph": "microc.graph.ir",

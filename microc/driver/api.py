@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from microc import __version__
 from microc.codegen.files import write_tree
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what compiles is imported where it is used: a network that 
     from microc.codegen.exports import Package
     from microc.driver.compile.lower import Progress
     from microc.driver.desktop.library import Library
+    from microc.driver.options.typed import CompileOptions
     from microc.dtypes import Array
     from microc.module import Module
 
@@ -155,10 +156,9 @@ def compile(
     target: str = "host",
     *,
     board: None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
     check: bool = True,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Library: ...
 @overload
 def compile(
@@ -166,10 +166,9 @@ def compile(
     target: str = "host",
     *,
     board: str | Path | Board,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
     check: bool = True,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Program: ...
 @speaks_python
 def compile(
@@ -177,10 +176,9 @@ def compile(
     target: str = "host",
     *,
     board: str | Path | Board | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
     check: bool = True,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Library | Program:
     """Compile a model: the path of a file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
     graph file) or its bytes, a graph that :func:`microc.load` gave, a fitted scikit-learn, LightGBM or XGBoost estimator, an ONNX
@@ -197,12 +195,12 @@ def compile(
     VerificationError says by how much the answers differ; ``check=False`` leaves that out
     (:mod:`microc.driver.measure.quick_check`).
 
-    ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
-    :class:`~microc.driver.options.Options`; ``progress`` hears of stages. Refusals are :class:`~microc.errors.MicrocError`.
+    ``options`` are :class:`microc.CompileOptions`; ``input_shapes`` of them binds symbolic dimensions,
+    ``{"input": (1, 3, 96, 96)}``. ``progress`` hears of stages. Refusals are :class:`~microc.errors.MicrocError`.
     """
     accepted.call("progress", progress)
     accepted.truth("check", check)
-    chosen = make_options(input_shapes=input_shapes, **options)
+    chosen = make_options(**options)
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     asked = source if check and isinstance(source, Graph) and source is not model else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
+
+if TYPE_CHECKING:
+    from microc.driver.options.typed import ReadingOptions
 
 ONNX = ".onnx"
 SMALLEST, LARGEST = 1e-37, 1e37
@@ -98,13 +101,13 @@ def source_name(source: Path | Graph) -> str:
 
 
 @speaks_python
-def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = None, **options: Any) -> Graph:
+def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     """The graph of a model, anything that :func:`microc.compile` takes, as it was read: no pass has run.
 
-    ``input_shapes`` binds symbolic dimensions; ``options`` are those fields of :class:`~microc.driver.options.Options` that
-    speak of reading. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
+    ``options`` are those of :class:`microc.CompileOptions` that speak of reading; ``input_shapes`` binds symbolic
+    dimensions. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
     """
-    chosen = make_options(input_shapes=input_shapes, **options)
+    chosen = make_options(**options)
     if chosen.bounds:
         raise UsageError("a graph has one shape: bounds are for compile", hint="give input_shapes here")
     return read_model(source_of(model, chosen), chosen)

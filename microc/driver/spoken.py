@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
@@ -78,6 +79,8 @@ def _value(option: Option, word: str) -> str | None:
         return _written(option.words[word]) if word in option.words else None
     if option.word is meaning.bytes:
         return None if _parsed(option, word) is None else word if word.isdecimal() else _written(word)
+    if option.word is Path:
+        return _written(word) if word.isupper() or "/" in word or "." in word else None
     from microc import dtypes
 
     if option.word is meaning.wish and not (

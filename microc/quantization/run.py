@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.driver import accepted
 from microc.driver.model import read_model, source_of
@@ -28,6 +28,9 @@ from microc.quantization.score import check_labels, score_by
 from microc.quantization.task import Task
 from microc.target import Board
 from microc.transform.boundary import Boundary, adapt
+
+if TYPE_CHECKING:
+    from microc.driver.options.typed import ReadingOptions
 
 ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
@@ -59,7 +62,7 @@ def quantize(
     pixels: tuple[float, float] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[ReadingOptions],
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
@@ -83,8 +86,8 @@ def quantize(
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
     larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``seed``: of what is held
-    back; ``progress(what, done, of)`` is told of every stage. ``options`` are those fields of
-    :class:`~microc.driver.options.Options` that speak of reading. Everything refused is a
+    back; ``progress(what, done, of)`` is told of every stage. ``options`` are those of
+    :class:`microc.CompileOptions` that speak of reading. Everything refused is a
     :class:`~microc.errors.MicrocError`.
     """
     accepted.choice("activations", activations, ACTIVATIONS)

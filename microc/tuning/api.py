@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.device.boards import load_board
 from microc.device.machine import native
@@ -29,6 +29,9 @@ from microc.tuning.runner import Meter
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Space
 from microc.tuning.tuner import Event, Limits, Tuned, Tuner
+
+if TYPE_CHECKING:
+    from microc.driver.options.typed import CompileOptions
 
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
@@ -93,7 +96,7 @@ def tune(
     layers: Iterable[str] = (),
     runner: Meter | None = None,
     callback: Callable[[Event], None] | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Tuning:
     """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
 

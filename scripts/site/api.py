@@ -11,7 +11,18 @@ MODULES = ("errors", "te", "tir", "topi")
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Models": ("load", "save", "import_sklearn", "Graph"),
-        "Compiling": ("compile", "bundle", "Program", "Bundle", "Bound", "report", "Report", "explain", "Explanation"),
+        "Compiling": (
+            "compile",
+            "bundle",
+            "Program",
+            "Bundle",
+            "Bound",
+            "CompileOptions",
+            "report",
+            "Report",
+            "explain",
+            "Explanation",
+        ),
         "On this computer": ("Library", "load_library"),
         "On a board": ("open_project", "Device", "verify", "Comparison"),
         "Quantising": ("quantize", "Quantized", "fake_quantize"),

@@ -132,11 +132,11 @@ def test_wrong_calls(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no model file"):
         microc.compile(tmp_path / "absent.tflite")
     with pytest.raises(UsageError, match="no option 'optimise'"):
-        microc.compile(digits.INT8, optimise=3)
+        microc.compile(digits.INT8, optimise=3)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="optimisation level cannot be 7"):
-        microc.compile(digits.INT8, opt_level=7)
+        microc.compile(digits.INT8, opt_level=7)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="requantize cannot be 'exact'"):
-        microc.compile(digits.INT8, requantize="exact")
+        microc.compile(digits.INT8, requantize="exact")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="unknown core 'z80'"):
         microc.compile(digits.INT8, "z80")
     with pytest.raises(UsageError, match="unknown board 'netduinoplus'") as caught:

@@ -202,4 +202,4 @@ def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
 
 def test_the_option_is_checked() -> None:
     with pytest.raises(MicrocError):
-        microc.compile(DIGITS, board=BOARD, cache="no")
+        microc.compile(DIGITS, board=BOARD, cache="no")  # type: ignore[call-overload]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ NETWORKS = {
 }
 
 
-def compiled(network: Graph | Path, goal: str) -> Program:
+def compiled(network: Graph | Path, goal: Any) -> Program:
     program = microc.compile(network, board=BOARD, optimize=goal)
     assert isinstance(program, Program)
     return program

@@ -134,4 +134,4 @@ def test_what_the_runner_cannot_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="MLPerf Tiny's runner"), microc.Device(program.write(tmp_path / "d")):
         pass
     with pytest.raises(UsageError, match="protocol cannot be 'morse'"):
-        microc.compile(digits.INT8, board="host", protocol="morse")
+        microc.compile(digits.INT8, board="host", protocol="morse")  # type: ignore[call-overload]

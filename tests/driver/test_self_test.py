@@ -95,8 +95,8 @@ def test_its_bytes_are_counted(images: Path, tmp_path: Path) -> None:
 
 def test_of_several_networks_the_first_that_fails_is_named(images: Path, tmp_path: Path) -> None:
     programs = [
-        microc.compile(digits.INT8, board="host", name=n, self_test=images, optimize=g)
-        for n, g in (("one", "size"), ("two", "size"))
+        microc.compile(digits.INT8, board="host", name=name, self_test=images, optimize="size")
+        for name in ("one", "two")
     ]
     folder = built(bundle(*programs), tmp_path / "firmware")
     assert (folder / "two" / "model.c").is_file()

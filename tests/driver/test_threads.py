@@ -157,4 +157,4 @@ def test_refusals() -> None:
         microc.compile(digits.INT8, board="mps2-an386", threads=2)
     for count in (0, 257, "2", True):
         with pytest.raises(UsageError, match="number of threads cannot be"):
-            microc.compile(digits.INT8, threads=count)
+            microc.compile(digits.INT8, threads=count)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from microc.graph.ir import Graph
 from microc.plugin import active
 from microc.target import Board, Target, target_for
 
+if TYPE_CHECKING:
+    from microc.driver.options.typed import CompileOptions
+
 SAMPLES = 4
 SEED = 20
 
@@ -49,13 +52,12 @@ def verify(
     target: str = "host",
     board: str | Path | Board | None = None,
     layers: bool = True,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Comparison:
     """Compile a model and compare its answers with those of the framework that made it, by output and by layer.
 
-    ``model``: a path or an object, as :func:`microc.compile` takes it; ``target``, ``board``, ``input_shapes`` and ``options``
+    ``model``: a path or an object, as :func:`microc.compile` takes it; ``target``, ``board``, ``options``
     too: the kernels of that core are run, in portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``,
     ``torch``, ``keras``, ``sklearn``, ``lightgbm``, or ``reference`` for the natural one: the runtime whose rounding is compiled,
     or where ``weight_dtype`` rounds weights, numpy on the network of these.
@@ -68,7 +70,7 @@ def verify(
     ``.agrees`` of the result says whether all outputs do. Raises ToolError where the framework is not installed, UsageError
     where it does not run such a model or the options change what the model is, and what compiling raises.
     """
-    chosen = make_options(input_shapes=input_shapes or {}, **options)
+    chosen = make_options(**options)
     reference = reference_of(model, against, chosen)
     source = source_of(model, chosen)
     found = load_board(board) if isinstance(board, (str, Path)) else board

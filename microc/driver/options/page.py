@@ -12,7 +12,8 @@ _HEAD = """# Options
 
 Written by `make docs` from `microc/driver/options`. In Python they are keywords of `microc.compile`, `microc.load`,
 `microc.verify` and `microc.explain`; on the command line flags of every command that takes a model. What cannot be is refused
-before anything is read.
+before anything is read. Their types are in `microc.CompileOptions`: editors complete them, mypy and pyright refuse a misspelt
+one or a word that is none, and a function of yours that hands them on is `def mine(**options: Unpack[microc.CompileOptions])`.
 
 A network that was compiled before, from the same file under the same options for the same board by the same compiler, comes
 from a cache: `MICROC_CACHE`, or the user's folder for such (`~/.cache/microc` on Linux); an empty `MICROC_CACHE` means none. It

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.codegen.text import Label
 from microc.device.boards import load_board
@@ -26,6 +26,9 @@ from microc.plugin import active
 from microc.schedule.cost import Cost
 from microc.target import Board, Goal, Target, target_for
 from microc.tir.text import to_text
+
+if TYPE_CHECKING:
+    from microc.driver.options.typed import CompileOptions
 
 _NEAR = 5
 """Names that are listed for one that does not exist."""
@@ -65,17 +68,16 @@ def explain(
     *,
     target: str = "host",
     board: str | Path | Board | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Explanation:
     """Compile a model as :func:`microc.compile` does, and tell how the kernel of ``layer`` came to be: candidates with their
     costs and why they lost, the steps of the schedule, what the cost model counts, the C. ``layer``: a name, or a part of one, or
     the number of a step; without it, the steps are listed. ``target``, or ``board``, whose core it is;
-    ``input_shapes``, ``progress`` and ``options`` as there. UsageError where no layer, or several, are meant.
+    ``progress`` and ``options`` as there. UsageError where no layer, or several, are meant.
     """
     accepted.call("progress", progress)
-    chosen = make_options(input_shapes=input_shapes, **options)
+    chosen = make_options(**options)
     wanted = accepted.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
     with active(chosen.plugins):
         if board is None:

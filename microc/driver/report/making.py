@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
@@ -22,15 +22,17 @@ from microc.errors import FitError, ToolError, UsageError
 from microc.plugin import active
 from microc.target import Board
 
+if TYPE_CHECKING:
+    from microc.driver.options.typed import CompileOptions
+
 
 def report(
     model: Any,
     *,
     board: str | Path | Board | None = None,
     accuracy: Mapping[str, Any] | None = None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[CompileOptions],
 ) -> Report:
     """The report of a network on a board, from estimates: no compiler and no board is asked.
 
@@ -38,7 +40,7 @@ def report(
     file; default: this computer) under ``options``; or a :class:`microc.Program`, a :class:`microc.Library`, or the folder of a
     project, which have theirs.
     A network that does not fit is reported all the same, and said not to; ``accuracy``: of
-    :func:`microc.driver.report.accuracy.read_accuracy`. ``input_shapes`` and ``progress`` as there. Raises what compiling
+    :func:`microc.driver.report.accuracy.read_accuracy`. ``progress`` as there. Raises what compiling
     raises, and OutputError where a folder is no project.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
@@ -46,7 +48,7 @@ def report(
         path is not None and path.is_dir() and (path / "manifest.json").is_file()
     )
     if made:
-        if board is not None or options or input_shapes:
+        if board is not None or options:
             raise UsageError("what is compiled has its board and options", hint="give the model to have others")
         if isinstance(model, api.Program):
             return of_program(model, accuracy)
@@ -57,9 +59,9 @@ def report(
         )
     found = board if board is not None else "host"
     try:
-        program = api.compile(model, board=found, input_shapes=input_shapes, progress=progress, **options)
+        program = api.compile(model, board=found, progress=progress, **options)
     except FitError:
-        program = _too_large(model, found, make_options(input_shapes=input_shapes, **options), progress)
+        program = _too_large(model, found, make_options(**options), progress)
     return of_program(program, accuracy)
 
 

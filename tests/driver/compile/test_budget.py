@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import microc
@@ -46,8 +48,9 @@ def test_an_impossible_budget_is_refused_with_the_numbers() -> None:
 
 
 def test_the_goal_chooses_compiler_options() -> None:
+    goals: tuple[Any, ...] = GOALS
     makefiles = {
-        goal: str(microc.compile(digits.INT8, board="mps2-an386", optimize=goal).files()["Makefile"]) for goal in GOALS
+        goal: str(microc.compile(digits.INT8, board="mps2-an386", optimize=goal).files()["Makefile"]) for goal in goals
     }
     assert "\nOPT ?= -Os\n" in makefiles["size"]
     assert "\nOPT ?= -O2 -fno-schedule-insns" in makefiles["balanced"]
@@ -58,6 +61,6 @@ def test_the_goal_chooses_compiler_options() -> None:
 
 def test_wrong_choices() -> None:
     with pytest.raises(UsageError, match="optimize cannot be 'fast'"):
-        microc.compile(digits.INT8, optimize="fast")
+        microc.compile(digits.INT8, optimize="fast")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="flash budget cannot be -1"):
         microc.compile(digits.INT8, flash=-1)

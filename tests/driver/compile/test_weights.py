@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -108,7 +110,7 @@ def test_what_stays_wide_is_told() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_verify_compares_with_the_network_of_rounded_weights(dtype: str) -> None:
+def test_verify_compares_with_the_network_of_rounded_weights(dtype: Literal["float16", "bfloat16"]) -> None:
     found = microc.verify(digits.FLOAT, target="cortex-m4", weight_dtype=dtype, samples=2)
     assert found.agrees and "rounded" in found.reference and found.outputs[0].tolerance == 1e-4
 

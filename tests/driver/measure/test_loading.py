@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def scaled() -> microc.tir.ir.PrimFunc:
     return te.create_prim_func("scaled", [a], [te.compute((64,), lambda i: a[i] * w[i], "c", ("i",))], [w])
 
 
-def built(folder: Path, board: str, protocol: str = "tuning") -> firmware.Project:
+def built(folder: Path, board: str, protocol: Literal["rpc", "tuning"] = "tuning") -> firmware.Project:
     project = open_project(microc.compile(digits.INT8, board=board, protocol=protocol).write(folder))
     firmware.build(project)
     return project

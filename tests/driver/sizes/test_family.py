@@ -332,7 +332,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(FitError, match="an arena of 64 bytes cannot hold tensors, which take at least 2048"):
         microc.compile(path, bounds={"batch": 64}, ram=64)
     with pytest.raises(UsageError, match="one shape"):
-        microc.load(path, bounds={"batch": 4})
+        microc.load(path, bounds={"batch": 4})  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="is not streamed"):
         microc.compile(path, bounds={"batch": 4}, stream=1)
 
