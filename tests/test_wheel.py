@@ -135,10 +135,11 @@ def test_the_first_page(installed: Path, tmp_path: Path) -> None:
         np.save(tmp_path / "calibration.npy", lines(200, 0)[0])
         images, classes = lines(200, 1)
         np.savez(tmp_path / "test.npz", x=images, label=classes)
-        (quantize,) = re.findall(r"^\$ (microc quantize .*)$", text, re.MULTILINE)
+        (quantize,) = re.findall(r"^(microc quantize .*)$", text, re.MULTILINE)
         replaced |= {"python network.py": "", quantize: quantize.replace("network.pt2", "first.onnx")}
     page = Runner(FIRST, tmp_path, str(installed / "python"), replaced, compared=found is not None)
     page.run()
-    assert len(re.findall(r"^\$ ", text, re.MULTILINE)) == 5
+    (commands,) = re.findall(r"^```shell\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(commands.splitlines()) == 5
     assert re.search(r"accuracy +\d+\.\d\d % -> (9[5-9]|100)\.", page.said)
     assert re.search(r"netduinoplus2: [\d,]{5,} instructions", page.said)

@@ -1,9 +1,9 @@
 """The code of a page of docs/, run in the order in which it stands there.
 
-A block with a title is a file: it is written. Lines of a ``console`` block that begin with ``$`` are commands, ``python`` blocks
-without a title are run in one namespace, and what a ``text`` block shows after them must have been said: line by line, without
-regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names programs
-or packages of Python, without which a block is left out, and what it shows.
+A block with a title is a file: it is written. Lines of a ``console`` block, behind ``$``, and of a ``shell`` block are commands,
+``python`` blocks without a title are run in one namespace. What a ``text`` block shows after them must have been said: line by
+line, without regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language
+names programs or packages of Python, without which a block is left out, and what it shows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?(?: needs=(\S+))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+PROMPTS = {"console": "$ ", "shell": ""}
+"""What a command begins with in a block of a language."""
 TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
 """Programs that pages may call beside microc and what they built."""
 
@@ -58,10 +60,10 @@ class Runner:
                 continue
             if title:
                 (self.folder / title).write_text(content, encoding="utf-8")
-            elif language == "console":
+            elif language in PROMPTS:
                 for line in content.splitlines():
-                    assert line.startswith("$ "), f"{place}: {line}"
-                    self._command(line[2:], place)
+                    assert line.startswith(PROMPTS[language]), f"{place}: {line}"
+                    self._command(line.removeprefix(PROMPTS[language]), place)
             elif language == "python":
                 self._python(content, place)
 
