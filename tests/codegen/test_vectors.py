@@ -14,7 +14,7 @@ import pytest
 from microc.device.machine import machine_flags
 from microc.dtypes import HALF, Array, to_numpy
 from microc.isa import CORES, SCALAR
-from microc.isa.vocabulary.scalable import LEAST
+from microc.isa.vocabulary.scalable import SCALABLE
 from microc.isa.vocabulary.words import COPIED
 from microc.tir import ir
 from tests.codegen.machines import meant, often
@@ -27,6 +27,7 @@ OTHERS = sorted({machine.cpu for machine in MACHINES.values()})
 HERE = [name for name in UNITS if name not in OTHERS]
 COUNT, REACH = 24, 400
 RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in COPIED.values()}
+SCALABLE_WORDS = {word.name for word in SCALABLE if word.lanes}
 STRIDE = 20
 """From one result in memory to the next (:func:`tests.codegen.machines.often`)."""
 
@@ -34,8 +35,9 @@ STRIDE = 20
 def words(cpu: str) -> list[str]:
     """Those on whole vectors, and runs of memory, that a core has instructions for."""
     names = {name for s in CORES[cpu].sets for name in s.bodies if name in SCALAR}
-    known = (*CORES[cpu].lanes, *LEAST)
-    return sorted(name for name in names if SCALAR[name].lanes in known or name in RUNS)
+    return sorted(
+        name for name in names if SCALAR[name].lanes in CORES[cpu].lanes or name in SCALABLE_WORDS or name in RUNS
+    )
 
 
 @lru_cache
