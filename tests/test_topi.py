@@ -13,7 +13,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, ProgramError
 from microc.ops.registry import Case, registry
 
-_TABLES = ("rfft", "irfft")
+_TABLES = ("rfft", "irfft", "power_spectrum", "band_sums")
 
 
 def _cases() -> Iterator[tuple[str, Case]]:

@@ -150,7 +150,7 @@ def test_exports_have_it_and_sequences_begin_anew(tmp_path: Path) -> None:
         (folder / "main.c").write_text(f"""#include "net_model.h"
 int main(void)
 {{
-    static uint64_t arena[NET_ARENA_SIZE / 8 + 1];
+    static uint64_t arena[(NET_ARENA_SIZE + 7) / 8 + 1];
     static float x[NET_RESULT_SIZE], y[NET_DIFFERENCE_SIZE];
     (void)x;
     (void)y;

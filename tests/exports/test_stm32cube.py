@@ -58,5 +58,6 @@ def test_hooks(tmp_path: Path, hooks: bool) -> None:
         return
     given = (np.arange(64) - 100).astype(np.int8).reshape(1, 8, 8, 1)
     result = program().library()(given)
+    assert isinstance(result, np.ndarray)
     text = run(tmp_path, "sh", "-c", "./main; echo status $?")
     assert text == f"{result.reshape(-1)[9]}\n" * 2 + f"status {(-7) % 256}\n"

@@ -31,8 +31,8 @@ def test_a_reader_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch, bo
     read = objects.read
     microc.compile(estimator, board=board)
 
-    def misread(model: Any, shapes: Any) -> Graph:
-        return read(wrong, shapes)
+    def misread(model: Any, *rest: Any) -> Graph:
+        return read(wrong, *rest)
 
     monkeypatch.setattr(objects, "read", misread)
     with pytest.raises(VerificationError, match="differs from sklearn") as error:
