@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.graph.ir import short
 from microc.tir.ir import Expr, PrimFunc, Var
 
 
@@ -277,7 +278,7 @@ class Module:
 
     def __repr__(self) -> str:
         ends = " -> ".join(", ".join(names) for names in (self.inputs, self.outputs))
-        return f"<Module {self.name}({ends}), {len(self.calls)} calls of {len(self.kernels)} kernels>"
+        return f"<Module {short(f'{self.name}({ends})')}, {len(self.calls)} calls of {len(self.kernels)} kernels>"
 
     def with_plan(self, plan: Plan) -> Module:
         return replace(self, plan=plan)

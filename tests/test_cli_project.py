@@ -47,10 +47,11 @@ def test_no_arguments(project: Path, said: Any) -> None:
     """Every command that a project knows; each tells which file it went by."""
     assert said("build")["elf"] == str(project / "firmware" / "firmware.elf")
     for words in (
-        "check", "compile", "explain", "size", "verify", "profile", "run",
+        "check", "compile", "explain", "size", "verify", "profile", "run", "report", "bench",
         "tune --space --only dense5", "export --format c -o out",
     ):  # fmt: skip
         assert said(*words.split())["config"] == str(project / "microc.toml"), words
+    assert [row["board"] for row in said("bench")["boards"]] == ["host"]
     os.mkdir("below")
     os.chdir("below")
     assert said("check")["config"] == str(project / "microc.toml")

@@ -47,7 +47,7 @@ def test_colours_only_where_they_are_wanted(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120"])
 @pytest.mark.parametrize(
-    "words", [["boards"], ["options"], ["doctor"], ["check", MODEL], ["size", MODEL], ["operators"]]
+    "words", [["boards"], ["options"], ["doctor"], ["check", MODEL], ["size", MODEL], ["operators"], ["explain", MODEL]]
 )
 def test_tables_fit(
     words: list[str], columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

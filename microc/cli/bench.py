@@ -26,6 +26,8 @@ def bench(arguments: Arguments) -> show.Answer:
         raise UsageError(
             f"{arguments.source} is a project, which is for one board", hint="give the model that it was compiled from"
         )
+    if not arguments.board_names:
+        raise UsageError("bench needs boards", hint="name them: --boards microbit,mps2-an386, or all-emulated")
     if arguments.meter:
         words_of(arguments.meter)
     boards = boards_of(arguments.board_names)

@@ -23,4 +23,4 @@ def explain(arguments: Arguments) -> show.Answer:
         progress=progress(arguments),
         **chosen_options(arguments),
     )
-    return show.Answer(found.to_data(full=arguments.full), found.text(full=arguments.full))
+    return show.Answer(found.to_data(full=arguments.full), found.text(full=arguments.full, width=show.columns()))

@@ -33,11 +33,11 @@ def _bench(add: Adder) -> None:
         "model.tflite --boards all-emulated --json",
         'model.tflite --boards attached --meter "python joulescope.py"',
     )
-    command.add_argument("source", type=Path, metavar="MODEL", help="a model")
+    command.add_argument("source", type=Path, nargs="?", metavar="MODEL", help="a model (default: microc.toml's)")
     command.add_argument(
-        "--boards", dest="board_names", type=names, required=True, metavar="NAME,...",
+        "--boards", dest="board_names", type=names, default=(), metavar="NAME,...",
         help="names (microc boards) or board files; all-emulated: every board that an emulator stands in for; attached: those on "
-        "this computer's ports, which are flashed",
+        "this computer's ports, which are flashed (default: microc.toml's)",
     )  # fmt: skip
     command.add_argument(
         "--meter", default="", metavar="COMMAND",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FIRST = {"compile": "models", "check": "model", "explain": "model", "export": "model", "tune": "model", "build": "folder",
           "flash": "folder", "run": "source", "profile": "source", "size": "source", "verify": "source",
-          "report": "source", "watch": "source"}  # fmt: skip
+          "report": "source", "watch": "source", "bench": "source"}  # fmt: skip
 """The commands that take from the file what they are not told, and where their first word stands."""
 _WORDS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DIR|MODEL"}
 
@@ -39,7 +39,8 @@ def configure(arguments: Arguments) -> None:
             "tune",
         ):  # which say more of what they lack
             hint = "say it, or start a project in which commands need none: microc new"
-            raise UsageError(f"{arguments.command} needs {_WORDS[first]}", hint=hint)
+            needed = "MODEL" if arguments.command == "bench" else _WORDS[first]
+            raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
     arguments.config = config = read_config(path)
     _refuse_untrusted(arguments, config)
@@ -78,7 +79,11 @@ def _folder(arguments: Arguments, config: Config) -> None:
 
 
 def _source(arguments: Arguments, config: Config) -> None:
-    """A model that is named, or the file's under options that are; else the file's project."""
+    """A model that is named, or the file's under options that are; else the file's project. Boards are compared by the model."""
+    if arguments.command == "bench":
+        arguments.source = arguments.source or _only(config)
+        arguments.board_names = arguments.board_names or (config.board,)
+        return
     if arguments.source is None and arguments.command == "verify" and arguments.against:
         arguments.model_file = arguments.model_file or _only(config)
     if arguments.source is None and not spoken_options(arguments) and not arguments.board:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.model_options import chosen_options
+from microc.cli.model_options import chosen_options, spoken_options
 
 if TYPE_CHECKING:
     from microc.driver.report.report import Report
@@ -47,9 +47,13 @@ def _saved(path: Path, arguments: Arguments) -> Report:
 
 
 def _report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+    from microc.codegen.files import MARKER
     from microc.driver.report.making import report as make
 
-    options: dict[str, Any] = chosen_options(arguments)
+    compiled = (source / MARKER).is_file() and not spoken_options(
+        arguments
+    )  # a project has what microc.toml says in it
+    options: dict[str, Any] = {} if compiled else chosen_options(arguments)
     return make(source, board=arguments.board or None, accuracy=accuracy, progress=progress(arguments), **options)
 
 

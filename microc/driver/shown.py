@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from microc.codegen.text import Label
+from microc.graph.ir import short
 
 Tensor = Mapping[str, Any]
 """``name``, ``dtype`` and ``shape``, as in a manifest."""
@@ -15,7 +16,7 @@ Tensor = Mapping[str, Any]
 def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
     arrow = " -> ".join(", ".join(map(_typed, tensors)) for tensors in (inputs, outputs))
-    return f"{model}({arrow})"
+    return short(f"{model}({arrow})")
 
 
 def _typed(tensor: Tensor) -> str:

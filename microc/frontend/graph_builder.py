@@ -52,6 +52,9 @@ class GraphBuilder:
         self._state: dict[str, Array] = {}
         self._updates: dict[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"<GraphBuilder: {len(self._inputs)} inputs, {len(self._nodes)} operators>"
+
     @property
     def where(self) -> str:
         return str(self.loc)

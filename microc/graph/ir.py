@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from math import prod
 from types import MappingProxyType
 from typing import Any, Union
@@ -17,6 +18,8 @@ from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
 """What an attribute may be; graphs are those of control flow."""
+_LONGEST = 200
+"""Letters that a line at a prompt has for a network's name, inputs and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,13 @@ class Graph:
             lines.append(f"  {made} = {node.op}({read})")
         return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """One line, short whatever the network."""
+        ends = " -> ".join(", ".join(map(self._typed, names)) for names in (self.inputs, self.outputs))
+        return f"<Graph {short(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _typed(self, name: str) -> str:
         kind = self.types.get(name)
@@ -206,3 +215,8 @@ def fresh_name(taken: Iterable[str], stem: str) -> str:
     while f"{stem}_{number}" in taken:
         number += 1
     return f"{stem}_{number}"
+
+
+def short(text: str) -> str:
+    """The begin of a text, however much a model has to tell."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

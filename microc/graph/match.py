@@ -82,7 +82,7 @@ class P:
 # ---------------------------------------------------------------- what a rule sees and gives
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Replacement:
     """``nodes`` that make the root's outputs, or the value that is the ``same``; types and constants that they bring along."""
 
@@ -90,6 +90,9 @@ class Replacement:
     types: Mapping[str, TensorType] = field(default_factory=dict)
     consts: Mapping[str, Array] = field(default_factory=dict)
     same: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Replacement: {self.same or f'{len(self.nodes)} operators'}>"
 
 
 class Scope:
@@ -119,7 +122,7 @@ class Scope:
         return self.taken.fresh(stem)
 
 
-@dataclass
+@dataclass(repr=False)
 class Match:
     """What a pattern found: ``root``, captured ``values`` and ``nodes``. Also collects the nodes of the replacement."""
 
@@ -130,6 +133,9 @@ class Match:
     _nodes: list[Node] = field(default_factory=list)
     _types: dict[str, TensorType] = field(default_factory=dict)
     _consts: dict[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Match of {self.root.op}: {', '.join(self.values)}>"
 
     def __getitem__(self, capture: str) -> str:
         return self.values[capture]

@@ -22,7 +22,7 @@ from microc.tir.names import PRIVATE
 from microc.tir.symbolic import require_fixed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Schedule:
     """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
 
@@ -37,6 +37,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         require_fixed(self.func)
+
+    def __repr__(self) -> str:
+        rule = f" by {self.rule}" if self.rule else ""
+        return f"<Schedule of {self.func.name}{rule}, {len(self.trace)} steps>"
 
     @property
     def start(self) -> ir.PrimFunc:

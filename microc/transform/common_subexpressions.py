@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 from microc.transform.fuse import MANDATORY
@@ -44,7 +44,9 @@ class _Merger:
         return self.graph.with_nodes(nodes)
 
     def key(self, node: Node) -> object:
-        """What equal nodes have in common; ``repr`` tells 0 from 0.0 and -0.0."""
+        """What equal nodes have in common; ``repr`` tells 0 from 0.0 and -0.0. Nodes with graphs of their own are never equal."""
+        if any(map(_holds_graph, node.attrs.values())):
+            return id(node)
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
 
@@ -65,3 +67,7 @@ class _Merger:
 
 
 PASS = Pass("common_subexpressions", merge_common_subexpressions, 3)
+
+
+def _holds_graph(attr: Attr) -> bool:
+    return any(map(_holds_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)

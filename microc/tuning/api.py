@@ -16,6 +16,7 @@ from microc.driver.compile.maker import Compiled
 from microc.driver.compile.pipeline import compiled
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.shown import table
 from microc.driver.spoken import speaks_python
 from microc.driver.tuned.plan import plan_of
 from microc.driver.tuned.records import Database, records_of
@@ -37,7 +38,7 @@ TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tuning:
     """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks."""
 
@@ -55,6 +56,14 @@ class Tuning:
     def best(self) -> float:
         """The same, each by its fastest schedule."""
         return sum(len(k.task.layers) * k.best for k in self.kernels if k.default is not None)
+
+    def __repr__(self) -> str:
+        ticks = f"{self.default:,.0f} {self.unit} before, {self.best:,.0f} now"
+        return f"<Tuning of {len(self.kernels)} kernels on {self.board}: {ticks}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(k.task.name, f"{k.default or 0:,.0f} -> {k.best:,.0f}, {k.tried} tried") for k in self.kernels]
+        return table(f"{self.unit} on {self.board}", rows)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

@@ -8,7 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import microc
+from microc import te
 from microc.errors import UsageError
+from microc.graph.match import Match, Replacement, Scope
 from tests.driver import digits
 
 DIGITS = "(image: int8[1, 8, 8, 1] -> probabilities: int8[1, 10])"
@@ -70,3 +72,41 @@ def test_models_in_memory() -> None:
 
 def test_names_that_are_public() -> None:
     assert {name for name in dir(microc) if not name.startswith("_")} == set(microc.__all__) - {"__version__"}
+
+
+def many_ends() -> microc.Graph:
+    """Long names, and many of them."""
+    net = microc.GraphBuilder()
+    ends = {f"{'y' * 60}_{k}": net.op("relu", net.input(f"{'x' * 60}_{k}", (1, 4))) for k in range(20)}
+    return net.graph("wide", ends)
+
+
+def everything() -> dict[str, object]:
+    """An object of every class that the functions of ``microc`` give, by the word that its line begins with."""
+    graph, program = many_ends(), microc.compile(many_ends(), board="mps2-an386")
+    library = microc.compile(graph)
+    library.set_input(0, np.zeros((1, 4), np.float32))
+    a = te.placeholder((4,), "float32", "a")
+    func = te.create_prim_func("twice", [a], [te.compute((4,), lambda i: a[i] + a[i], "c", ("i",))])
+    found = microc.explain(graph, 0)
+    tuning = microc.tune(digits.INT8, trials=0)
+    return {
+        "Graph": graph, "GraphBuilder": microc.GraphBuilder(), "Program": program, "Module": program.module,
+        "Library": library, "Report": library.report(), "Bundle": microc.bundle(program),
+        "Explanation": found, "Kernel": found.kernel, "Schedule": microc.Schedule(func), "Tuning": tuning,
+        "Database": tuning.database, "Comparison": microc.verify(digits.INT8, "reference", samples=1),
+        "TimingResult": library.time_evaluator(1, 1), "Bound": microc.Bound(4), "Replacement": Replacement(),
+        "Match": Match(Scope(graph), graph.nodes[0], {"x": "x"}, {}),
+    }  # fmt: skip
+
+
+TABLES = ("Graph", "Program", "Library", "Report", "Bundle", "Explanation", "Tuning", "Comparison")
+
+
+def test_everything_is_short_at_a_prompt() -> None:
+    made = everything()
+    for name, each in made.items():
+        line = repr(each)
+        assert line.startswith((f"<{name} ", f"<{name}: ", f"{name}(")) and len(line) <= 300 and "\n" not in line, line
+    for name in TABLES:
+        assert made[name]._repr_html_().startswith(("<table>", "<pre>")), name  # type: ignore[attr-defined]

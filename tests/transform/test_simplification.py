@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.graph.ir import Graph, Quant, TensorType
-from microc.transform.common_subexpressions import merge_common_subexpressions
+from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.transform.common_subexpressions import _Merger, merge_common_subexpressions
 from microc.transform.context import PassContext
 from microc.transform.dead_code import eliminate_dead_code
 from microc.transform.fold_constants import fold_constants
@@ -87,6 +87,14 @@ def test_other_attributes_are_other_nodes(first: dict[str, Any], second: dict[st
     net = Network(x=(4,))
     net.op("add", *(net.op("clip", "x", maximum=6.0, **attrs) for attrs in (first, second)))
     assert ops(check(merge_common_subexpressions, net.graph())) == ["clip", "clip", "add"]
+
+
+def test_graphs_inside_of_nodes_are_never_equal() -> None:
+    """Those of control flow: what is the same in a line of text may have other constants."""
+    inner = [Network(x=(1, 4)) for _ in range(2)]
+    first, second = (Node("call", ("x",), ("y",), {"body": net.graph("x")}) for net in inner)
+    pass_ = _Merger(inner[0].graph("x"))
+    assert pass_.key(first) != pass_.key(second) and pass_.key(first) == pass_.key(first)
 
 
 def test_other_quantisation_is_another_value() -> None:

@@ -14,7 +14,9 @@ from microc.codegen.project import RESERVED, project_files, shared_arena
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.fit import capacity, check_modules, footprint
+from microc.driver.shown import table
 from microc.errors import UsageError
+from microc.graph.ir import short
 from microc.module import Module
 from microc.plugin import active
 from microc.target import Board
@@ -22,7 +24,7 @@ from microc.target import Board
 _GIVEN = "pass what microc.compile(..., board=...) gave"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Bundle:
     """Programs for one board, to be one firmware; :func:`bundle` makes it."""
 
@@ -35,6 +37,15 @@ class Bundle:
     @property
     def modules(self) -> tuple[Module, ...]:
         return tuple(program.module for program in self.programs)
+
+    def __repr__(self) -> str:
+        names = ", ".join(program.report()["model"] for program in self.programs)
+        return f"<Bundle {short(names)} for {self.board.name}>"
+
+    def _repr_html_(self) -> str:
+        report = self.report()
+        rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
+        return table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
 
     def report(self) -> dict[str, Any]:
         """Numbers of the firmware, in bytes (flash: an estimate), and every network's own report under ``models``."""

@@ -64,7 +64,7 @@ class Part:
     uses: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Kernel:
     """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
     ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""
@@ -76,6 +76,9 @@ class Kernel:
     notes: tuple[str, ...]
     parts: tuple[Part, ...]
     c: str
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.call.kernel}, step {self.number}>"
 
 
 def derive_kernel(made: Compiled, number: int) -> Kernel:

@@ -51,7 +51,7 @@ class KernelTime:
         return self.ticks / self.macs if self.macs else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Profile:
     """One inference of ``project``. All times are in the unit of ``clock``, and ``time`` is the sum of the kernels'. ``size`` is
     that of the firmware, None where there is no linked program here."""
@@ -92,6 +92,10 @@ class Profile:
         rows = [f"{k.layer:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}" for k in self.kernels]
         head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
         return "\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"])
+
+    def __repr__(self) -> str:
+        name = self.project.manifest["model"]
+        return f"<Profile of {name} on {self.board}: {self.time:,} {self.unit}, {len(self.kernels)} kernels>"
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""

@@ -13,6 +13,7 @@ from microc import dtypes
 from microc.driver.desktop.library import Library
 from microc.driver.reference.measures import TOLERANCES, Agreement, Tally
 from microc.driver.reference.runtime import Answer, Reference, RuntimeRefusal
+from microc.driver.shown import table
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
 
@@ -22,7 +23,7 @@ _MOVED = (".moved", ".nhwc")
 _MOST_AXES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """A network and its framework on ``samples`` sets of inputs.
 
@@ -50,6 +51,17 @@ class Comparison:
     def first(self) -> Agreement | None:
         """The first layer beyond the tolerance; None where there is none, or where no names meet."""
         return next((layer for layer in self.layers if not layer.agrees), None)
+
+    def __repr__(self) -> str:
+        found = "identical" if self.identical else "agrees" if self.agrees else "differs"
+        return f"<Comparison with {self.reference} {self.version}: {found}, {self.samples} samples>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (each.tensor, f"{each.wrong:,} of {each.elements:,} elements are off, by {each.largest:.6g} at most")
+            for each in self.outputs
+        ]
+        return table(f"{self.reference} {self.version}, {self.samples} samples", rows)
 
     def error(self, where: str, hint: str = "", details: Mapping[str, Any] | None = None) -> VerificationError:
         """The refusal that says which output differs, by how much, and from which layer on."""

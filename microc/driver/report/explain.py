@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,6 +23,7 @@ from microc.driver.report.dump import candidates_text, goal_text
 from microc.driver.report.tables import count, facts, table
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError, nearest
+from microc.graph.ir import short
 from microc.module import Call, Module
 from microc.plugin import active
 from microc.schedule.cost import Cost
@@ -30,11 +33,15 @@ from microc.tir.text import to_text
 if TYPE_CHECKING:
     from microc.driver.options.typed import CompileOptions
 
+_WORDS = 24
+"""Letters that a last column of words has at least."""
+_BELOW = 4
+"""Letters before words that stand below their row."""
 _NEAR = 5
 """Names that are listed for one that does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """A compiled network: its steps, what it was compiled for, and one of its kernels in depth (None: no layer was named)."""
 
@@ -46,11 +53,23 @@ class Explanation:
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, *, full: bool = False) -> str:
-        """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates."""
+    def __repr__(self) -> str:
+        what = (
+            f"step {self.kernel.number}, {self.kernel.call.kernel}"
+            if self.kernel
+            else f"{len(self.module.calls)} steps"
+        )
+        return f"<Explanation of {short(self.module.name)} on {self.target.cpu}: {what}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text())}</pre>"
+
+    def text(self, *, full: bool = False, width: int = 0) -> str:
+        """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates.
+        ``width``: letters of a line of tables, code is as long as it is; 0: any."""
         if self.kernel is None:
-            return _layers_text(self.module)
-        return "\n\n".join(_kernel_text(self.kernel, self.target, full=full))
+            return _layers_text(self.module, width)
+        return "\n\n".join(_kernel_text(self.kernel, self.target, full=full, width=width))
 
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
         """Plain data; ``full`` as in :meth:`text`."""
@@ -121,24 +140,35 @@ def _names(module: Module, call: Call) -> list[str]:
 # ---------------------------------------------------------------- text
 
 
-def _layers_text(module: Module) -> str:
+def _layers_text(module: Module, width: int) -> str:
     rows = [
         (str(k), call.kernel, call.op, call.rule, count(call.instructions), count(call.cycles), Label(call.layer))
         for k, call in enumerate(module.calls)
     ]
-    numbers = table(("step", "kernel", "operators", "rule", "instructions", "cycles"), [row[:-1] for row in rows], 4)
-    return _beside(numbers, ("layer", *(row[-1] for row in rows)))
+    head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
+    numbers = table(head, [row[:-1] for row in rows], 4, width)
+    return _beside(numbers, ("layer", *(row[-1] for row in rows)), width)
 
 
-def _beside(columns: str, last: Sequence[str]) -> str:
-    """A table with a last column of words."""
+def _beside(columns: str, last: Sequence[str], width: int) -> str:
+    """A table with a last column of words. Where lines are bounded they are wrapped in it, or, where it would be narrow, below
+    their row."""
     head, line, *rows = columns.splitlines()
-    width = max(map(len, (head, line, *rows)))
-    shown = zip((head, line, *rows), (last[0], "-" * len(last[0]), *last[1:]), strict=True)
-    return "\n".join(f"{row.ljust(width)}  {words}" for row, words in shown)
+    indent = max(map(len, (head, line, *rows))) + 2
+    below = 0 < width < indent + _WORDS
+    lines = []
+    for row, words in zip((head, line, *rows), (last[0], "-" * len(last[0]), *last[1:]), strict=True):
+        parts = textwrap.wrap(words, max(_WORDS, width - (_BELOW if below else indent))) if width else [words]
+        if below:
+            lines += [row.rstrip(), *(" " * _BELOW + part for part in parts if row != line)]
+        else:
+            lines += [
+                f"{each.ljust(indent)}{part}" for each, part in zip((row, *[""] * len(parts)), parts, strict=False)
+            ]
+    return "\n".join(lines)
 
 
-def _kernel_text(kernel: Kernel, target: Target, *, full: bool) -> Iterator[str]:
+def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> Iterator[str]:
     call = kernel.call
     rows = [
         ("step", f"{kernel.number}, {Label(call.layer)}"),
@@ -147,16 +177,16 @@ def _kernel_text(kernel: Kernel, target: Target, *, full: bool) -> Iterator[str]
         ("core", target.cpu),
         *(("note", note) for note in kernel.notes),
     ]
-    yield facts(rows)
+    yield facts(rows, width)
     for number, part in enumerate(kernel.parts):
-        yield from _part_text(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full)
+        yield from _part_text(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, width=width)
     yield f"cost of a call, estimated\n{_cost_text(kernel.cost, target)}"
     if full:
         yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
     yield f"C\n{kernel.c}"
 
 
-def _part_text(part: Part, head: str, *, full: bool) -> Iterator[str]:
+def _part_text(part: Part, head: str, *, full: bool, width: int) -> Iterator[str]:
     if full:
         yield f"{head}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
@@ -164,7 +194,7 @@ def _part_text(part: Part, head: str, *, full: bool) -> Iterator[str]:
             yield f"{head}tensor expressions, {algorithm_of(group)}\n{group.text}".rstrip()
         if full:
             yield f"{head}before scheduling, {algorithm_of(group)}\n{to_text(group.func)}".rstrip()
-    yield f"{head}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates)}"
+    yield f"{head}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, width)}"
     if full:
         yield f"{head}steps of all candidates, {candidates_text(part)}".rstrip()
         for step, func in part.steps:
@@ -181,7 +211,7 @@ def _indented(lines: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
-def _candidates_table(candidates: Sequence[Candidate]) -> str:
+def _candidates_table(candidates: Sequence[Candidate], width: int) -> str:
     rows = [
         (
             c.schedule.rule,
@@ -191,7 +221,8 @@ def _candidates_table(candidates: Sequence[Candidate]) -> str:
         for c in candidates
     ]
     head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
-    return _beside(table(head, rows, 2), ("verdict", *(c.verdict for c in candidates)))
+    numbers = table(head, rows, 2, width)
+    return _beside(numbers, ("verdict", *(c.verdict for c in candidates)), width)
 
 
 def _cost_text(cost: Cost, target: Target) -> str:

@@ -133,6 +133,9 @@ class Database:
             found, self.skipped = _read(self.path)
             self._keep(found)
 
+    def __repr__(self) -> str:
+        return f"<Database of {len(self)} records of {len(self._by_key)} kernels, {self.path or 'in memory'}>"
+
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 

@@ -111,3 +111,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--board", "microbit"]) == 2
     assert main(["explain", str(digits.INT8), "dens5"]) == 2
     assert "did you mean dense5" in capsys.readouterr().err
+
+
+def test_tables_are_as_wide_as_a_line() -> None:
+    """Words are wrapped in their column; code stays as it is."""
+    found = microc.explain(digits.INT8, "conv1")
+    narrow = found.text(width=80)
+    begin = narrow.index("\nrule ")
+    rows = narrow[begin : narrow.index("\n\n", begin)].splitlines()
+    assert max(map(len, rows)) <= 80 and "".join(found.text().split()) == "".join(found.text(width=400).split())
+    assert max(map(len, microc.explain(digits.INT8).text(width=80).splitlines())) <= 80
