@@ -102,7 +102,13 @@ def test_watch_as_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as a signal")
 def test_watch_serves_until_ctrl_c() -> None:
     command = [sys.executable, "-m", "microc", "watch", str(digits.INT8), "--no-browser", "--every", "0.05"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests may have it ignored
+    ) as running:
         assert running.stderr is not None
         url = running.stderr.readline().strip()
         assert url.startswith("http://127.0.0.1:")
@@ -111,7 +117,10 @@ def test_watch_serves_until_ctrl_c() -> None:
             assert json.loads(events.readline().removeprefix(b"data: "))["outputs"]
         time.sleep(0.2)
         running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=20)
+        try:
+            said, _ = running.communicate(timeout=20)
+        finally:
+            running.kill()
     assert running.returncode == 0 and said.endswith("runs\n")
 
 
