@@ -15,10 +15,11 @@ from microc.errors import OutputError, UsageError
 if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.compile.bundle import Bundle
+    from microc.driver.progress import Progress
     from microc.target import Board
 
 
-def progress(arguments: Arguments) -> show.Progress | None:
+def progress(arguments: Arguments) -> Progress | None:
     """Where long work reports to."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
 

@@ -8,11 +8,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from microc.driver.progress import WIDTH, Progress, ProgressLine, say
 from microc.driver.report import tables
 from microc.driver.report.tables import count as count
 from microc.errors import MicrocError
@@ -20,11 +21,7 @@ from microc.errors import MicrocError
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
 
-Progress = Callable[[str, int, int], None]
-_EVERY = 0.1
 _PATIENCE = 1.0
-_SILENT_SECONDS = 2.0  # before an estimate is worth showing
-_WIDTH = 79
 _SHOWN_VALUES = 16
 
 
@@ -71,51 +68,13 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
     if quiet:
         return None
     if verbose:
-        return lambda what, done, total: _say(f"[{done + 1}/{total}] {what}\n")
-    return _Line() if sys.stderr.isatty() else None
-
-
-class _Line:
-    """The line under way; not more often than ten times a second but for what begins, and wiped when its work is done. Work that
-    goes on for some seconds is told how many are left, if it goes on as it did."""
-
-    told = 0.0
-    """When any of them told something."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-        self._what = ""
-        self._done = 0
-        self._begin = 0.0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        _Line.told = now = time.monotonic()
-        if what != self._what or done <= self._done:
-            self._begin = now
-        self._what, self._done = what, done
-        if done + 1 >= total:
-            _say("\r" + " " * _WIDTH + "\r")
-        elif now >= self._next or not done:
-            self._next = now + _EVERY
-            left = _remaining(now - self._begin, done, total)
-            _say("\r" + f"[{done + 1}/{total}] {what}"[: _WIDTH - len(left)].ljust(_WIDTH - len(left)) + left)
-
-
-def _remaining(elapsed: float, done: int, total: int) -> str:
-    if elapsed < _SILENT_SECONDS or not done:
-        return ""
-    seconds = elapsed * (total - done) / done
-    return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+        return lambda what, done, total: say(f"[{done + 1}/{total}] {what}\n")
+    return ProgressLine() if sys.stderr.isatty() else None
 
 
 def note(text: str) -> None:
     """A line on standard error."""
-    _say(text + "\n")
+    say(text + "\n")
 
 
 def refusal(error: MicrocError) -> str:
@@ -137,8 +96,8 @@ def working(command: str, silent: bool) -> Iterator[None]:
 
     def tell() -> None:
         while not ended.wait(_PATIENCE):
-            if time.monotonic() - _Line.told >= _PATIENCE:
-                _say("\r" + f"{command}: {time.monotonic() - begin:.0f} s".ljust(_WIDTH))
+            if time.monotonic() - ProgressLine.told >= _PATIENCE:
+                say("\r" + f"{command}: {time.monotonic() - begin:.0f} s".ljust(WIDTH))
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -148,7 +107,7 @@ def working(command: str, silent: bool) -> Iterator[None]:
         ended.set()
         thread.join()
         if time.monotonic() - begin >= _PATIENCE:
-            _say("\r" + " " * _WIDTH + "\r")
+            say("\r" + " " * WIDTH + "\r")
 
 
 def values(numbers: Sequence[bool | int | float]) -> str:

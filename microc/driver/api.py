@@ -16,6 +16,7 @@ from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.progress import Progress, teller
 from microc.driver.shown import signature, table
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
@@ -25,7 +26,6 @@ from microc.target import Board, Target
 
 if TYPE_CHECKING:  # what compiles is imported where it is used: a network that the cache knows does without
     from microc.codegen.exports import Package
-    from microc.driver.compile.lower import Progress
     from microc.driver.desktop.library import Library
     from microc.driver.options.typed import CompileOptions
     from microc.dtypes import Array
@@ -156,7 +156,7 @@ def compile(
     target: str = "host",
     *,
     board: None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Library: ...
@@ -166,7 +166,7 @@ def compile(
     target: str = "host",
     *,
     board: str | Path | Board,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Program: ...
@@ -176,7 +176,7 @@ def compile(
     target: str = "host",
     *,
     board: str | Path | Board | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Library | Program:
@@ -196,9 +196,10 @@ def compile(
     (:mod:`microc.driver.measure.quick_check`).
 
     ``options`` are :class:`microc.CompileOptions`; ``input_shapes`` of them binds symbolic dimensions,
-    ``{"input": (1, 3, 96, 96)}``. ``progress`` hears of stages. Refusals are :class:`~microc.errors.MicrocError`.
+    ``{"input": (1, 3, 96, 96)}``. ``progress``: True shows stages, a function hears of them. Refusals are
+    :class:`~microc.errors.MicrocError`.
     """
-    accepted.call("progress", progress)
+    told = teller(progress)
     accepted.truth("check", check)
     chosen = make_options(**options)
     source = source_of(model, chosen)
@@ -209,7 +210,7 @@ def compile(
             raise UsageError(
                 "a library has no self-test", hint="give a board: board='host' is a project for this computer"
             )
-        library = _library(source, target, chosen, progress)
+        library = _library(source, target, chosen, told)
         if asked:
             from microc.driver.measure.quick_check import quick_check
 
@@ -220,7 +221,7 @@ def compile(
         found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
-    make = partial(_compiled, source, found, chosen, progress)
+    make = partial(_compiled, source, found, chosen, told)
     if known is not None:
         return Program(make, found, chosen.plugins, entry, known)
     module = make()

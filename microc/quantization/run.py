@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.driver import accepted
 from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
+from microc.driver.progress import Progress, teller
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.quantization import blocks, by_hand
@@ -17,7 +18,6 @@ from microc.quantization.calibrated import calibrated, in_better_units
 from microc.quantization.config import Config
 from microc.quantization.limits import limits_of
 from microc.quantization.mixed import search
-from microc.quantization.observe import Progress
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS
@@ -61,7 +61,7 @@ def quantize(
     labels: str = "",
     pixels: tuple[float, float] | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Unpack[ReadingOptions],
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
@@ -86,7 +86,7 @@ def quantize(
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
     larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``seed``: of what is held
-    back; ``progress(what, done, of)`` is told of every stage. ``options`` are those of
+    back; ``progress``: True shows stages, a function of what, done and total hears of them. ``options`` are those of
     :class:`microc.CompileOptions` that speak of reading. Everything refused is a
     :class:`~microc.errors.MicrocError`.
     """
@@ -100,6 +100,7 @@ def quantize(
         )
     accepted.choice("scales", scales, (ANY, POWER_OF_TWO))
     accepted.choice("ranges", ranges, METHODS)
+    told = teller(progress)
     limits = limits_of(board, flash, ram, time, max_drop)
     chosen_options = make_options(**options)
     reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
@@ -123,13 +124,13 @@ def quantize(
     config = Config(
         activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening | by_rows, by_rows
     ).named(graph, bits or {})
-    network, equalising = in_better_units(calibrated(graph, config, rows, seed, progress))
+    network, equalising = in_better_units(calibrated(graph, config, rows, seed, told))
     score, searched = score_by(evaluate, judged), None
     if limits is None:
         best, repairs = network.repaired(network.fixed)
     else:
         (best, repairs), searched = search(Task(network, limits, score))
-    report = reported(source, network, best, samples, judged, board, progress)
+    report = reported(source, network, best, samples, judged, board, told)
     report["repairs"] = [*equalising, *repairs]
     if searched is not None:
         report["mixed"] = searched

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from microc import dtypes
-from microc.device.client import Client, Progress
+from microc.device.client import Client
 from microc.device.info import Stats, Timing
 from microc.driver import accepted
 from microc.driver.measure.clock import Clock
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.line import is_line, open_line, project_behind, reach
+from microc.driver.progress import Progress, teller
 from microc.driver.shown import signature
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
@@ -57,13 +58,13 @@ class Device:
         network: str = "",
         bauds: Sequence[int] = (),
         patience: float = PATIENCE,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> None:
         if not isinstance(source, Project):
             accepted.path("a project or line", source)
         accepted.text("a port", port)
         accepted.text("a network", network)
-        accepted.call("progress", progress)
+        told = teller(progress)
         bauds = accepted.integers("bauds", bauds, 1)
         patience = accepted.number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
@@ -73,7 +74,7 @@ class Device:
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
                 transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
-            options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress}
+            options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": told}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
             self._attach(project, client, emulated)
             self._stack = stack.pop_all()

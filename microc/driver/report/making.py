@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.driver import accepted, api
-from microc.driver.compile.lower import Progress
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.desktop.library import Library
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.profile import Profile
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.progress import Progress, teller
 from microc.driver.report.report import Report, report_of
 from microc.errors import FitError, ToolError, UsageError
 from microc.plugin import active
@@ -31,7 +31,7 @@ def report(
     *,
     board: str | Path | Board | None = None,
     accuracy: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Unpack[CompileOptions],
 ) -> Report:
     """The report of a network on a board, from estimates: no compiler and no board is asked.
@@ -61,7 +61,7 @@ def report(
     try:
         program = api.compile(model, board=found, progress=progress, **options)
     except FitError:
-        program = _too_large(model, found, make_options(**options), progress)
+        program = _too_large(model, found, make_options(**options), teller(progress))
     return of_program(program, accuracy)
 
 

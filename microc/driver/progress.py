@@ -1,0 +1,76 @@
+"""How long work tells of itself: ``progress(what, done, total)`` before every step, and the line that shows it to people."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import cast
+
+Progress = Callable[[str, int, int], None]
+WIDTH = 79
+_EVERY = 0.1
+_SILENT_SECONDS = 2.0  # before an estimate is worth showing
+
+
+def teller(progress: Progress | bool | None) -> Progress | None:
+    """What is told of steps: a function as it is; True is a line on standard error, written over and over on a terminal, a line
+    for each stage elsewhere (in a notebook, say); None and False are nobody. UsageError for anything else."""
+    from microc.driver import accepted  # with numpy: a command line's help does without
+
+    if progress is None or progress is False:
+        return None
+    if progress is True:
+        return ProgressLine() if sys.stderr.isatty() else _Stages()
+    return cast(Progress, accepted.call("progress", progress))
+
+
+class ProgressLine:
+    """The line under way; not more often than ten times a second but for what begins, and wiped when its work is done. Work that
+    goes on for some seconds is told how many are left, if it goes on as it did."""
+
+    told = 0.0
+    """When any of them told something."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._what = ""
+        self._done = 0
+        self._begin = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        ProgressLine.told = now = time.monotonic()
+        if what != self._what or done <= self._done:
+            self._begin = now
+        self._what, self._done = what, done
+        if done + 1 >= total:
+            say("\r" + " " * WIDTH + "\r")
+        elif now >= self._next or not done:
+            self._next = now + _EVERY
+            left = _remaining(now - self._begin, done, total)
+            say("\r" + f"[{done + 1}/{total}] {what}"[: WIDTH - len(left)].ljust(WIDTH - len(left)) + left)
+
+
+class _Stages:
+    """A line for each stage: where a step begins to count anew."""
+
+    def __init__(self) -> None:
+        self._total, self._done = 0, 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if total != self._total or done < self._done:
+            say(f"{what} (1 of {total})\n" if total > 1 else f"{what}\n")
+        self._total, self._done = total, done
+
+
+def _remaining(elapsed: float, done: int, total: int) -> str:
+    if elapsed < _SILENT_SECONDS or not done:
+        return ""
+    seconds = elapsed * (total - done) / done
+    return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
+
+
+def say(text: str) -> None:
+    """Write to standard error at once."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
