@@ -21,7 +21,6 @@ from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.files import check_places
-from microc.cli.live import watch
 from microc.cli.man import man
 from microc.cli.model_options import chosen_options
 from microc.cli.new import new
@@ -32,6 +31,7 @@ from microc.cli.session import line, run
 from microc.cli.size import size
 from microc.cli.tune import tune
 from microc.cli.verify import verify
+from microc.cli.watch import watch
 from microc.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.files import write_text
 from microc.cli.model_options import chosen_options
 from microc.cli.tuned_records import repeated, rewritten, shown
-from microc.cli.watch import gain, watching
+from microc.cli.tuning_progress import gain, watching
 from microc.errors import UsageError
 
 if TYPE_CHECKING:

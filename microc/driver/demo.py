@@ -19,10 +19,10 @@ from microc.device.boards import load_board
 from microc.device.info import Stats
 from microc.device.toolchain import Sizes, board_tools
 from microc.driver import api
-from microc.driver.compile.lower import Progress
 from microc.driver.measure import firmware
 from microc.driver.measure.clock import Clock
 from microc.driver.measure.session import Device
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 
 MODEL = "digits_int8.tflite"

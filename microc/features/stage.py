@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.driver import accepted
 from microc.dtypes import Array
-from microc.errors import UnsupportedError, UsageError, suggestion
+from microc.errors import UsageError, suggestion
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 
@@ -91,9 +91,6 @@ class Stage:
 
     def refused(self, what: str, hint: str) -> UsageError:
         return UsageError(f"{type(self).__name__} {what}", hint=hint)
-
-    def unsupported(self, what: str, hint: str) -> UnsupportedError:
-        return UnsupportedError(f"{type(self).__name__} {what}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
         """Keep what a check made of a field."""

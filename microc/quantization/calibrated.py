@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from microc.driver.progress import Progress
 from microc.graph.ir import Graph
 from microc.quantization import by_hand
 from microc.quantization.config import Config
@@ -14,7 +15,7 @@ from microc.quantization.decide import decided
 from microc.quantization.equalise import equalised
 from microc.quantization.found import Places
 from microc.quantization.loops import distinct
-from microc.quantization.observe import Progress, Row, Statistics, observe
+from microc.quantization.observe import Row, Statistics, observe
 from microc.quantization.repairs import FEWEST, Attempt, Repaired, Trial, repaired, split
 from microc.quantization.write import Recipe
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from microc.driver import api
 from microc.driver.desktop.library import Library
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph
 from microc.quantization.loops import exposed
 
-Progress = Callable[[str, int, int], None]
 Row = tuple[Array, ...]
 State = Mapping[str, Array]
 KEPT = 1 << 16

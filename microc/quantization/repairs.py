@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Names
 from microc.quantization.blocks import NONE
 from microc.quantization.layers import Layer, layers
 from microc.quantization.lockstep import Fit, Moments, in_turn
 from microc.quantization.loops import body_of
-from microc.quantization.observe import Progress, Row
+from microc.quantization.observe import Row
 from microc.quantization.pair import Pair
 from microc.quantization.report.comparison import Noise
 from microc.quantization.rounding import for_stored, shrunk, weights_by_answer

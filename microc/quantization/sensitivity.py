@@ -15,12 +15,13 @@ from typing import TypeVar
 import numpy as np
 
 from microc.driver.compile.budget import count_macs
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
 from microc.quantization.ends import End, ends
-from microc.quantization.observe import Progress, Row, state_of
+from microc.quantization.observe import Row, state_of
 from microc.quantization.scheme import Activation, Weight, faked
 from microc.quantization.write import Recipe
 

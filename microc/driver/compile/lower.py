@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from microc import dtypes
@@ -11,13 +11,12 @@ from microc.driver.compile.calls import add_control, add_copy, add_kernel, add_s
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.maker import Maker
 from microc.driver.compile.state import copied, in_order, partly_updated, starts_uniform, written_in_place
+from microc.driver.progress import Progress
 from microc.driver.stripes.kernel import LoweredStream
 from microc.graph.ir import Graph, Node
 from microc.module import Module, View
 from microc.ops import registry
 from microc.target import Goal, Target
-
-Progress = Callable[[str, int, int], None]
 
 
 def build_module(

@@ -17,11 +17,12 @@ from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
-from microc.driver.compile.lower import Progress, build_module
+from microc.driver.compile.lower import build_module
 from microc.driver.compile.maker import Compiled, Maker
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
+from microc.driver.progress import Progress
 from microc.driver.sizes.dimensions import open_sizes
 from microc.driver.sizes.family import Family, read_family
 from microc.driver.sizes.general import GeneralMaker

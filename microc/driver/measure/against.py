@@ -20,7 +20,8 @@ from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
 from microc.driver.model import read_model, source_of
 from microc.driver.options import ENDS, Options, make_options
-from microc.driver.reference.agreement import Comparison, Progress, compared
+from microc.driver.progress import Progress
+from microc.driver.reference.agreement import Comparison, compared
 from microc.driver.reference.choice import AGAINST, NATURAL, reference_for
 from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import TOLERANCES

@@ -19,12 +19,12 @@ from microc.driver.measure.line import AUTO
 from microc.driver.measure.meter import metering
 from microc.driver.measure.session import PATIENCE, Device
 from microc.driver.measure.verify import SEED, random_inputs
+from microc.driver.progress import Progress
 from microc.errors import MicrocError, UsageError
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
 """Names for all boards that an emulator stands in for, and for all that are on a serial port by their USB ids."""
-Progress = Callable[[str, int, int], None]
 Write = Callable[[Board, Path], Path]
 """Compiles for a board into a folder, and gives the project's."""
 

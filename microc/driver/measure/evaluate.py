@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ import numpy as np
 from microc.driver.data.samples import Samples
 from microc.driver.desktop.library import Library
 from microc.driver.measure.session import Device
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.errors import UsageError, suggestion
 
 _MOST_CLASSES = 10_000
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

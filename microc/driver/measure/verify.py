@@ -7,7 +7,7 @@ kernel is judged by itself and no error adds up. Integers must agree in every bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,13 @@ from microc import dtypes
 from microc.driver import accepted
 from microc.driver.desktop.library import Library
 from microc.driver.measure.session import Device
+from microc.driver.progress import Progress
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
 
 SEED = 20
 TOLERANCE = 1e-6
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import numpy as np
 
 from microc import dtypes
 from microc.driver.desktop.library import Library
+from microc.driver.progress import Progress
 from microc.driver.reference.measures import TOLERANCES, Agreement, Tally
 from microc.driver.reference.runtime import Answer, Reference, RuntimeRefusal
 from microc.driver.shown import table
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
 
-Progress = Callable[[str, int, int], None]
 _MOVED = (".moved", ".nhwc")
 """What ends the names of values whose axes the compiler put in another order."""
 _MOST_AXES = 5

@@ -8,8 +8,8 @@ from pathlib import Path
 from microc.codegen.files import replacing_folder
 from microc.codegen.text import Label, Name
 from microc.driver.compile.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
-from microc.driver.compile.lower import Progress
 from microc.driver.compile.maker import Compiled
+from microc.driver.progress import Progress
 from microc.schedule.schedule import trace_to_json
 from microc.target import Goal
 from microc.tir.text import to_text

@@ -15,10 +15,10 @@ from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.compile.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
 from microc.driver.compile.fit import room_of
-from microc.driver.compile.lower import Progress
 from microc.driver.compile.pipeline import compiled
 from microc.driver.model import source_of
 from microc.driver.options import make_options
+from microc.driver.progress import Progress
 from microc.driver.report.dump import candidates_text, goal_text
 from microc.driver.report.tables import count, facts, table
 from microc.driver.spoken import speaks_python

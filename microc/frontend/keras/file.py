@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from microc.dtypes import Array
-from microc.errors import ModelError, ToolError
+from microc.errors import ModelError
 from microc.frontend.archive import members
 from microc.frontend.budget import MAX_STORED, read_json
-from microc.frontend.keras.weights import BROKEN, Group, opened
+from microc.frontend.keras.weights import BROKEN, Group, stored_groups
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
@@ -73,16 +73,10 @@ def snake_case(name: str) -> str:
 def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     """The model's configuration and weights; ModelError where the archive is broken, ToolError without h5py."""
     try:
-        import h5py
-    except ImportError as error:
-        raise ToolError(
-            "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
-        ) from error
-    try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
                 raise ModelError("the archive unfolds to too many bytes", where=file_name)
             config, stored = read_json(archive.read(_CONFIG), f"{file_name} {_CONFIG}"), archive.read(_WEIGHTS)
-        return config, Weights(opened(h5py.File(io.BytesIO(stored), "r"), file_name), file_name)
+        return config, Weights(stored_groups(stored, file_name), file_name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error

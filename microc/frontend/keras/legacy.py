@@ -6,15 +6,14 @@ Of a layer that has layers inside, the file has one list of weights; their paths
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from microc.dtypes import Array
-from microc.errors import ModelError, ToolError
+from microc.errors import ModelError
 from microc.frontend.budget import read_json
-from microc.frontend.keras.weights import BROKEN, Group, opened
+from microc.frontend.keras.weights import BROKEN, Group, stored_groups
 
 _CONFIG, _WEIGHTS = "model_config", "model_weights"
 _PARTS: Mapping[str, str] = {
@@ -86,13 +85,7 @@ def _array(group: Group, path: str, where: str) -> Array:
 def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
     """The model's configuration and weights; ModelError where the file is broken or holds no whole model."""
     try:
-        import h5py
-    except ImportError as error:
-        raise ToolError(
-            "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
-        ) from error
-    try:
-        root = opened(h5py.File(io.BytesIO(data), "r"), file_name)
+        root = stored_groups(data, file_name)
     except BROKEN as error:
         raise ModelError(f"the HDF5 file is broken: {error}", where=file_name) from error
     (text,) = root.texts(_CONFIG) or ("",)

@@ -6,6 +6,7 @@ say. A model's file has none of these: groups are linked directly, arrays are st
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import ModelError, ToolError
 from microc.frontend.budget import MAX_STORED, check_shape
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
@@ -143,6 +144,12 @@ def _decoded(text: Any) -> str:
     return found.decode("utf-8", "replace")
 
 
-def opened(file: Any, file_name: str) -> Group:
-    """The outermost group of an HDF5 file that h5py has opened."""
-    return Group(file["/"], file_name, _Left())
+def stored_groups(data: bytes, file_name: str) -> Group:
+    """The outermost group of an HDF5 file's bytes; ToolError without h5py, one of ``BROKEN`` where the file is damaged."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ToolError(
+            "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
+        ) from error
+    return Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _Left())

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.graph.ir import Graph
 from microc.quantization.ends import End
-from microc.quantization.observe import Progress
 from microc.quantization.pair import Pair
 from microc.quantization.samples import Data
 from microc.quantization.scheme import Activation, Weight

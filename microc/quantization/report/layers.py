@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.driver.progress import Progress
 from microc.graph.ir import Graph
 from microc.quantization import cost
-from microc.quantization.observe import Progress, Statistics
+from microc.quantization.observe import Statistics
 from microc.quantization.report.comparison import Comparison, stored_bits
 from microc.quantization.report.rows import Row, place_of
 from microc.quantization.write import Recipe

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from microc.driver.progress import Progress
 from microc.graph.ir import Graph
 from microc.quantization import by_hand
 from microc.quantization.calibrated import Calibrated
 from microc.quantization.cost import board_of
 from microc.quantization.loops import flattened
-from microc.quantization.observe import Progress
 from microc.quantization.repairs import Trial
 from microc.quantization.report.comparison import answers_report, compared, values_report, weights_report
 from microc.quantization.report.floats import floats_report

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.cli import main, watch
+from microc.cli import main, tuning_progress
 from microc.driver.tuned.records import Database
 from microc.errors import DeviceError
 from microc.tuning import api
@@ -91,7 +91,7 @@ def test_a_stopped_runner_measures_nothing_more() -> None:
 
 
 def test_the_live_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with watch._live() as drawn:
+    with tuning_progress._live() as drawn:
         microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=8, layers=["dense5"], callback=drawn)
     said = capsys.readouterr().err
     assert "dense5" in said and "tried" in said and "8 of at most 8" in said
