@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,8 @@ def contents(path: Path) -> bytes:
         if path.is_dir():
             raise foreign.folder(path)
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size  # memory is taken for what a file has, not for what it may have
+            data = file.read(min(size, MAX_FILE_BYTES) + 1)
         if len(data) > MAX_FILE_BYTES:
             raise ModelError(f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network", where=path.name)
     except OSError as error:

@@ -128,7 +128,7 @@ def test_what_is_no_model() -> None:
 def keras_archive() -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        for name in ("config.json", "metadata.json"):
+        for name in ("config.json", "metadata.json", "model.weights.h5"):
             archive.writestr(name, "{}")
     return data.getvalue()
 
