@@ -82,7 +82,7 @@ def _number(value: int, *, hexadecimal: bool = True) -> Code:
 
 
 def _register(entry: Mapping[str, int]) -> Code:
-    """A register's turn in the setup, as the macro's argument of its kind."""
+    """A register's turn in the setup, in a call of its kind's macro; registers of fewer bits have one that takes their type."""
     kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
     mask = entry.get("mask", 0)
     numbers = {
@@ -92,4 +92,6 @@ def _register(entry: Mapping[str, int]) -> Code:
         "change": (entry[kind], mask, entry.get("value", 0)),
     }[kind]
     macro = {"write": "WRITE", "wait": "WAIT", "set": "CHANGE", "change": "CHANGE"}[kind]
-    return Code(f"{macro}({', '.join(map(_number, numbers))})")
+    arguments = ", ".join(map(_number, numbers))
+    bits = entry.get("bits", 32)
+    return Code(f"{macro}({arguments})" if bits == 32 else f"MICROC_{macro}_AS(uint{bits}_t, {arguments})")

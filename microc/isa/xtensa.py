@@ -1,4 +1,5 @@
-"""Xtensa LX7, as ESP32-S3 has it, by its instruction set alone: signed bytes are loaded in two steps; nothing was measured."""
+"""Xtensa LX7 (ESP32-S3) and LX6 (ESP32), by their instruction set alone: signed bytes are loaded in two steps; nothing was
+measured."""
 
 from __future__ import annotations
 
@@ -8,6 +9,13 @@ from microc.isa.words import WORD_MOVES
 
 _FORMS = frozenset({"compared"})
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 12.0}
-_LX7 = Costs(13, 14, 255, _FORMS, 2.8, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_COSTS = Costs(13, 14, 255, _FORMS, 2.8, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
-XTENSA = Family("xtensa", (Core("xtensa-lx7", "xtensa", _LX7, (WORD_MOVES,), frozenset({"fpu", "mul64"})),), PLAIN)
+XTENSA = Family(
+    "xtensa",
+    tuple(
+        Core(name, "xtensa", _COSTS, (WORD_MOVES,), frozenset({"fpu", "mul64"}))
+        for name in ("xtensa-lx6", "xtensa-lx7")
+    ),
+    PLAIN,
+)

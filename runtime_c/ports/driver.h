@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 /* A device register. */
-#define MICROC_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+#define MICROC_REGISTER(address) MICROC_REGISTER_AS(uint32_t, address)
+#define MICROC_REGISTER_AS(type, address) (*(volatile type *)(uintptr_t)(address))
 
 /* A core, one C file: the way from reset to main, and the one interrupt that the console uses. */
 void microc_interrupt_enable(void);
@@ -38,10 +39,14 @@ void microc_timer_init(void);
 static inline void microc_setup(void)
 {
 #ifdef MICROC_SETUP
-#define MICROC_WRITE(address, value) MICROC_REGISTER(address) = (value);
-#define MICROC_CHANGE(address, mask, value) MICROC_REGISTER(address) = (MICROC_REGISTER(address) & ~(mask)) | (value);
-#define MICROC_WAIT(address, mask, value)                                                                                       \
-    while ((MICROC_REGISTER(address) & (mask)) != (value)) {                                                                    \
+#define MICROC_WRITE(address, value) MICROC_WRITE_AS(uint32_t, address, value)
+#define MICROC_CHANGE(address, mask, value) MICROC_CHANGE_AS(uint32_t, address, mask, value)
+#define MICROC_WAIT(address, mask, value) MICROC_WAIT_AS(uint32_t, address, mask, value)
+#define MICROC_WRITE_AS(type, address, value) MICROC_REGISTER_AS(type, address) = (type)(value);
+#define MICROC_CHANGE_AS(type, address, mask, value)                                                                            \
+    MICROC_REGISTER_AS(type, address) = (type)((MICROC_REGISTER_AS(type, address) & ~(mask)) | (value));
+#define MICROC_WAIT_AS(type, address, mask, value)                                                                              \
+    while ((MICROC_REGISTER_AS(type, address) & (mask)) != (value)) {                                                           \
     }
     MICROC_SETUP(MICROC_WRITE, MICROC_CHANGE, MICROC_WAIT)
 #endif

@@ -1,4 +1,4 @@
-/* NXP's LPUART (i.MX RT), 16 times oversampled, with its FIFOs off. */
+/* NXP's LPUART (i.MX RT, MCX), 16 times oversampled, with its FIFOs off. */
 #include "driver.h"
 
 #define LPUART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))

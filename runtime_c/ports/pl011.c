@@ -1,4 +1,7 @@
-/* Arm's PrimeCell UART PL011 (Stellaris, RP2040, RP2350), with its FIFOs off: every byte raises the interrupt. */
+/*
+ * Arm's PrimeCell UART PL011 (Stellaris, RP2040, RP2350, Apollo4), with its FIFOs off: every byte raises the interrupt.
+ * [console] control: what else UARTCR holds, as Ambiq's choice of a clock.
+ */
 #include "driver.h"
 
 #define UART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))
@@ -20,17 +23,21 @@
 #define INTERRUPT_RX (1u << 4)
 #define INTERRUPT_OVERRUN (1u << 10)
 
+#ifndef MICROC_CONSOLE_CONTROL
+#define MICROC_CONSOLE_CONTROL 0u
+#endif
+
 /* The clock over 16 times the baud rate in 64ths, rounded. */
 #define DIVISOR ((MICROC_CONSOLE_CLOCK_HZ * 8u / MICROC_CONSOLE_BAUD + 1u) / 2u)
 
 void microc_uart_init(void)
 {
-    UARTCR = 0u;
+    UARTCR = MICROC_CONSOLE_CONTROL;
     UARTIBRD = DIVISOR / 64u;
     UARTFBRD = DIVISOR % 64u;
     UARTLCR_H = LCR_8_BITS; /* after the divisor: writing it takes the divisor over */
     UARTIMSC = INTERRUPT_RX;
-    UARTCR = CR_UARTEN | CR_TXE | CR_RXE;
+    UARTCR = MICROC_CONSOLE_CONTROL | CR_UARTEN | CR_TXE | CR_RXE;
 }
 
 int microc_uart_waiting(void)
