@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any
 
 from microc.dtypes import Array
@@ -20,6 +21,7 @@ from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 from microc.tir.names import PRIVATE
 from microc.tir.symbolic import require_fixed
+from microc.tir.text import to_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -41,6 +43,9 @@ class Schedule:
     def __repr__(self) -> str:
         rule = f" by {self.rule}" if self.rule else ""
         return f"<Schedule of {self.func.name}{rule}, {len(self.trace)} steps>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(to_text(self.func))}</pre>"
 
     @property
     def start(self) -> ir.PrimFunc:

@@ -100,7 +100,10 @@ def everything() -> dict[str, object]:
     }  # fmt: skip
 
 
-TABLES = ("Graph", "Program", "Library", "Report", "Bundle", "Explanation", "Tuning", "Comparison")
+TABLES = (
+    "Graph", "Program", "Library", "Report", "Bundle", "Explanation", "Schedule", "Tuning", "Database",
+    "Comparison", "TimingResult",
+)  # fmt: skip
 
 
 def test_everything_is_short_at_a_prompt() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from microc.driver.shown import table
+
 
 @dataclass(frozen=True, slots=True)
 class TimingResult:
@@ -18,6 +20,10 @@ class TimingResult:
     max: float
     repeats: int
     number: int
+
+    def _repr_html_(self) -> str:
+        rows = [(name, f"{getattr(self, name) * 1e6:,.2f} us") for name in ("mean", "median", "min", "max")]
+        return table(f"time of a run, {self.repeats} measurements of {self.number}", rows)
 
 
 def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResult:

@@ -19,7 +19,7 @@ from microc.driver.measure.clock import Clock
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.line import is_line, open_line, project_behind, reach
 from microc.driver.progress import Progress, teller
-from microc.driver.shown import signature
+from microc.driver.shown import signature, table
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import DeviceError, UsageError, VerificationError, suggestion
@@ -129,6 +129,16 @@ class Device:
     def __repr__(self) -> str:
         network = signature(self.project.manifest["model"], self.inputs, self.outputs)
         return f"<Device {self.project.board.name}: {network}, {len(self.kernels)} kernels>"
+
+    def _repr_html_(self) -> str:
+        board, clock = self.project.board, self.clock
+        rows = [
+            ("board", board.title),
+            ("core", board.target.cpu),
+            ("kernels", len(self.kernels)),
+            ("time in", clock.unit),
+        ]
+        return table(signature(self.project.manifest["model"], self.inputs, self.outputs), rows)
 
     @property
     def tick_hz(self) -> int:

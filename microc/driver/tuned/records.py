@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from microc import __version__
 from microc.codegen.files import replacing
+from microc.driver.shown import table
 from microc.errors import OutputError, UsageError, nearest_file
 from microc.schedule.step import Step, frozen_argument
 
@@ -135,6 +136,14 @@ class Database:
 
     def __repr__(self) -> str:
         return f"<Database of {len(self)} records of {len(self._by_key)} kernels, {self.path or 'in memory'}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("records", len(self)),
+            ("kernels", len(self._by_key)),
+            ("boards", ", ".join(sorted({r.board for r in self}))),
+        ]
+        return table(f"Database, {self.path or 'in memory'}", rows)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)

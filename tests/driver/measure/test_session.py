@@ -40,6 +40,7 @@ def test_a_session_reads_well(folder: Path) -> None:
             "<Device host: digits_int8(image: int8[1, 8, 8, 1] -> probabilities: int8[1, 10]), "
             f"{len(dev.kernels)} kernels>"
         )
+        assert dev._repr_html_().startswith("<table>") and "This computer" in dev._repr_html_()
         profile = dev.profile()
     assert np.array_equal(np.asarray(y), np.asarray(microc.compile(digits.INT8)(image)))
     text = str(profile).splitlines()
