@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from microc import __version__
 from microc.codegen.network import shared_files
@@ -21,6 +21,7 @@ from microc.driver.compile.fit import check_modules
 from microc.driver.compile.function import function_module, verified
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
+from microc.driver.desktop.opencl import OpenCLFunction
 from microc.driver.measure import firmware
 from microc.driver.measure.firmware import BuildResult, Project
 from microc.driver.options import checks
@@ -36,6 +37,8 @@ from microc.tir import ir
 Function = ir.PrimFunc | Schedule
 Named = Mapping[str, Any] | None
 """Data of constants, or bounds of sizes."""
+OPENCL = "opencl"
+"""What is no core: an accelerator behind a driver."""
 _GOALS: Mapping[str, Goal] = {"speed": SPEED, "size": SIZE}
 """In between lies a price of flash, which a whole network sets."""
 
@@ -45,6 +48,10 @@ _OPERATORS = ("", "dense", "matmul")
 
 @overload
 def build(what: Project | str | os.PathLike[str]) -> BuildResult: ...
+@overload
+def build(  # type: ignore[overload-overlap]
+    what: Function, target: Literal["opencl"], *, constants: Named = None
+) -> OpenCLFunction: ...
 @overload
 def build(
     what: Function | Callable[..., Function],
@@ -85,8 +92,9 @@ def build(
     its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs it as any network
     (:func:`microc.bundle` puts several into one firmware). Parameters of scope ``const`` are weights: ``constants`` has their
     data by name, as the function without a schedule reads them. ``target``: ``host``, or the core whose intrinsics may be called;
-    its instructions are used where this computer has them, else they are portable C. ``threads`` share large loops of a library,
-    as in :func:`microc.compile`, with the same results for any number.
+    its instructions are used where this computer has them, else they are portable C; ``opencl``: an accelerator, for loops that
+    are bound to its groups and items (:meth:`Schedule.bind`), which gives an :class:`OpenCLFunction`. ``threads`` share large
+    loops of a library, as in :func:`microc.compile`, with the same results for any number.
 
     ``bounds``: sizes that are told when it runs, by name, as ``microc.compile`` takes them; for a PrimFunc of symbolic extents,
     or a Python function ``(n, m) -> PrimFunc or Schedule``, which is called at several sizes and makes the same loops at all.
@@ -104,6 +112,12 @@ def build(
         one: Any = build
         given: dict[str, Any] = {"board": board, "constants": constants, "bounds": bounds, "threads": threads}
         return {_name(each): one(each, target, **given) for each in what}
+    if target == OPENCL and board is None:
+        if bounds or threads != 1:
+            raise UsageError(
+                "an accelerator's kernels have fixed sizes and no threads", hint="leave out bounds and threads"
+            )
+        return OpenCLFunction(_schedule(what), constants or {})
     count = checks.threads("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(

@@ -149,14 +149,16 @@ def _reduces(func: ir.PrimFunc, loop: ir.For) -> bool:
 
 
 def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
-    """Mark a loop ``unrolled``, ``vectorized`` or ``parallel``; the latter two must not carry a reduction."""
+    """Mark a loop ``unrolled``, ``vectorized``, ``parallel`` or bound to groups or items; only the first may reduce."""
     old = find_loop(func.body, loop)
-    if kind in ("vectorized", "parallel") and _reduces(func, old):
+    if kind not in ir.FOR_KINDS:
+        raise ScheduleError(f"a loop cannot be {kind!r}", hint="kinds: " + ", ".join(ir.FOR_KINDS))
+    if kind not in ("serial", "unrolled") and _reduces(func, old):
         raise ScheduleError(
-            f"loop {loop!r} reduces and cannot be {kind}",
+            f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
             hint="reorder a spatial loop there, or tensorize the reduction",
         )
-    if kind == "unrolled":
+    if kind not in ("serial", "vectorized", "parallel"):
         extent_of(old)
     return replace(func, body=replace_stmt(func.body, old, replace(old, kind=kind)))
 

@@ -19,7 +19,7 @@ from microc.schedule.primitives import PRIMITIVES
 from microc.schedule.step import Step, frozen_argument
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
-from microc.tir.names import PRIVATE
+from microc.tir.names import DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_fixed
 from microc.tir.text import to_text
 
@@ -101,6 +101,14 @@ class Schedule:
         noted = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
         return noted.apply("set_kind", loop, "parallel")
 
+    def bind(self, loop: str, axis: str) -> Schedule:
+        """Turns are groups of an accelerator (``blockIdx.x``, ``.y``, ``.z``) or the items of a group (``threadIdx.x`` ...)."""
+        return self.apply("set_kind", loop, axis)
+
+    def double_buffer(self, loop: str) -> Schedule:
+        """What is copied into shared memory for the next turn of ``loop`` is copied while this one computes."""
+        return self.apply("annotate_loop", loop, DOUBLE_BUFFER, 1)
+
     def annotate(self, where: str, key: str, value: int | str) -> Schedule:
         """A note on a block or loop."""
         kind = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
@@ -135,7 +143,7 @@ class Schedule:
         return self.apply("cache_write", block, scope)
 
     def set_scope(self, buffer: str, scope: str) -> Schedule:
-        """Move an intermediate buffer to ``workspace``, ``register`` or ``local``."""
+        """Move an intermediate buffer to ``workspace``, ``shared``, ``register`` or ``local``."""
         return self.apply("set_scope", buffer, scope)
 
     def set_dtype(self, buffer: str, dtype: str) -> Schedule:

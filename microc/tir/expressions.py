@@ -16,7 +16,7 @@ COMPARISONS = frozenset(operators.COMPARISONS)
 LOGICAL = frozenset(operators.LOGICAL)
 ARITHMETIC = frozenset(operators.ARITHMETIC)
 UNARY = frozenset(operators.UNARY)
-SCOPES = ("global", "const", "workspace", "register", "local")
+SCOPES = ("global", "const", "workspace", "shared", "register", "local")
 
 
 class Expr(Node):

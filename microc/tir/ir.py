@@ -36,6 +36,8 @@ from microc.tir.expressions import (
 from microc.tir.statements import (
     ENDLESS,
     FOR_KINDS,
+    GROUPS,
+    ITEMS,
     Alloc,
     Block,
     Evaluate,
@@ -54,6 +56,8 @@ __all__ = [
     "COMPARISONS",
     "ENDLESS",
     "FOR_KINDS",
+    "GROUPS",
+    "ITEMS",
     "LOGICAL",
     "REINTERPRET",
     "SCOPES",

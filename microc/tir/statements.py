@@ -7,7 +7,10 @@ from dataclasses import field
 from microc.tir.expressions import Buffer, Expr, Var
 from microc.tir.node import Node, node
 
-FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel", "scalable")
+GROUPS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+ITEMS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+"""Kinds of loops whose turns are groups of an accelerator's items, or a group's items; they mean what plain loops mean."""
+FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel", "scalable", *GROUPS, *ITEMS)
 """A ``scalable`` loop takes several iterations at once in vectors, as many as the machine has lanes for
 (:mod:`microc.tir.strips`)."""
 

@@ -26,12 +26,14 @@ from microc.target import SPEED, Target
 from microc.tir import ir
 from microc.tir.facts import buffers_written
 from microc.tir.lower import lower
+from microc.tir.lower.groups import unbound
 from microc.tir.verify import verify
 
 
 def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
     """The module of a schedule's function; ``constants`` and ``threads`` as in :func:`microc.build`."""
     ends = ends_of(schedule, constants)
+    schedule = replace(schedule, func=unbound(schedule.func))
     choice = across_threads(Choice(schedule, lower(schedule.func)), target, threads)
     return planned(choice.schedule, choice.func, Maker(ends, target, SPEED, threads))
 

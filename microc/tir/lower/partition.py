@@ -36,7 +36,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             if shorter is not stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
-            whole = kind == "parallel" or (PEEL, 0) in annotations
+            whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
             cut = None if whole else _threshold(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)

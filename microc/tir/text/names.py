@@ -24,6 +24,8 @@ LOOPS: Mapping[str, str] = MappingProxyType(
         "scalable": "scalable",
     }
 )
+THREAD_BINDING = "thread_binding"
+"""The loop of TVM's text whose kind is an argument."""
 AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
 RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from microc.tir import ir
 from microc.tir.rewrite import accesses_of, free_vars
-from microc.tir.text.names import AXES, LOOPS, read
+from microc.tir.text.names import AXES, LOOPS, THREAD_BINDING, read
 from microc.tir.text.parse_expr import (
     CallParts,
     ExprReader,
@@ -39,6 +39,14 @@ def _annotations(node: ast.expr) -> Annotations:
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         pairs.append((string(key), string(value) if is_text else integer(value)))
     return tuple(pairs)
+
+
+def _thread(parts: CallParts) -> str:
+    """What a ``T.thread_binding`` binds its loop to."""
+    kind = string(parts.options["thread"]) if "thread" in parts.options else ""
+    if kind not in (*ir.GROUPS, *ir.ITEMS):
+        fail(parts.node, f"a loop is bound to thread={kind!r}", "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)))
+    return kind
 
 
 def _target(node: ast.expr) -> str:
@@ -164,15 +172,18 @@ class Scope(ExprReader):
             for var, count in reversed(list(zip(variables, counts, strict=True))):
                 result = ir.For(var, count, result)
             return result
-        if parts.name not in _LOOP_KINDS:
-            fail(parts.node, f"unknown loop T.{parts.name}", "known: grid, " + ", ".join(_LOOP_KINDS))
-        parts.take(1, 1, "dtype", "annotations")
+        if parts.name not in _LOOP_KINDS and parts.name != THREAD_BINDING:
+            fail(
+                parts.node, f"unknown loop T.{parts.name}", f"known: grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS)
+            )
+        parts.take(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         notes = _annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(_target(target), dtype)
         extent = self.typed(parts.args[0], dtype)
         inside = self.having(var, extents=self.turns([var], [extent]))
-        return ir.For(var, extent, inside.suite(body), _LOOP_KINDS[parts.name], notes)
+        kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread(parts)
+        return ir.For(var, extent, inside.suite(body), kind, notes)
 
     def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
         match parts.name:

@@ -11,7 +11,18 @@ import math
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.text.names import ATOM, AXES, COMPARISON, INFIX, LOOPS, NAMED_BINARY, PREFIX, RESERVED, written
+from microc.tir.text.names import (
+    ATOM,
+    AXES,
+    COMPARISON,
+    INFIX,
+    LOOPS,
+    NAMED_BINARY,
+    PREFIX,
+    RESERVED,
+    THREAD_BINDING,
+    written,
+)
 
 Annotations = tuple[tuple[str, int | str], ...]
 
@@ -140,12 +151,14 @@ class _StatementPrinter:
             extents = ", ".join(expr_text(f.extent) for f in chain)
             self.nested(f"for {names} in T.grid({extents}):", body)
             return
-        arguments = [expr_text(loop.extent)]
+        arguments, word = [expr_text(loop.extent)], LOOPS.get(loop.kind, THREAD_BINDING)
+        if word == THREAD_BINDING:
+            arguments.append(f"thread={_quoted(loop.kind)}")
         if loop.var.dtype != "int32":
             arguments.append(f'dtype="{loop.var.dtype}"')
         if loop.annotations:
             arguments.append(f"annotations={_annotations(loop.annotations)}")
-        self.nested(f"for {_name(loop.var.name)} in T.{LOOPS[loop.kind]}({', '.join(arguments)}):", loop.body)
+        self.nested(f"for {_name(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
 
     def _block(self, block: ir.Block) -> None:
         self.line(f"with T.block({_quoted(block.name)}):")

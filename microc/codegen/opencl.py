@@ -1,0 +1,233 @@
+"""Functions with loops bound to groups and items as kernels of OpenCL C 1.2."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from microc import dtypes
+from microc.codegen.c_expr import MATH, ExprPrinter, short_name
+from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
+from microc.codegen.scopes import distinct, tile_names
+from microc.codegen.text import Name
+from microc.errors import ScheduleError, UnsupportedError
+from microc.tir import ir
+from microc.tir.affine import linear, simplify
+from microc.tir.facts import buffers_written
+from microc.tir.lower.barriers import BARRIER, GLOBAL, LOCAL
+from microc.tir.lower.groups import Grid, lower_grid
+from microc.tir.operators import BINARY
+from microc.tir.rewrite import free_vars, map_stmt, replace_buffers, substitute_stmt, walk_stmt
+
+_FENCES = {
+    f"{BARRIER}_{LOCAL}": "CLK_LOCAL_MEM_FENCE",
+    f"{BARRIER}_{GLOBAL}": "CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE",
+}
+_WORDS = frozenset(
+    {"kernel", "global", "local", "constant", "private", "half", "uchar", "ushort", "uint", "ulong", "pipe"}
+    | {"read_only", "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "event_t"}
+)
+"""OpenCL's words that are none of C."""
+_LANES = (2, 3, 4, 8, 16)
+_VECTORS = {
+    "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
+    "uint64": "ulong", "float32": "float", "float64": "double",
+}  # fmt: skip
+"""OpenCL's names of C's exact types, which name vectors, too, with the number of lanes behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKernel:
+    """A kernel's text, how it is called, and what one launch of it runs: ``groups`` of ``items`` along x, y and z."""
+
+    name: str
+    source: str
+    groups: tuple[int, int, int]
+    items: tuple[int, int, int]
+
+
+def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
+    """The kernel of a function; ScheduleError where its loops are not bound so that groups and items could run it.
+
+    Sums are not contracted, so that the results are those of the C that is printed from the same schedule where that computes in
+    the same order.
+    """
+    grid = lower_grid(func)
+    func = _renamed(distinct(grid.func))
+    name = Name(f"{func.name}_kernel")  # of its own among the functions that OpenCL has
+    expr = _Expressions()
+    body = _Statements(expr, grid).lines(func.body)
+    written = {b.name for b in buffers_written(func.body)}
+    params = ", ".join(
+        f"__global {'' if p.name in written else 'const '}{dtypes.c_name(p.dtype)} *restrict {p.name}"
+        for p in func.params
+    )
+    shape = ", ".join(map(str, grid.items))
+    kernel = [
+        f"__kernel __attribute__((reqd_work_group_size({shape})))",
+        f"void {name}({params})",
+        "{",
+        *(INDENT + line for line in body),
+        "}",
+    ]
+    text = [*expr.definitions(), "", *kernel]
+    used = set(re.findall(r"\w+", "\n".join(text)))
+    types = [f"typedef {own} {dtypes.c_name(dtype)};" for dtype, own in _VECTORS.items() if f"{dtype}_t" in used]
+    doubles = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if "double" in used else []
+    lines = [*doubles, "#pragma OPENCL FP_CONTRACT OFF", *types, *text]
+    return DeviceKernel(
+        name, "\n".join(line for whole in lines for line in wrapped(whole)) + "\n", grid.groups, grid.items
+    )
+
+
+class _Expressions(ExprPrinter):
+    """Functions go by OpenCL's names: ``exp`` takes floats and vectors alike."""
+
+    def definitions(self) -> list[str]:
+        """The small functions that were called."""
+        lines = []
+        kinds = {short_name(dtype): dtypes.c_name(dtype) for dtype in _VECTORS}
+        for name in self.helpers:
+            op, _, short = name.rpartition("_")
+            if op not in BINARY or not BINARY[op].body:
+                raise UnsupportedError(
+                    f"{name} has no body in OpenCL C", hint="leave out what other cores have instructions for"
+                )
+            body = BINARY[op].body.replace("{type}", kinds[short]).splitlines()
+            head = f"static inline {kinds[short]} {name}({kinds[short]} a, {kinds[short]} b)"
+            lines += [head, "{", *(INDENT + line for line in body), "}"]
+        return lines
+
+    def literal(self, value: int | float, dtype: str) -> str:
+        text = super().literal(value, dtype)
+        for macro, suffix in (("INT64_C(", "L"), ("UINT64_C(", "UL")):
+            if text.startswith(macro):
+                return text.removeprefix(macro).removesuffix(")") + suffix
+        return {"INT32_MIN": "INT_MIN", "INT64_MIN": "LONG_MIN"}.get(text, text)
+
+    def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+        if name in MATH:
+            return f"{name}({', '.join(self(a) for a in args)})"
+        return super()._call(name, args)
+
+
+class _Statements(StmtPrinter):
+    """Loops bound to items are the item that runs; what a group shares is declared at the beginning, as OpenCL wants it."""
+
+    def __init__(self, expr: _Expressions, grid: Grid) -> None:
+        super().__init__(expr)
+        self.grid = grid
+        self.idle: frozenset[str] = frozenset(kind for kind, n in zip(ir.ITEMS, grid.items, strict=True) if n > 1)
+
+    def _lines(self, stmt: ir.Stmt) -> list[str]:
+        match stmt:
+            case ir.For(kind=kind) if kind in ir.GROUPS:
+                self.expr.bounds[stmt.var] = (0, self.grid.groups[ir.GROUPS.index(kind)] - 1)
+                own = f"const int {stmt.var.name} = get_group_id({ir.GROUPS.index(kind)});"
+                return [own, *self.lines(stmt.body)]
+            case ir.For(kind=kind) if kind in ir.ITEMS:
+                return self._item(stmt)
+            case ir.For(kind="vectorized"):
+                return self._vectors(stmt)
+            case ir.Evaluate(ir.Call(name)) if name in _FENCES:
+                return [f"barrier({_FENCES[name]});"]
+            case ir.Store() if self.idle and stmt.buffer.scope not in ("register", "local"):
+                items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle))
+                return [f"if ({items}) {{", *(INDENT + line for line in super()._lines(stmt)), "}"]
+            case _:
+                return super()._lines(stmt)
+
+    def _item(self, loop: ir.For) -> list[str]:
+        axis, count = ir.ITEMS.index(loop.kind), ir.int_value(loop.extent)
+        assert count is not None
+        outside, self.idle = self.idle, self.idle - {loop.kind}
+        self.expr.bounds[loop.var] = (0, count - 1)
+        inside = self.lines(loop.body)
+        self.idle = outside
+        name = loop.var.name
+        if count < self.grid.items[axis]:
+            inside = [f"if ({name} < {count}) {{", *(INDENT + line for line in inside), "}"]
+        return ["{", f"{INDENT}const int {name} = get_local_id({axis});", *(INDENT + line for line in inside), "}"]
+
+    def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+        kind = dtypes.c_name(buffer.dtype)
+        if buffer.scope == "shared":
+            return [f"__local {kind} {buffer.name}[{buffer.size}];"]
+        if buffer.scope == "local":
+            return [f"{kind} {buffer.name}[{buffer.size}];"]
+        names = tile_names(buffer, body)
+        return [f"{kind} {', '.join(names)};"] if names else []
+
+    def _vectors(self, loop: ir.For) -> list[str]:
+        """A loop whose body is one store of elements in a row, as vectors of OpenCL."""
+        lanes, store = ir.int_value(loop.extent), loop.body
+        if isinstance(store, ir.If):  # at an edge, one by one
+            return self._lines(replace(loop, kind="serial"))
+        if lanes not in _LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
+            raise ScheduleError(
+                f"loop {loop.var.name!r} is no vector: one store in memory, 2, 4, 8 or 16 times",
+                hint="split the loop and vectorize its inner part",
+            )
+        place = self.expr.element(store.buffer, _first(store.buffer, store.indices, loop.var))
+        value = self._lanes(store.value, loop.var, lanes)
+        lines = [f"vstore{lanes}({value}, 0, &{place});"]
+        if not self.idle:
+            return lines
+        items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle))
+        return [f"if ({items}) {{", *(INDENT + line for line in lines), "}"]
+
+    def _lanes(self, value: ir.Expr, var: ir.Var, lanes: int) -> str:
+        """An expression for all turns of a loop at once."""
+        kind = f"{_VECTORS[value.dtype]}{lanes}"
+        match value:
+            case _ if var not in free_vars(value):
+                return f"({kind})({self.expr(value)})"
+            case ir.Load(buffer, indices) if buffer.scope != "register":
+                return f"vload{lanes}(0, &{self.expr.element(buffer, _first(buffer, indices, var))})"
+            case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
+                return f"({self._lanes(a, var, lanes)} {_sign(op)} {self._lanes(b, var, lanes)})"
+            case ir.Cast(_, a):
+                return f"convert_{kind}({self._lanes(a, var, lanes)})"
+            case ir.Call(name, args) if name in MATH:
+                return f"{name}({', '.join(self._lanes(a, var, lanes) for a in args)})"
+            case _:
+                raise ScheduleError(
+                    f"loop {var.name!r} is no vector: {type(value).__name__} of values that lie in no row",
+                    hint="leave vectorize out",
+                )
+
+
+def _sign(op: str) -> str:
+    spelling = BINARY[op].c
+    assert spelling is not None
+    return spelling[0]
+
+
+def _renamed(func: ir.PrimFunc) -> ir.PrimFunc:
+    """The function without names that are OpenCL's words and not C's."""
+    own = [*func.params, *(s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))]
+    buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _WORDS}
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, (ir.For, ir.Let)) or s.var.name not in _WORDS:
+            return s
+        var = ir.Var(f"{s.var.name}_cl", s.var.dtype)
+        return replace(s, var=var, body=substitute_stmt(s.body, {s.var: var}))
+
+    params = tuple(buffers.get(p, p) for p in func.params)
+    return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), on_stmt))
+
+
+def _first(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
+    """The first of elements that lie in a row along ``var``: only the last index counts with it, by one."""
+    *outer, last = indices
+    terms, _ = linear(last)
+    if (
+        any(var in free_vars(i) for i in outer)
+        or terms.get(var) != 1
+        or sum(var in free_vars(atom) for atom in terms) > 1
+    ):
+        raise ScheduleError(
+            f"loop {var.name!r} is no vector: {buffer.name!r} is not accessed element by element in a row"
+        )
+    return (*outer, simplify(last - var))
