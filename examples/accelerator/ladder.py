@@ -61,7 +61,7 @@ def vectorised(n: int) -> microc.Schedule:
 
 def double_buffered(n: int) -> microc.Schedule:
     """The copy for the next run is under way while this one is computed: the group waits half as often."""
-    return vectorised(n).double_buffer("k_0")
+    return vectorised(n).prefetch("k_0")
 
 
 LADDER: dict[str, Callable[[int], microc.Schedule]] = {

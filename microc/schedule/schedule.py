@@ -105,7 +105,7 @@ class Schedule:
         """Turns are groups of an accelerator (``blockIdx.x``, ``.y``, ``.z``) or the items of a group (``threadIdx.x`` ...)."""
         return self.apply("set_kind", loop, axis)
 
-    def double_buffer(self, loop: str) -> Schedule:
+    def prefetch(self, loop: str) -> Schedule:
         """What is copied into shared memory for the next turn of ``loop`` is copied while this one computes."""
         return self.apply("annotate_loop", loop, DOUBLE_BUFFER, 1)
 

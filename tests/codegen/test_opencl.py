@@ -87,7 +87,7 @@ def test_what_the_schedule_says_is_in_the_text() -> None:
 
 
 def test_a_double_buffer_waits_once() -> None:
-    kernel = opencl_kernel(bound(tiles(32, 8), *NESTS).double_buffer("k_0").func)
+    kernel = opencl_kernel(bound(tiles(32, 8), *NESTS).prefetch("k_0").func)
     assert kernel.source.count("barrier(") == 1 and "[128]" in kernel.source
 
 
@@ -99,7 +99,7 @@ def test_items_that_have_no_loop_in_a_nest_stand_by() -> None:
 
 
 def test_text_has_bound_loops() -> None:
-    func = bound(tiles(16, 8), *NESTS).double_buffer("k_0").func
+    func = bound(tiles(16, 8), *NESTS).prefetch("k_0").func
     text = tir.to_text(func)
     assert 'T.thread_binding(2, thread="blockIdx.y")' in text and tir.from_text(text) == func
 
@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Callable[[], Schedule], str]] = {
         "one nest of items writes 'A_shared'",
     ),
     "double buffer of nothing": (
-        lambda: product(16).split("k", (None, 4)).double_buffer("k_0"),
+        lambda: product(16).split("k", (None, 4)).prefetch("k_0"),
         "does not begin with copies",
     ),
 }

@@ -36,12 +36,12 @@ def _doubled(loop: ir.For, halves: Halves) -> ir.Stmt:
     rest = [s for s in body if s not in fills]
     if not fills or not rest or body[: len(fills)] != tuple(fills):
         raise ScheduleError(
-            f"double_buffer: loop {loop.var.name!r} does not begin with copies into shared memory",
+            f"prefetch: loop {loop.var.name!r} does not begin with copies into shared memory",
             hint="cache_read(block, buffer, 'shared') and compute_at this loop make them",
         )
     wrong = sorted(b.name for s in fills for b in (buffers_written(s) - shared) | (buffers_read(s) & shared))
     if wrong:
-        raise ScheduleError(f"double_buffer: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too")
+        raise ScheduleError(f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too")
     taken = {b: replace(b, shape=(2, *b.shape)) for b in shared}
     halves.update(taken)
     zero, one, two = (ir.const(n, "int32") for n in range(3))
