@@ -12,7 +12,8 @@ from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars, walk_expr
 
 _MOST = 1 << 14
-"""Points that are looked at; a larger domain is sampled evenly."""
+"""Points that are looked at; a larger domain is sampled."""
+_GOLDEN = (5**0.5 - 1) / 2
 _UNKNOWN = 0.5
 
 
@@ -22,16 +23,32 @@ def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var,
         return _UNKNOWN
     known = [g for g in given if _static(g, extents) and free_vars(g) & free_vars(condition)]
     names = sorted(set().union(*(free_vars(e) for e in (condition, *known))), key=lambda v: v.name)
-    each = max(2, int(_MOST ** (1 / max(len(names), 1))))
-    sizes = [min(extents[v], each) for v in names]
-    axes = [np.linspace(0, extents[v] - 1, n).astype(np.int64) for v, n in zip(names, sizes, strict=True)]
+    axes = _axes([extents[v] for v in names])
     values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
-    shape = tuple(sizes)
-    met = np.ones(shape, bool)
+    met = np.ones([len(axis) for axis in axes], bool)
     for g in known:
         met = met & _evaluate(g, values)
     total = int(np.count_nonzero(met))
     return int(np.count_nonzero(met & _evaluate(condition, values))) / total if total else 0.0
+
+
+def _axes(extents: list[int]) -> list[np.ndarray[Any, Any]]:
+    """Points of every loop: all of a short one, and of long ones as many as remain."""
+    axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
+    most = float(_MOST)
+    for done, place in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
+        points = max(2, int(most ** (1 / (len(extents) - done))))
+        axes[place] = _points(extents[place], points)
+        most /= len(axes[place])
+    return axes
+
+
+def _points(extent: int, count: int) -> np.ndarray[Any, Any]:
+    """``count`` numbers below an extent, spread by the golden ratio: even steps would meet the same few remainders of a division
+    again and again."""
+    if extent <= count:
+        return np.arange(extent)
+    return (np.arange(count) * _GOLDEN % 1 * extent).astype(np.int64)
 
 
 def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
