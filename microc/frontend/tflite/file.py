@@ -25,6 +25,7 @@ from microc.frontend.tflite.options import (
     below,
     builtin_code,
     custom_options,
+    custom_words,
     names_of,
     reading,
     short_vector,
@@ -82,7 +83,8 @@ class Tensor:
 class Operator:
     """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
 
-    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map.
+    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map;
+    ``words`` the same bytes as 32-bit integers, for operators whose options are a structure of C.
     """
 
     index: int
@@ -91,6 +93,7 @@ class Operator:
     outputs: tuple[int, ...]
     options: Options
     custom: Mapping[str, Custom] = field(default_factory=dict)
+    words: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -170,9 +173,11 @@ class TfliteFile:
             number = builtin_code(code)
             name = self._builtins.get(number, f"BUILTIN_{number}")
             custom: Mapping[str, Custom] = {}
+            words: tuple[int, ...] = ()
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
-                custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())
+                given = as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
+                custom, words = custom_options(given), custom_words(given)
             if table.LargeCustomOptionsOffset() > 1:
                 raise UnsupportedError(
                     f"options of {name} are stored outside the flatbuffer",
@@ -185,7 +190,7 @@ class TfliteFile:
             if not options.kind:
                 second = int(table.BuiltinOptions2Type())
                 options = Options(second, table.BuiltinOptions2(), options.where, True) if second else options
-        return Operator(index, name, inputs, outputs, options, custom)
+        return Operator(index, name, inputs, outputs, options, custom, words)
 
     def array(self, tensor: Tensor) -> Array:
         """The data of a constant tensor: a copy with the tensor's dtype and shape (int4 unpacked)."""

@@ -10,9 +10,11 @@ from microc.frontend.tflite import elementwise as tflite_elementwise
 from microc.frontend.tflite import frames as tflite_frames
 from microc.frontend.tflite import images as tflite_images
 from microc.frontend.tflite import known as tflite_known
+from microc.frontend.tflite import landmarks as tflite_landmarks
 from microc.frontend.tflite import logic as tflite_logic
 from microc.frontend.tflite import lstm as tflite_lstm
 from microc.frontend.tflite import matmul as tflite_matmul
+from microc.frontend.tflite import mediapipe as tflite_mediapipe
 from microc.frontend.tflite import neural as tflite_neural
 from microc.frontend.tflite import periods as tflite_periods
 from microc.frontend.tflite import places as tflite_places
@@ -40,8 +42,10 @@ SPELLINGS: Registry[Spelling] = Registry(
         **tflite_frames.SPELLINGS,
         **tflite_images.SPELLINGS,
         **tflite_known.SPELLINGS,
+        **tflite_landmarks.SPELLINGS,
         **tflite_logic.SPELLINGS,
         **tflite_matmul.SPELLINGS,
+        **tflite_mediapipe.SPELLINGS,
         **tflite_neural.SPELLINGS,
         **tflite_periods.SPELLINGS,
         **tflite_places.SPELLINGS,

@@ -177,6 +177,15 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+_MOST_WORDS = 16
+
+
+def custom_words(data: bytes) -> tuple[int, ...]:
+    """The first of the options as signed 32-bit integers, lowest byte first; what is left of a last one is none."""
+    count = min(len(data) // 4, _MOST_WORDS)
+    return struct.unpack(f"<{count}i", data[: 4 * count])
+
+
 def _custom(found: Any) -> Custom | None:
     """One option; None for maps and other nests. Lists are as long as a tensor has axes, or a little longer."""
     if (found.IsVector or found.IsTypedVector) and not found.IsMap:
