@@ -16,7 +16,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import inferred
-from microc.frontend.operands import integers, normal_axis
+from microc.frontend.operands import MOST_INTEGERS, integers, normal_axis
 from microc.frontend.tflite.build import Builder
 from microc.frontend.tflite.file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
@@ -226,12 +226,27 @@ class Application:
         inferred = self.inferred(op, inputs, attrs)
         if len(inferred) != len(outputs):
             self.broken(f"{len(outputs)} outputs, {len(inferred)} are computed")
+        if not definition.regions and self._folds(inputs, inferred):
+            self._fold(op, inputs, attrs, outputs)
+            return
         for name, like, kind in zip(outputs, likes, inferred, strict=True):
             if like is None:
                 first = self.type(inputs[0])
                 like = first if first.dtype == kind.dtype else kind
             self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
+
+    def _folds(self, inputs: Sequence[str], kinds: Sequence[TensorType]) -> bool:
+        """Whether an application is computed now: of the few numbers that shapes and sizes are made from, all known."""
+        known = bool(inputs) and all(name in self.builder.consts for name in inputs)
+        types = (*kinds, *map(self.type, inputs)) if known else ()
+        return known and all(kind.size <= MOST_INTEGERS and kind.quant is None for kind in types)
+
+    def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+        with np.errstate(all="ignore"):
+            made = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
+        for name, data in zip(outputs, made, strict=True):
+            self.builder.constant(name, np.asarray(data))
 
     def compare(self, target: Tensor) -> None:
         """The inferred shape of an output against the declared one, where that is known."""

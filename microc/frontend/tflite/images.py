@@ -34,7 +34,7 @@ def transpose_conv(application: Application) -> None:
     weight = layer_weights(application, 1, axis=0)
     out_channels, height, width, depth = application.rank(weight, 4)
     target = application.target()
-    given = application.source(0).constant or target.unknown
+    given = application.value(0) in application.builder.consts or target.unknown
     shape = application.integers(0) if given else target.type.shape
     if len(shape) != 4 or shape[0] != batch or shape[3] != out_channels or depth != channels or min(shape) < 1:
         application.broken(f"output shape {shape} of data {application.type(data).shape} and {out_channels} channels")

@@ -15,9 +15,9 @@ _ONE_ELEMENT = "microc knows slices of computed size only where together they re
 
 
 def reshape(application: Application) -> None:
-    """RESHAPE: the shape is an operand, an option, or (where another operator computes it) the declared one."""
+    """RESHAPE: the shape is an operand, an option, or (where the network computes it) the declared one."""
     data, target = _moved(application), application.target()
-    if application.has(1) and application.source(1).constant:
+    if application.has(1) and application.value(1) in application.builder.consts:
         shape = application.integers(1)
     elif not application.has(1) and application.operator.options.kind:
         shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
