@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend.onnx import attention as onnx_attention
 from microc.frontend.onnx import control as onnx_control
 from microc.frontend.onnx import determinant as onnx_determinant
 from microc.frontend.onnx import dynamic as onnx_dynamic
 from microc.frontend.onnx import elementwise as onnx_elementwise
+from microc.frontend.onnx import language as onnx_language
 from microc.frontend.onnx import logic as onnx_logic
 from microc.frontend.onnx import ml as onnx_ml
 from microc.frontend.onnx import neural as onnx_neural
@@ -57,10 +59,13 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_slice.SPELLINGS,
         **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
+        "SimplifiedLayerNormalization": onnx_language.SPELLINGS["SimplifiedLayerNormalization"],
     },
     "ai.onnx.ml": onnx_ml.SPELLINGS,
     "com.microsoft": {
+        **onnx_attention.SPELLINGS,
         **onnx_dynamic.SPELLINGS,
+        **onnx_language.SPELLINGS,
         **onnx_quantized.MICROSOFT,
         **onnx_weight_only.SPELLINGS,
         "Gelu": onnx_elementwise.SPELLINGS["Gelu"],
