@@ -11,6 +11,7 @@ from microc.isa.arm_mve_float import ARM_MVE_FLOAT
 from microc.isa.arm_v6m import ARM_V6M
 from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
 from microc.isa.library import LIBRARY, SHORT_LIBRARY, SOFT_LIBRARY
+from microc.isa.reference_unit import REFERENCE, with_unit
 from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
 from microc.isa.words import WORD_MOVES
 
@@ -53,6 +54,7 @@ ARM = Family(
         _core("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
         _core("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
         _core("cortex-m4", _M4, _V7EM, "mul64"),
+        with_unit(_core("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
         _core("cortex-m7", _M7, _V7EM, "mul64"),
         _core("cortex-m33", _M4, _V7EM, "mul64"),
         _core(

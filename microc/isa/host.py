@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from microc.isa.reference_unit import REFERENCE, with_unit
 from microc.isa.sets import PLAIN, Core, Family
 from microc.isa.x86 import COSTS, HOST_WORDS
 
-HOST = Family("host", (Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"})),), PLAIN, threads=True)
+_CORE = Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"}))
+HOST = Family("host", (_CORE, with_unit(_CORE, REFERENCE)), PLAIN, threads=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
+from microc.isa.reference_unit import REFERENCE, with_unit
 from microc.isa.riscv_vector import RVV_CORES
 from microc.isa.riscv_xcv import CV32E40P
 from microc.isa.riscv_zb import ZBA, ZBB
@@ -33,6 +34,7 @@ RISCV = Family(
         _core("rv32imac", _INTEGER),
         _core("rv32imac_zba_zbb", _INTEGER, more=(ZBA, ZBB)),
         _core("rv32imafc", _FLOAT, "fpu", "fma"),
+        with_unit(_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
         _core("rv64imac", _INTEGER),
         _core("rv64imafdc", _FLOAT, "fpu", "fma"),
         CV32E40P,

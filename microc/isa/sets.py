@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from microc.isa.base import Body, Intrin
 from microc.isa.tensor import TensorIntrin
+from microc.isa.tensor_unit import TensorUnit
 
 SILENT = frozenset({"taken", "paired", "constant_byte"})
 """Kinds of operations that are no instructions."""
@@ -41,6 +42,7 @@ class InstructionSet:
     - ``features``: what else is known of a core that has the set.
     - ``intrinsics``, ``tensors``: meanings that the vocabulary lacks, and loop nests that they replace.
     - ``unit``: its vectors, if it has some.
+    - ``tensor_unit``: the coprocessor that its words are instructions of, if they are.
     """
 
     name: str
@@ -50,6 +52,7 @@ class InstructionSet:
     intrinsics: tuple[Intrin, ...] = ()
     tensors: tuple[TensorIntrin, ...] = ()
     unit: VectorUnit | None = None
+    tensor_unit: TensorUnit | None = None
 
 
 FORMS: Mapping[str, str] = MappingProxyType(
@@ -155,6 +158,11 @@ class Core:
     def has(self) -> frozenset[str]:
         """All features: its own, those of its sets, and the intrinsics that these have bodies of."""
         return self.features.union(*(s.features.union(s.bodies) for s in self.sets))
+
+    @property
+    def tensor_unit(self) -> TensorUnit | None:
+        """The tensor unit beside it, if there is one."""
+        return next((s.tensor_unit for s in self.sets if s.tensor_unit is not None), None)
 
     @property
     def units(self) -> tuple[InstructionSet, ...]:

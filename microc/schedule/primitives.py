@@ -23,6 +23,7 @@ from microc.schedule import (
     selection,
     storage,
     tensorize,
+    unit,
 )
 from microc.tir import ir
 
@@ -66,6 +67,8 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_high_mul": selection.select_high_mul,
         "select_high_mac": selection.select_high_mac,
         "select_clamp": selection.select_clamp,
+        "align_rows": unit.align_rows,
+        "double_buffer": unit.double_buffer,
         "compile_with": flags.compile_with,
     }
 )

@@ -143,7 +143,7 @@ class Schedule:
         return self.apply("cache_write", block, scope)
 
     def set_scope(self, buffer: str, scope: str) -> Schedule:
-        """Move an intermediate buffer to ``workspace``, ``shared``, ``register`` or ``local``."""
+        """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
         return self.apply("set_scope", buffer, scope)
 
     def set_dtype(self, buffer: str, dtype: str) -> Schedule:
@@ -248,6 +248,14 @@ class Schedule:
     def select_functions(self, *how: bool) -> Schedule:
         """``erf``, ``exp``, ``expm1``, ``tanh`` of float32 (and ``log``, if asked) become sums, products and a quotient."""
         return self.apply("select_functions", *how)
+
+    def align_rows(self, buffer: str, align: int) -> Schedule:
+        """Begin the rows of a buffer in a tensor unit's memory at multiples of ``align`` bytes."""
+        return self.apply("align_rows", buffer, align)
+
+    def double_buffer(self, buffer: str, loop: str) -> Schedule:
+        """Give a buffer in a tensor unit's memory two tiles, which turns of ``loop`` and of those around take in turn."""
+        return self.apply("double_buffer", buffer, loop)
 
     def compile_with(self, flags: str) -> Schedule:
         """Options of gcc for this kernel alone."""

@@ -11,7 +11,7 @@ from microc.tir import ir
 from microc.tir.facts import buffers_read
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
 
-CACHE_SCOPES = ("workspace", "shared", "register", "local")
+CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 
 
 def _check_scope(scope: str) -> None:
@@ -79,7 +79,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
 
 
 def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
-    """Move an intermediate buffer to ``workspace``, ``shared``, ``register`` or ``local``."""
+    """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
     _check_scope(scope)
     old = buffer_named(func, buffer)
     if old in func.params:

@@ -11,6 +11,7 @@ from microc import dtypes
 from microc.errors import ScheduleError, suggestion
 from microc.isa import TENSOR, TensorIntrin
 from microc.schedule.tree import extent_of, find_block, find_loop, has_block, loops_around, replace_stmt
+from microc.schedule.unit import LOOPS, tensorize_unit
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.lower.region import loop_bounds
@@ -39,10 +40,14 @@ def _refuse(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
 def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     """Replace ``loop``, and what loops the intrinsic has inside it (around one block only), by the tensor intrinsic.
 
-    The name of a block that :func:`~microc.schedule.blockize.blockize` made says: the loops in it.
+    Words of a tensor unit take loops of any extents (:mod:`microc.schedule.unit`). The name of a block that
+    :func:`~microc.schedule.blockize.blockize` made says: the loops in it.
     """
+    if intrin in LOOPS:
+        return tensorize_unit(func, loop, intrin)
     if intrin not in TENSOR:
-        raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint=suggestion(intrin, TENSOR, "intrinsics"))
+        names = (*TENSOR, *LOOPS)
+        raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint=suggestion(intrin, names, "intrinsics"))
     what = TENSOR[intrin]
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     if not isinstance(old, ir.For):

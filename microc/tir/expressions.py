@@ -16,7 +16,9 @@ COMPARISONS = frozenset(operators.COMPARISONS)
 LOGICAL = frozenset(operators.LOGICAL)
 ARITHMETIC = frozenset(operators.ARITHMETIC)
 UNARY = frozenset(operators.UNARY)
-SCOPES = ("global", "const", "workspace", "shared", "register", "local")
+UNIT_SCOPES = ("unit_input", "unit_weight", "unit_sums")
+"""Memories of a tensor unit, which its instructions alone reach (:mod:`microc.isa.vocabulary.unit`)."""
+SCOPES = ("global", "const", "workspace", "shared", "register", "local", *UNIT_SCOPES)
 
 
 class Expr(Node):
@@ -175,8 +177,9 @@ class Buffer(Node):
     """A tensor in memory, row-major.
 
     ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
-    ``register`` (small, wholly unrolled away into scalars), ``local`` (a small array on the stack). Names are unique in a
-    function.
+    ``register`` (small, wholly unrolled away into scalars), ``local`` (a small array on the stack), :data:`UNIT_SCOPES`. Names
+    are unique in a function. ``align``: the bytes at whose multiples rows begin, of a buffer in a unit's memory; ``slots``: its
+    first axis counts so many tiles that take turns.
     """
 
     name: str
@@ -184,6 +187,7 @@ class Buffer(Node):
     dtype: str
     scope: str = "global"
     align: int = 0
+    slots: int = 0
 
     @property
     def size(self) -> int:

@@ -71,12 +71,14 @@ PEEL: Final = "peel"
 """Note on a loop: 0 leaves a test in it that its first or last iterations would do without."""
 PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
+UNIT: Final = "unit"
+"""Note on the loops of an instruction of a tensor unit: its word."""
 PRIVATE: Final = "private"
 """Note on a parallel loop of a few turns: each has workspaces of its own."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop of groups of items: what is copied for the next turn is copied while this one computes, into another half."""
-LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, PRIVATE, DOUBLE_BUFFER})
+LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, PRIVATE, DOUBLE_BUFFER})
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),

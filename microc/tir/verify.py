@@ -41,7 +41,7 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
     check_name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:
-        if buffer.scope in ("shared", "register", "local"):
+        if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
     _Verifier(func.name, trust_data).statement(func.body, Place(names, Simplifier(), ()))
@@ -96,7 +96,7 @@ class _Verifier:
                 self.looked_up |= {var} if self.made_of_data(value) else set()
                 self.statement(body, Place(names, let_context(var, value, place.known), place.around))
             case ir.Alloc(buffer, body):
-                if buffer.scope not in ("workspace", "shared", "register", "local"):
+                if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
                     self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
                 names = declare_buffer(place.names, buffer, self.where)
                 self.statement(body, Place(names, place.known, place.around))

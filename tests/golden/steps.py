@@ -67,6 +67,15 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
         Step("decompose_padding", ("padded",)),
     ),
     "decompose_reduction": (product, Step("decompose_reduction", ("acc", "k"))),
+    "align_rows": (lambda: product().set_scope("acc", "unit_sums"), Step("align_rows", ("acc", 16))),
+    "double_buffer": (
+        lambda: product().reverse_compute_at("out", "p").set_scope("acc", "unit_sums"),
+        Step("double_buffer", ("acc", "p")),
+    ),
+    "tensorize_unit": (
+        lambda: product().cache_read("acc", "weight", "unit_weight"),
+        Step("tensorize", ("weight_unit_weight_i0", "unit_load_weight")),
+    ),
     "compile_with": (product, Step("compile_with", ("no-gcse,unroll-loops",))),
     "tensorize": (
         lambda: product().split("k", (None, 4)).decompose_reduction("acc", "k_0"),

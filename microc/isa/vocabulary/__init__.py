@@ -13,7 +13,8 @@ from microc.isa.vocabulary.products import PRODUCTS
 from microc.isa.vocabulary.scalable import SCALABLE
 from microc.isa.vocabulary.scalars import SCALARS
 from microc.isa.vocabulary.sums import SUMS
+from microc.isa.vocabulary.unit import UNIT_WORDS
 from microc.isa.vocabulary.words import WORDS
 
-INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *SCALABLE, *PRODUCTS)
+INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *SCALABLE, *PRODUCTS, *UNIT_WORDS)
 TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

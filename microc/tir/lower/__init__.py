@@ -16,6 +16,7 @@ from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.products import lower_products
 from microc.tir.lower.share import share_values
+from microc.tir.lower.unit import lower_unit
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
@@ -61,6 +62,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("unswitch", _on_body(unswitch_loops)),
     ("invariant", _on_body(hoist_places)),
     ("products", _on_body(lower_products)),
+    ("unit", _on_body(lower_unit)),
     *((name, _on_body(change)) for name, change in _KINDS),
     ("dead", _on_body(drop_dead_cells)),
     ("workspaces", lift_workspaces),

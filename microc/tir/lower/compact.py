@@ -43,6 +43,10 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
+        if buffer.slots and axis == 0:  # which outlive a turn
+            starts.append(ir.const(0, "int32"))
+            shape.append(extent)
+            continue
         start, size = _axis_tile(found, shared, axis, extent, last=axis == len(buffer.shape) - 1)
         starts.append(start)
         shape.append(size)

@@ -101,7 +101,7 @@ class Scope(ExprReader):
         return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
 
     def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
-        parts.take(2, 2, "scope", "align")
+        parts.take(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
             fail(shape, "a shape is a tuple of extents")
@@ -109,7 +109,8 @@ class Scope(ExprReader):
         if found not in ir.SCOPES:
             fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))
         align = integer(parts.options["align"]) if "align" in parts.options else 0
-        return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align)
+        slots = integer(parts.options["slots"]) if "slots" in parts.options else 0
+        return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         body = self.statements(nodes)

@@ -72,6 +72,8 @@ def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
         parts.append(f'scope="{buffer.scope}"')
     if buffer.align:
         parts.append(f"align={buffer.align}")
+    if buffer.slots:
+        parts.append(f"slots={buffer.slots}")
     return ", ".join(parts)
 
 

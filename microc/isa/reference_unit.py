@@ -1,0 +1,41 @@
+"""The reference tensor unit, ours: what the model is and tests run. It stands for a unit of its size, no product on the market.
+
+256 products in a cycle, as an array of 16 x 16 does; 16 KiB each for inputs, weights and sums; a bus of 64 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from microc.isa.base import Body
+from microc.isa.sets import Core, InstructionSet
+from microc.isa.tensor_unit import TENSOR_UNIT, Scratchpad, TensorUnit
+from microc.isa.vocabulary.unit import UNIT_WORDS
+
+REFERENCE = TensorUnit(
+    "tensor16",
+    rows=16,
+    columns=16,
+    depth=16,
+    tile_cycles=16,
+    input=Scratchpad(16 * 1024),
+    weight=Scratchpad(16 * 1024),
+    sums=Scratchpad(16 * 1024),
+    bus=8,
+    start=8,
+)
+
+
+def with_unit(core: Core, unit: TensorUnit) -> Core:
+    """``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
+    bodies = {word.name: Body("", _issue(len(word.params))) for word in UNIT_WORDS}
+    beside = InstructionSet(
+        f"tensor unit {unit.name}", "1", MappingProxyType(bodies), frozenset({TENSOR_UNIT}), tensor_unit=unit
+    )
+    return replace(core, name=f"{core.name}+{unit.name}", sets=(*core.sets, beside))
+
+
+def _issue(operands: int) -> tuple[tuple[str, int], ...]:
+    """What an instruction costs the processor: its operands, and a register that starts it."""
+    return (("alu", operands), ("store", operands + 1))
