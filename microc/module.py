@@ -170,13 +170,27 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitUse:
+    """What a call keeps a tensor unit busy with, by the unit's rule (:mod:`microc.isa.tensor_unit`): ``cycles`` from its first
+    instruction to its last, those in which the queues for loads, computing and stores are busy, the ``macs`` that it does, and
+    the part of all that it could do in that time that the network's are, ``utilisation``, from 0 to 1."""
+
+    cycles: int
+    load: int
+    compute: int
+    store: int
+    macs: int
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
     source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
     ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
-    model has it.
+    model has it; ``unit``: what it does on a tensor unit, if it does.
     """
 
     kernel: str
@@ -193,6 +207,7 @@ class Call:
     cycles: int = 0
     streamed: Streamed | None = None
     operators: tuple[Applied, ...] = ()
+    unit: UnitUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ class ExprPrinter:
                 return name, _PRIMARY
             case ir.Load(buffer, indices):
                 return self.element(buffer, indices), _PRIMARY
+            case ir.AddressOf(buffer, indices) if buffer.scope in ir.UNIT_SCOPES:
+                return self._print(element_number(buffer, indices, self.largest))
             case ir.AddressOf(buffer, indices):
                 return f"&{self.element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:

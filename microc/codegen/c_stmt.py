@@ -116,6 +116,8 @@ class StmtPrinter:
         return list(self.turns[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+        if buffer.scope in ir.UNIT_SCOPES:
+            return []
         if buffer.scope == "local":
             return [f"{dtypes.c_name(buffer.dtype)} {buffer.name}[{buffer.size}];"]
         if buffer.scope != "register":

@@ -13,6 +13,7 @@ from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
 from microc.codegen.self_test import TestContext, test_context
+from microc.codegen.tensor_unit import UNIT_NAMES, UnitContext, unit_context
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
 from microc.module import Module, Value
@@ -72,6 +73,7 @@ class ModelContext:
     stem: Name
     threads: int
     optimized: bool
+    unit: UnitContext | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         stem=Name(stem),
         threads=threads_of(module),
+        unit=unit_context(module, printer.expr.helpers),
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
 
@@ -156,7 +159,8 @@ def _prefixed(module: Module, value: Value) -> Value:
 
 def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
-    texts = helper_texts(printer.expr.helpers, module.options["cpu"], printer.expr).values()
+    names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
+    texts = helper_texts(names, module.options["cpu"], printer.expr).values()
     return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
 
 

@@ -116,6 +116,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "pointwise_m4": ("cortex-m4", "speed", partial(convolution, (1, 3), 4, 2, 1)),
     "pointwise_m55": ("cortex-m55", "speed", partial(convolution, (2, 2), 16, 2, 1)),
     "pointwise_m0": ("cortex-m0", "speed", partial(convolution, (1, 2), 3, 2, 1)),
+    "pointwise_unit": ("cortex-m4+tensor16", "speed", partial(convolution, (8, 8), 16, 40, 1)),
     "pointwise_rv32": ("rv32imc", "size", partial(convolution, (1, 2), 3, 2, 1)),
     "pointwise_rvv": ("rv64gcv", "speed", partial(convolution, (3, 3), 8, 40, 1)),
     "depthwise_m4": ("cortex-m4", "size", partial(convolution, (3, 4), 2, 2, 2, 0, 2)),

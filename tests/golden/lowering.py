@@ -43,6 +43,7 @@ CASES: Mapping[str, Start] = {
     "unswitch": partial(scheduled, "concat_m4"),
     "invariant": partial(scheduled, "softmax_m4"),
     "products": partial(scheduled, "pointwise_m55"),
+    "unit": partial(scheduled, "pointwise_unit"),
     "lanes": partial(scheduled, "clip_m55"),
     "vectorize": partial(scheduled, "concat_m4"),
     "unroll": partial(scheduled, "dense_float_m4"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
+from microc.isa.tensor_unit import TENSOR_UNIT
 from microc.isa.vocabulary.scalable import LEAST
 from microc.schedule.rules import depthwise, matrix, sketch, spaces, strips, vectors, windows, winograd
 from microc.schedule.rules.begin import begun, with_instructions
@@ -23,6 +24,7 @@ from microc.schedule.rules.opened_columns import opened_columns, suits_opened_co
 from microc.schedule.rules.product import product_of
 from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.rule import Matches, Rule, fixed, matching
+from microc.schedule.rules.unit import all_blockings, blockings, on_unit, suits_unit
 from microc.schedule.schedule import Schedule
 from microc.schedule.step import Step
 from microc.sealed import Registry
@@ -138,6 +140,14 @@ OURS: tuple[Rule, ...] = (
         opened_columns,
         needs=frozenset({"pairs"}),
         over=_BYTES,
+    ),
+    Rule(
+        "matrix unit",
+        suits_unit,
+        on_unit,
+        {"blocking": blockings},
+        space={"blocking": all_blockings},
+        needs=frozenset({TENSOR_UNIT}),
     ),
     Rule("matrix bits", suits_bits, matrix.by_tile, {"tile": plain_tiles}, over=_BYTES),
     Rule(
