@@ -8,6 +8,7 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
 from microc.cli.session import build_firmware, line, load_inputs, opened_project
+from microc.driver.report.unit import unit_table
 
 if TYPE_CHECKING:
     from microc.driver.measure.profile import Profile
@@ -75,7 +76,8 @@ def _text(result: Profile) -> str:
         f"{result.board}: {show.duration(result.clock, result.time)}",
         "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
     )
-    return f"{show.table(head, rows, 4)}\n\n" + "\n".join(notes)
+    on_unit = unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.columns())
+    return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
 def _costs(time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int) -> tuple[str, ...]:

@@ -78,6 +78,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "outputs": [n for n in call.writes if n in names],
                 "workspaces": list(call.workspace),
                 "constants": memory.constants(call),
+                **({"tensor_unit": asdict(call.unit)} if call.unit else {}),
             }
             for k, call in enumerate(module.calls)
         ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from microc.module import Module
 from microc.schedule.cost import estimate
+from microc.schedule.unit_time import unit_use
 from microc.target import Target
 from microc.tir.generalise import instantiate
 
@@ -13,15 +14,21 @@ from microc.tir.generalise import instantiate
 def estimated(module: Module, target: Target) -> Module:
     """``module`` with the estimates filled in, at the largest sizes where they vary.
 
-    Cycles include the waits of constants in the target's flash.
+    Cycles include the waits of constants in the target's flash, but none for a tensor unit, whose cycles are apart.
     """
     largest = {size.scalar.name: size.maximum for size in module.sizes}
-    costs = {kernel.name: estimate(instantiate(kernel.func, largest), target) for kernel in module.kernels}
+    funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
+    costs = {name: estimate(func, target) for name, func in funcs.items()}
     return replace(
         module,
         kernels=tuple(replace(k, code_bytes=costs[k.name].code_bytes) for k in module.kernels),
         calls=tuple(
-            replace(c, instructions=round(costs[c.kernel].instructions), cycles=round(costs[c.kernel].cycles))
+            replace(
+                c,
+                instructions=round(costs[c.kernel].instructions),
+                cycles=round(costs[c.kernel].cycles),
+                unit=unit_use(funcs[c.kernel], target.core.tensor_unit, c.macs),
+            )
             for c in module.calls
         ),
     )

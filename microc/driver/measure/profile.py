@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.driver.measure.clock import Clock
 from microc.driver.report.size import SizeReport, live_bytes
+from microc.module import UnitUse
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
@@ -20,7 +21,7 @@ class KernelTime:
 
     ``rule`` names the schedule, ``schedule`` is its trace; ``estimated_cycles`` is the cost model's, for a core at the board's
     speed of flash. ``code`` and ``constants``: bytes of flash (None where there is no linked program here); ``arena``: bytes of
-    it that hold something meanwhile.
+    it that hold something meanwhile; ``tensor_unit``: what it does on a tensor unit, by the unit's rule, not measured.
     """
 
     kernel: int
@@ -37,6 +38,7 @@ class KernelTime:
     code: int | None
     constants: int | None
     arena: int
+    tensor_unit: UnitUse | None
 
     @property
     def flash(self) -> int | None:
@@ -151,6 +153,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
             code=sizes[k].code if sizes else None,
             constants=sizes[k].constants if sizes else None,
             arena=arena[k],
+            tensor_unit=UnitUse(**kernel["tensor_unit"]) if "tensor_unit" in kernel else None,
         )
         for k, kernel in enumerate(project.manifest["kernels"])
     )

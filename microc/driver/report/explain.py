@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from math import isinf
 from pathlib import Path
@@ -21,6 +21,7 @@ from microc.driver.options import make_options
 from microc.driver.progress import Progress
 from microc.driver.report.dump import candidates_text, goal_text
 from microc.driver.report.tables import count, facts, table
+from microc.driver.report.unit import unit_table, unit_words
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError, nearest
 from microc.graph.ir import short
@@ -147,7 +148,9 @@ def _layers_text(module: Module, width: int) -> str:
     ]
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
     numbers = table(head, [row[:-1] for row in rows], 4, width)
-    return _beside(numbers, ("layer", *(row[-1] for row in rows)), width)
+    listed = _beside(numbers, ("layer", *(row[-1] for row in rows)), width)
+    unit = unit_table({k: call.unit for k, call in enumerate(module.calls)}, width)
+    return f"{listed}\n\n{unit}" if unit else listed
 
 
 def _beside(columns: str, last: Sequence[str], width: int) -> str:
@@ -175,6 +178,7 @@ def _kernel_text(kernel: Kernel, target: Target, *, full: bool, width: int) -> I
         ("function", call.kernel),
         ("operators", call.op),
         ("core", target.cpu),
+        *((("tensor unit", unit_words(call.unit)),) if call.unit else ()),
         *(("note", note) for note in kernel.notes),
     ]
     yield facts(rows, width)
@@ -252,6 +256,7 @@ def _call_data(number: int, call: Call) -> dict[str, Any]:
         "rule": call.rule,
         "estimated_instructions": call.instructions,
         "estimated_cycles": call.cycles,
+        "tensor_unit": asdict(call.unit) if call.unit else None,
     }
 
 

@@ -64,6 +64,7 @@ def layers_of(
                 "rule": kernel["rule"],
                 "schedule": kernel["schedule"],
                 "c": functions.get(kernel["function"], []),
+                **({"tensor_unit": dict(kernel["tensor_unit"])} if "tensor_unit" in kernel else {}),
             }
         )
     return layers

@@ -215,7 +215,7 @@ def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
             full=layer["layer"],
             op=layer["op"].replace("+", " + "),
             result=f"{made[0]['dtype']} {shape_words(made[0]['shape'])}" if made else "",
-            rule=layer["rule"],
+            rule=_rule(layer),
             schedule=layer["schedule"],
             start=f"{100 * start / max(total, 1):.3f}",
             length=f"{100 * time / max(total, 1):.3f}",
@@ -224,6 +224,12 @@ def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
             cells=tuple(cell for _, cell in _columns(data, [layer])),
         )
         start += time
+
+
+def _rule(layer: Mapping[str, Any]) -> str:
+    """The schedule's name, and how much of a tensor unit it uses."""
+    use = layer.get("tensor_unit")
+    return f"{layer['rule']}, {100 * use['utilisation']:.1f} % used" if use else str(layer["rule"])
 
 
 def _marks(total: int) -> tuple[tuple[str, str], ...]:

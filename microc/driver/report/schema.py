@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 VERSION = 1
@@ -18,12 +19,15 @@ _REAL_OR_NONE = {"type": ["number", "null"], "minimum": 0, "maximum": 1e18}
 _NAMES = {"type": "array", "items": _TEXT}
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 def _objects(required: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": _object(required)}
 
 
-def _object(required: Mapping[str, Any], *types: str) -> dict[str, Any]:
-    return {"type": ["object", *types], "required": list(required), "properties": dict(required)}
+def _object(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
 
 
 _TENSOR = {
@@ -72,6 +76,11 @@ _LAYER = {
     "schedule": _TEXT,
     "c": _NAMES,
 }
+_UNIT = {
+    **dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT),
+    "utilisation": {"type": "number", "minimum": 0, "maximum": 1},
+}
+"""What a layer does on a tensor unit: :class:`microc.module.UnitUse`."""
 _ACCURACY = {
     "fingerprint": _TEXT,
     "samples": _COUNT,
@@ -125,7 +134,7 @@ SCHEMA: Mapping[str, Any] = {
                     "last": _STEP,
                 }
             ),
-            "layers": _objects(_LAYER),
+            "layers": {"type": "array", "items": _object(_LAYER, optional={"tensor_unit": _object(_UNIT)})},
             "firmware": {
                 "type": ["object", "null"],
                 "additionalProperties": _object(dict.fromkeys(("text", "data", "bss"), _COUNT)),

@@ -67,6 +67,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
                 "share": c.cycles / (cycles or 1),
                 "in_place": shared_bytes(module, c),
                 "streamed": _streamed(c),
+                "tensor_unit": asdict(c.unit) if c.unit else None,
             }
             for k, c in enumerate(module.calls)
         ],
