@@ -10,6 +10,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import short
+from microc.target import Traffic
 from microc.tir.ir import Expr, PrimFunc, Var
 
 
@@ -190,7 +191,8 @@ class Call:
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
     source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
     ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
-    model has it; ``unit``: what it does on a tensor unit, if it does.
+    model has it; ``unit``: what it does on a tensor unit, if it does. ``traffic``: what every argument is read and written, in
+    their order; ``waits``: cycles among the others that the core waits for them where they lie.
     """
 
     kernel: str
@@ -208,13 +210,29 @@ class Call:
     streamed: Streamed | None = None
     operators: tuple[Applied, ...] = ()
     unit: UnitUse | None = None
+    traffic: tuple[Traffic, ...] = ()
+    waits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """The part of a plan's bytes, ``size`` of them from ``start`` on, that lies in one memory of the board, of ``capacity``
+    bytes. ``accesses``: those of a run to it; ``waits``: cycles that they take beyond the core's own."""
+
+    memory: str
+    start: int
+    size: int
+    capacity: int
+    accesses: int
+    waits: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
-    ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won.
+    ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won. ``arenas``: where the board
+    has several memories for tensors all of these, one behind the other, the one with the stack first; else empty.
     """
 
     offsets: Mapping[str, int]
@@ -223,9 +241,20 @@ class Plan:
     planner: str
     io_in_arena: bool = True
     align: int = 16
+    arenas: tuple[Arena, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
+
+    @property
+    def main(self) -> int:
+        """Bytes in the RAM that holds the stack, too."""
+        return self.arenas[0].size if self.arenas else self.size
+
+    @property
+    def used(self) -> tuple[Arena, ...]:
+        """The arenas that hold something: one of them, and the network's C has one as on any board."""
+        return tuple(arena for arena in self.arenas if arena.size)
 
 
 @dataclass(frozen=True, slots=True)

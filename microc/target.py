@@ -81,6 +81,63 @@ class Region:
     size: int
 
 
+WORD = 4
+"""Bytes that an access of a small core moves at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Accesses of a kernel to one operand in a call, and their bytes: averages, where guards depend on data.
+
+    An access is to at most a word; an intrinsic that moves sixteen bytes makes four.
+    """
+
+    reads: float = 0.0
+    writes: float = 0.0
+    bytes_read: float = 0.0
+    bytes_written: float = 0.0
+
+    @staticmethod
+    def of(width: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
+        """``extent`` elements of ``width`` bytes, ``step`` apart; neighbours come by words."""
+        count = -(-extent * width // WORD) if step == 1 else extent * -(-width // WORD)
+        return Traffic(0, count, 0, extent * width) if writes else Traffic(count, 0, extent * width, 0)
+
+    def times(self, count: float) -> Traffic:
+        """The same so often."""
+        return Traffic(count * self.reads, count * self.writes, count * self.bytes_read, count * self.bytes_written)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.reads + other.reads,
+            self.writes + other.writes,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """RAM that may hold tensors: ``size`` bytes for them, and how long the core waits there beyond its own time of an access.
+
+    An access waits ``wait_states`` cycles; where a cache keeps what was fetched (``cached``), every line of ``line_bytes``
+    does so once that a kernel reads, and once that it writes: an estimate that takes the cache for large enough.
+    """
+
+    name: str
+    size: int
+    wait_states: int = 0
+    line_bytes: int = WORD
+    cached: bool = False
+
+    def waits(self, traffic: Traffic, nbytes: int) -> float:
+        """Cycles that a call waits for an operand of ``nbytes`` here."""
+        if not self.cached:
+            return self.wait_states * (traffic.reads + traffic.writes)
+        moved = min(traffic.bytes_read, nbytes) + min(traffic.bytes_written, nbytes)
+        return self.wait_states * moved / self.line_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Board:
     """A board as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
@@ -97,6 +154,16 @@ class Board:
         framework = self.raw.get("framework")
         own = {framework["name"]: framework["target"]} if framework else {}
         return {**own, **self.raw.get("ids", {})}
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """RAM for tensors where the board says that there is more than one region of it: the first, then the others in the
+        order of its file. Empty on all other boards, which have one arena."""
+        ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
+        found = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
+        speeds = ("wait_states", "line_bytes", "cached")
+        own = [Memory(m["name"], m["size"], **{key: m[key] for key in speeds if key in m}) for m in found]
+        return tuple(own) if len(own) > 1 else ()
 
     @property
     def flash_bytes(self) -> int:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.arenas import given_at
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.text import Code, Name, Quoted, Text
 from microc.module import Module, Value
@@ -41,7 +42,7 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in the arena."""
+    """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in an arena."""
 
     name: Name
     macro: Name
@@ -51,6 +52,7 @@ class Tensor:
     bytes: int
     meaning: Code
     label: Text
+    arena: Code
     offset: int | None
     count: Code
     """Its elements as an expression over ``sizes->...``; empty where they do not vary."""
@@ -78,6 +80,8 @@ def tensor_of(module: Module, name: str) -> Tensor:
     if value.extents:
         meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
         count = Code(_count(module, value.extents))
+    at = module.plan.offsets.get(name) if module.plan else None
+    arena, offset = ("", None) if at is None else given_at(module, at)
     return Tensor(
         name=Name(name),
         macro=Name(name.upper()),
@@ -87,7 +91,8 @@ def tensor_of(module: Module, name: str) -> Tensor:
         bytes=value.nbytes,
         meaning=Code(meaning),
         label=Text(value.label),
-        offset=module.plan.offsets.get(name) if module.plan else None,
+        arena=Code(arena),
+        offset=offset,
         count=count,
         conversion=_conversion(value, even=module.ties == "even"),
     )

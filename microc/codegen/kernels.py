@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from microc import dtypes
+from microc.codegen.arenas import placed_at
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, WIDTH, StmtPrinter, wrapped
 from microc.codegen.rows import NARROWEST, WIDEST
@@ -115,7 +116,7 @@ def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
             return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
         return place
     assert module.plan is not None
-    offset += module.plan.offsets[base]
-    where = f"arena + {offset}" if offset else "arena"
+    arena, offset = placed_at(module, module.plan.offsets[base] + offset)
+    where = f"{arena} + {offset}" if offset else arena
     step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
     return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"

@@ -28,7 +28,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
     plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
     inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
-    network checks itself with (None: nothing).
+    network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
+    bytes lie; on this computer they are one block.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -42,6 +43,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "fingerprint": module.fingerprint,
         "sha256": dict(module.hashes),
         "arena_size": module.plan.size,
+        **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,
         "io_in_arena": module.plan.io_in_arena,

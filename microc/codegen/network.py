@@ -30,8 +30,17 @@ class SharedContext:
     inputs: tuple[Name, ...]
     outputs: tuple[Name, ...]
     sizes: tuple[Name, ...]
+    arenas: tuple[ArenaStart, ...]
     end: Code
     probe: ProbeContext
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaStart:
+    """Where an arena of several begins in the one block that the library is given."""
+
+    name: Name
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
     asked = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
     sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
     last = ", const int32_t *sizes" if sizes else ""
+    several = [arena for arena in data.get("arenas", ()) if arena["size"]]
     prototypes = (
         f"extern const int8_t microc_manifest{end}[];",
         f"int microc_runs_here{end}(void);",
@@ -88,6 +98,7 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
         inputs=tuple(map(Name, data["inputs"])),
         outputs=tuple(map(Name, data["outputs"])),
         sizes=sizes,
+        arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
         end=Code(end),
         probe=ProbeContext(*map(Code, asked)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from microc.codegen.arenas import ArenaContext, arena_context, placed_at
 from microc.codegen.memory import Memory
 from microc.codegen.text import Code, Name
 from microc.module import Module
@@ -48,6 +49,7 @@ class RpcContext:
     has_state: bool
     sizes: tuple[int, ...]
     shares_arena: bool
+    arenas: ArenaContext
     self_test: bool
     self_test_places: tuple[Code, ...]
     """Where inputs and outputs lie that have no place in the arena."""
@@ -69,6 +71,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         has_state=bool(module.state),
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=several and not module.state,
+        arenas=arena_context(module),
         self_test=module.self_test is not None,
         self_test_places=()
         if module.plan.io_in_arena
@@ -81,7 +84,8 @@ def _place(module: Module, name: str) -> Code:
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
-        return Code(f"(void *)((uint8_t *)arena + {module.plan.offsets[base] + offset})")
+        arena, at = placed_at(module, module.plan.offsets[base] + offset)
+        return Code(f"(void *)((uint8_t *){arena} + {at})")
     return Code(f"(void *)((uint8_t *)buffer_{base} + {offset})")
 
 

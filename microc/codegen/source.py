@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.arenas import ArenaContext, arena_context, given_at
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
@@ -45,6 +46,7 @@ class ModelContext:
     source: Text
     fingerprint: Word
     version: Word
+    arenas: ArenaContext
     arena_size: int
     arena_align: int
     lower_bound: int
@@ -107,6 +109,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         source=Text(module.source),
         fingerprint=Word(module.fingerprint),
         version=Word(version),
+        arenas=arena_context(module),
         arena_size=plan.size,
         arena_align=plan.align,
         lower_bound=plan.lower_bound,
@@ -170,7 +173,8 @@ def _resets(module: Module) -> tuple[Code, ...]:
     for name in module.state:
         value = module.values[name]
         assert value.data is not None and module.plan is not None
-        place, raw = f"(uint8_t *)arena + {module.plan.offsets[name]}", value.data.reshape(-1).view(np.uint8)
+        arena, offset = given_at(module, module.plan.offsets[name])
+        place, raw = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
         width = value.data.itemsize
         if name in module.starts:
             kind = dtypes.c_name(value.dtype)

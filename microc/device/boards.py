@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from microc import paths
+from microc.codegen.names import WORDS
 from microc.device.runners import list_runners
 from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES
@@ -146,6 +147,7 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             ):
                 place = _place(path, text, ["memory", i, "origin"])
                 raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
+    _check_memories(path, text, data)
     kinds = {region["kind"] for region in memory}
     if target_for(data["cpu"]).isa != "host" and (
         kinds != {"flash", "ram"} or "link" not in data or not data["console"]
@@ -155,6 +157,21 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             where=str(path),
             hint="see boards/README.md",
         )
+
+
+def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """Arenas lie in RAM, under names that C has free, where the linker script is ours."""
+    for i, region in enumerate(data["memory"]):
+        if not region.get("holds"):
+            continue
+        place, name = _place(path, text, ["memory", i, "holds"]), region["name"]
+        if region["kind"] != "ram":
+            raise UsageError(f"memory region {name!r} is no RAM, and holds no tensors", where=place)
+        if name in WORDS:
+            raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
+        if "framework" in data or target_for(data["cpu"]).isa not in ("arm", "riscv"):
+            hint = "leave out holds: its framework, or its compiler, places what is in RAM"
+            raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
 
 
 def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -53,6 +53,13 @@ class Program:
         """The kernels, their calls, constants and the memory plan."""
         return self._make() if callable(self._make) else self._make
 
+    @cached_property
+    def in_one_arena(self) -> Module:
+        """The same for what has one memory for tensors: firmware of several networks, and other build systems."""
+        from microc.plan.plan import in_one_arena
+
+        return in_one_arena(self.module)
+
     def __repr__(self) -> str:
         return f"<Program {self._signature()} for {self.board.name}>"
 
@@ -108,7 +115,8 @@ class Program:
 
         ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on; for a network that keeps
-        something from run to run they may have an axis more, the first: the frames of a sequence, a run each.
+        something from run to run they may have an axis more, the first: the frames of a sequence, a run each. The network has
+        one arena, also for a board with several memories.
         """
         from microc.codegen.exports import export_files
         from microc.device.webassembly import compile_module
@@ -117,7 +125,7 @@ class Program:
         accepted.text("a format", name)
         frames = None if inputs is None else self._frames(accepted.arrays("inputs", inputs))
         with active(self.plugins):
-            package = export_files(self.module, self.board, name, __version__, frames)
+            package = export_files(self.in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
             package = package.with_module(compile_module(package.code, self.board.target))
         write_tree(target, package.files)

@@ -1,8 +1,8 @@
 """The checker: executes the call sequence on an arena of owners. It shares no code with the planners.
 
-Every byte remembers whose value it holds. A read of a byte that holds something else or a place outside the arena is a defect
-of the plan. Where operands of one call overlap, the call's loops are run to see in which order they touch each byte
-(:mod:`microc.plan.replay`).
+Every byte of every arena remembers whose value it holds. A read of a byte that holds something else or a place outside of the
+arenas is a defect of the plan. Where operands of one call overlap, the call's loops are run to see in which order they touch each
+byte (:mod:`microc.plan.replay`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import InternalError
-from microc.module import Call, Module
+from microc.module import Call, Module, Plan
 from microc.plan.replay import Replay
 from microc.schedule.runs import spelled
 from microc.tir.generalise import instantiate
@@ -56,6 +56,10 @@ class _Arena:
         start += offset
         if start < 0 or start + nbytes > self.plan.size:
             raise InternalError(f"{name} lies outside the arena")
+        if self.plan.arenas and not any(
+            a.start <= start and start + nbytes <= a.start + a.size for a in self.plan.arenas
+        ):
+            raise InternalError(f"{name} lies in no arena, or in two")
         if start % self.module.values[seen].align and not offset:
             raise InternalError(f"{name} is misaligned")
         return slice(start, start + nbytes), self.numbers[seen]
@@ -157,9 +161,21 @@ class _Order:
         return last < start
 
 
+def _check_arenas(plan: Plan) -> None:
+    """Arenas keep apart, and within their memories; only the first may be too large, for which a board is refused."""
+    end = 0
+    for arena in plan.used:
+        if arena.start < end or arena.start + arena.size > plan.size:
+            raise InternalError(f"the arena in {arena.memory} lies over another")
+        if arena != plan.arenas[0] and arena.size > arena.capacity:
+            raise InternalError(f"the arena in {arena.memory} takes {arena.size} bytes of {arena.capacity}")
+        end = arena.start + arena.size
+
+
 def check_plan(module: Module) -> None:
     """Raise InternalError if the plan lets any value be damaged before its last use."""
     arena = _Arena(module)
+    _check_arenas(arena.plan)
     for name in (*module.inputs, *module.state):
         arena.write(name)
     for call in module.calls:

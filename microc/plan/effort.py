@@ -17,6 +17,12 @@ CLIMBING = 1 << 22
 """Pairs of units that conflict, over all placements of :func:`microc.plan.planners.hill_climbing`."""
 EXACT = 1 << 16
 """Places that are looked for by :func:`microc.plan.planners.exact`."""
+SPLITS = 1 << 12
+"""Values that :func:`microc.plan.split.split` puts into a memory to try, in its search; whole splits are few among them."""
+PLACEMENTS = 1 << 5
+"""Memories of whole splits that all planners try to place, after the quick ones."""
+MOVES = 1 << 9
+"""Values that it moves, before that, into a better memory."""
 
 CHAINS = 1 << 12
 """Chains of layers that :mod:`microc.driver.stripes.limit` appraises before it takes what it knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from math import inf
 from types import MappingProxyType
@@ -131,3 +132,18 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
     ("hill climbing", hill_climbing),
     ("beam search", beam_search),
 )
+
+
+def placed(wanted: Demand) -> tuple[str, Placement]:
+    """The smallest placement that any planner finds, and the name of that one: the first of those that are equal."""
+    planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
+    bound, name, best = lower_bound(wanted), "", Placement()
+    for tried, planner in planners:
+        placement = planner(wanted)
+        if placement is not None and size_of(placement) < wanted.limit:
+            name, best = tried, placement
+            wanted = replace(wanted, limit=size_of(placement))
+        if wanted.limit == bound:
+            break
+    assert name
+    return name, best

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -23,7 +23,7 @@ from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
 from microc.schedule.invariants import Invariants
 from microc.schedule.region import Region
-from microc.target import Target
+from microc.target import Target, Traffic
 from microc.tir import ir
 from microc.tir.facts import buffers_written
 from microc.tir.names import LANES
@@ -44,13 +44,14 @@ SPILL = 1.5
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a run of a function costs. ``operations`` are its parts by kind (``isa/sets.py``); all but bytes are estimates
-    of one call. ``spilled``: accesses to the stack among the instructions."""
+    of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by their names."""
 
     instructions: float
     cycles: float
     code_bytes: int
     spilled: float
     operations: Mapping[str, float]
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
@@ -72,6 +73,7 @@ def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost
         code_bytes=round(walker.printed * core.instruction_bytes),
         spilled=walker.spilled,
         operations=MappingProxyType(dict(operations)),
+        traffic=MappingProxyType(dict(walker.traffic)),
     )
 
 
@@ -84,6 +86,7 @@ class _Walker:
         self.operations: defaultdict[str, float] = defaultdict(float)
         self.printed = 0.0
         self.spilled = 0.0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self.regions: list[Region] = []
         self.guards: list[ir.Expr] = []
         self.extents: dict[ir.Var, int] = {}
@@ -120,6 +123,7 @@ class _Walker:
                 if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
                     self.add({"alu": 1}, self.regions[-1].weight)
                 self.access(buffer, indices, writes=True)
+                self.touch(buffer, writes=True)
             case ir.Let(var, value, body):
                 self.named[var] = substitute(value, self.named)
                 if (settled := self.invariants.define(var, value)) is not None:
@@ -213,15 +217,27 @@ class _Walker:
         match value:
             case ir.Load(buffer, indices):
                 self.access(buffer, indices)
-            case ir.Call(name, (ir.AddressOf(buffer, indices, extent), *rest)):
+                self.touch(buffer)
+            case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as place, *rest)):
                 self.access(buffer, indices, extent=extent, word=name.endswith("_aligned"))
+                self.touch(buffer, extent, place.step, writes=place.writes)
                 for argument in rest:
                     self.uses(argument)
+            case ir.AddressOf(buffer, indices, extent, writes, step):
+                self.touch(buffer, extent, step, writes=writes)
+                for child in indices:
+                    self.uses(child)
             case ir.Var():
                 self.regions[-1].use(value)
             case _:
                 for child in children(value):
                     self.uses(child)
+
+    def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
+        """What goes over the bus for it; registers have none."""
+        if buffer.scope != "register":
+            moved = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
+            self.traffic[buffer.name] += moved.times(self.regions[-1].weight)
 
     def access(
         self,

@@ -191,3 +191,34 @@ def test_board_header() -> None:
     ):
         assert f"#define {line}\n" in text
     assert "MICROC_CONSOLE" not in board_header(load_board("host"))
+
+
+def test_memories_for_tensors() -> None:
+    """Boards with one have none to choose from; the memory with the stack comes first."""
+    assert load_board("mps2-an386").memories == () and load_board("host").memories == ()
+    found = load_board("nucleo-h743zi").memories
+    assert [(m.name, m.size, m.wait_states > 0, m.cached) for m in found] == [
+        ("axi_sram", 512 << 10, True, True),
+        ("dtcm", 128 << 10, False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
+        ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a word of C"),
+        ('kind = "ram"', 'kind = "ram"\nholds = ["code"]', "memory.1.holds.0"),
+        ('kind = "ram"', 'kind = "ram"\ncached = 1', "memory.1.cached"),
+    ],
+)
+def test_mistakes_about_memories(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert what in wrong(tmp_path, GOOD.replace(old, new, 1)).what
+
+
+def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
+    text = (paths.boards() / "esp32-s3.toml").read_text()
+    assert (
+        "one memory of this board"
+        in wrong(tmp_path, text.replace('kind = "ram"', 'kind = "ram"\nholds = ["tensors"]')).what
+    )

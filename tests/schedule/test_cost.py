@@ -13,7 +13,7 @@ from microc.schedule.cost import CALL, Cost, estimate
 from microc.schedule.guards import share
 from microc.schedule.pressure import Event, play
 from microc.schedule.schedule import Schedule
-from microc.target import SIZE, SPEED, Goal, target_for
+from microc.target import SIZE, SPEED, Goal, Traffic, target_for
 from microc.tir import ir
 from microc.tir.lower import lower
 from tests.schedule.functions import matmul
@@ -195,3 +195,25 @@ def test_signed_bytes_have_no_offset_on_armv6m() -> None:
         ).instructions
 
     assert loads("int8") - loads("uint8") == 2 * 64
+
+
+def test_traffic_is_what_goes_over_the_bus() -> None:
+    """Every turn an access, as far as guards hold; registers are no memory."""
+    found = cost(loop(DATA[Y] + 1)).traffic
+    assert found["data"] == Traffic(reads=64, bytes_read=256)
+    assert found["out"] == Traffic(writes=64, bytes_written=256)
+    half = ir.loops([(Y, 64)], ir.If(Y < 32, ir.Store(OUT, (Y,), DATA[Y])))
+    assert cost(ir.PrimFunc("f", (DATA, OUT), half)).traffic["out"].writes == 32
+    product = cost(lower(tiled(2, 2).func)).traffic
+    assert product["x"].reads == 12 * 12 * 16 / 2 and product["out"].writes == 12 * 12
+
+
+def test_bytes_side_by_side_come_by_words() -> None:
+    """An intrinsic that moves sixteen bytes makes four accesses, one that gathers as many sixteen."""
+    assert Traffic.of(1, 16) == Traffic(reads=4, bytes_read=16)
+    assert Traffic.of(1, 16, 3, writes=True) == Traffic(writes=16, bytes_written=16)
+    assert Traffic.of(8) == Traffic(reads=2, bytes_read=8)
+    words = ir.Buffer("words", (64,), "int8")
+    load = ir.call("load_i8x4", ir.AddressOf(words, (Y * 4,), 4))
+    func = ir.PrimFunc("f", (words, OUT), ir.loops([(Y, 16)], ir.Store(OUT, (Y,), load)))
+    assert cost(func).traffic["words"] == Traffic(reads=16, bytes_read=64)

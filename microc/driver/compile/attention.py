@@ -42,7 +42,7 @@ def by_blocks(
     found = find_attention(graph)
     if not found or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
         return plain
-    tight = any(_arena(plain.module) > limit for limit in ram)
+    tight = any(plain.module.plan is not None and plain.module.plan.main > limit for limit in ram)
     computer = FAMILIES[plain.make.target.isa].threads
     worth = 0.0 if tight else WORTH[options.optimize] * (COMPUTER if computer else 1)
     height = max(graph.types[each.scores[0].outputs[0]].shape[-2] for each in found)

@@ -8,14 +8,14 @@ prices, at last for size alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops import registry
-from microc.target import SIZE, SPEED, Goal
+from microc.target import SIZE, SPEED, Goal, Memory
 
 EXCHANGE = 4
 """Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
@@ -32,7 +32,8 @@ class Room:
     """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any.
 
     ``board``: its name, if a network that takes more is refused; ``flash_limit``: what constants take at most, even where the
-    code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board.
+    code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: where it has several
+    for tensors all of them, the one that ``ram`` is about first.
     """
 
     flash: int = 0
@@ -40,6 +41,24 @@ class Room:
     board: str = ""
     flash_limit: int = 0
     capacity: tuple[int, int] = (0, 0)
+    memories: tuple[Memory, ...] = ()
+
+    @property
+    def all_ram(self) -> int:
+        """Bytes for tensors in all memories; 0: any."""
+        return self.ram + sum(memory.size for memory in self.memories[1:])
+
+
+def memories_for(module: Module, options: Options, room: Room | None) -> tuple[Memory, ...]:
+    """The memories that a module's arenas may lie in: the first one without what lies there outside, and within the budget."""
+    if room is None or not room.memories:
+        return ()
+    first, *others = room.memories
+    outside = (
+        0 if options.io_in_arena else sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
+    )
+    size = max(first.size - outside, 0)
+    return replace(first, size=min(size, options.ram) if options.ram else size), *others
 
 
 def count_macs(graph: Graph) -> int:

@@ -14,6 +14,7 @@ from microc.codegen.project import RESERVED, project_files, shared_arena
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.fit import capacity, check_modules, footprint
+from microc.driver.report.summary import summary
 from microc.driver.shown import table
 from microc.errors import UsageError
 from microc.graph.ir import short
@@ -36,7 +37,10 @@ class Bundle:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        return tuple(program.module for program in self.programs)
+        """The networks; several share one arena, whatever memories the board has."""
+        if len(self.programs) == 1:
+            return (self.programs[0].module,)
+        return tuple(program.in_one_arena for program in self.programs)
 
     def __repr__(self) -> str:
         names = ", ".join(program.report()["model"] for program in self.programs)
@@ -58,7 +62,10 @@ class Bundle:
             "ram": need.ram,
             "board_flash": capacity(self.board, "flash"),
             "board_ram": capacity(self.board, "ram"),
-            "models": [program.report() for program in self.programs],
+            "models": [
+                summary(module, self.board) if self.board.memories else program.report()
+                for program, module in zip(self.programs, self.modules, strict=True)
+            ],
         }
 
     def files(self) -> dict[str, str | bytes]:

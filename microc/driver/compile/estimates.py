@@ -7,7 +7,7 @@ from dataclasses import replace
 from microc.module import Module
 from microc.schedule.cost import estimate
 from microc.schedule.unit_time import unit_use
-from microc.target import Target
+from microc.target import Target, Traffic
 from microc.tir.generalise import instantiate
 
 
@@ -19,6 +19,7 @@ def estimated(module: Module, target: Target) -> Module:
     largest = {size.scalar.name: size.maximum for size in module.sizes}
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
     costs = {name: estimate(func, target) for name, func in funcs.items()}
+    params = {kernel.name: [param.name for param in kernel.func.params] for kernel in module.kernels}
     return replace(
         module,
         kernels=tuple(replace(k, code_bytes=costs[k.name].code_bytes) for k in module.kernels),
@@ -28,6 +29,7 @@ def estimated(module: Module, target: Target) -> Module:
                 instructions=round(costs[c.kernel].instructions),
                 cycles=round(costs[c.kernel].cycles),
                 unit=unit_use(funcs[c.kernel], target.core.tensor_unit, c.macs),
+                traffic=tuple(costs[c.kernel].traffic.get(p, Traffic()) for p in params[c.kernel]),
             )
             for c in module.calls
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from microc.codegen.project import shared_arena
 from microc.codegen.rpc import max_payload, ring_size
@@ -16,6 +16,8 @@ from microc.target import Board
 
 RUNTIME_FLASH = 3 * 1024
 """Bytes of code around the network: start, console, RPC, the C library's share."""
+SPARE = 96
+"""Bytes of a memory that no arena is planned for, where the planner fills it: for alignment, and the C library's variables."""
 RUNTIME_RAM = 48
 """Bytes of small variables, beside the console's ring and the two frames of the RPC."""
 FRAME_OVERHEAD = 12
@@ -24,7 +26,10 @@ KINDS = ("flash", "ram")
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact."""
+    """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact.
+
+    ``arena``: what lies beside the stack; arenas in other memories of a board fit these, as they were planned.
+    """
 
     weights: int
     self_test: int
@@ -55,7 +60,7 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
         weights=sum(m.const_bytes for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=RUNTIME_FLASH + sum(map(code_bytes, modules)),
-        arena=shared_arena(modules) + sum(m.plan.size for m in own if m.plan is not None),
+        arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
         buffers=sum(map(_outside, modules)),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
         runtime=_runtime(board),
@@ -89,6 +94,9 @@ def room_of(board: Board) -> Room:
         board=board.name,
         flash_limit=max(flash - int(CERTAIN * RUNTIME_FLASH), 1) if flash else 0,
         capacity=(flash, ram),
+        memories=tuple(
+            replace(m, size=max(m.size - SPARE - (0 if k else fixed), 0)) for k, m in enumerate(board.memories)
+        ),
     )
 
 

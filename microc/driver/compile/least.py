@@ -65,8 +65,10 @@ def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:
         found.append(
             f"weights take at least {least.weights} bytes, {room.board} has {flash} of flash, {room.flash_limit} for weights"
         )
-    if room.board and least.ram > room.ram > 0:
-        found.append(f"tensors take at least {least.ram} bytes, {room.board} has {ram} of RAM, {room.ram} for tensors")
+    if room.board and least.ram > room.all_ram > 0:
+        found.append(
+            f"tensors take at least {least.ram} bytes, {room.board} has {ram} of RAM, {room.all_ram} for tensors"
+        )
     if least.weights > options.flash > 0:
         found.append(
             f"a flash budget of {options.flash} bytes cannot hold weights, which take at least {least.weights}"

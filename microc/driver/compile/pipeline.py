@@ -11,7 +11,7 @@ from pathlib import Path
 from microc.codegen.names import network_name
 from microc.driver.compile.arithmetic import arithmetic_of, with_math
 from microc.driver.compile.attention import by_blocks
-from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, memories_for, refusal
 from microc.driver.compile.ends import ends_of
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
@@ -161,7 +161,8 @@ def _planned(
     def planned(made: Module) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
-        made = plan_module(made, io_in_arena=options.io_in_arena)
+        memories = memories_for(made, options, room)
+        made = plan_module(made, io_in_arena=options.io_in_arena, memories=memories)
         if progress is not None:
             progress("fingerprint", 1, 2)
         found = fingerprint(made, target)
@@ -236,7 +237,8 @@ def _with_sizes(
     refuse_hopeless(family.largest, source_name(source), options, room)
     flash = room.flash if room else 0
     made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
-    module = plan_module(made.module, io_in_arena=options.io_in_arena)
+    memories = memories_for(made.module, options, room)
+    module = plan_module(made.module, io_in_arena=options.io_in_arena, memories=memories)
     largest = read({size.label: size.maximum for size in sizes})
     chosen = {**module.options, "protocol": options.protocol}
     module = replace(

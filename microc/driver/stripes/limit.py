@@ -125,9 +125,9 @@ def stream_within(limit: int, plain: Module, search: Search, build: Build) -> Mo
 
 
 def arena(module: Module) -> int:
-    """Bytes of a planned module's arena."""
+    """Bytes of a planned module's arena, of several that of the memory with the stack."""
     assert module.plan is not None
-    return module.plan.size
+    return module.plan.main
 
 
 def _smaller(a: Module, b: Module) -> Module:

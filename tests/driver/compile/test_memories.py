@@ -1,0 +1,161 @@
+"""Networks in several memories: what is planned, printed, built natively, and booted, is the network with one arena."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.api import Program
+from microc.driver.compile.bundle import bundle
+from microc.driver.measure.session import Device
+from microc.driver.measure.verify import verify
+from microc.errors import FitError
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.ir import Graph
+from tests.driver import digits
+from tests.driver.memories import SLOW, two_memories
+from tests.models.test_boards import TOOLS
+from tests.native import WARNINGS
+
+FAST = 612
+"""Bytes that hold all of digits' tensors but the largest workspace; all together they take 912."""
+
+
+def cycles(program: Program) -> int:
+    return sum(call.cycles for call in program.module.calls)
+
+
+def split(folder: Path, fast: int = FAST, **options: Any) -> Program:
+    program = microc.compile(digits.INT8, board=two_memories(folder, fast), **options)
+    assert isinstance(program, Program)
+    return program
+
+
+def accumulating() -> Graph:
+    """A network that keeps a sum from run to run."""
+    builder = GraphBuilder()
+    x = builder.input("x", (1, 40))
+    total = builder.state("total", np.zeros((1, 40), np.float32))
+    grown = builder.op("add", x, total)
+    builder.update(total, grown)
+    return builder.graph("sums", {"y": builder.op("tanh", grown)})
+
+
+def test_the_split_is_faster_than_one_arena(tmp_path: Path) -> None:
+    """The bar: at most 0.8 of the cycles that the same kernels take where all of the arena is in the memory that holds it."""
+    two = split(tmp_path)
+    one = split(tmp_path, 0)
+    assert [arena.size > 0 for arena in two.module.plan.arenas] == [True, True]  # type: ignore[union-attr]
+    assert [arena.size > 0 for arena in one.module.plan.arenas] == [False, True]  # type: ignore[union-attr]
+    assert cycles(two) <= 0.8 * cycles(one)
+    assert cycles(two) == sum(c.cycles - c.waits for c in one.module.calls) + sum(c.waits for c in two.module.calls)
+
+
+def test_what_fits_the_fast_memory_has_one_arena_there(tmp_path: Path) -> None:
+    """The same C as on a board with one memory, wherever the arena lies."""
+    plain = microc.compile(digits.INT8, board="mps3-an547")
+    wide = split(tmp_path, 1 << 16)
+    names = ("model.c", "model.h", "model_data.c", "rpc_model.c")
+    assert [wide.files()[name] for name in names] == [plain.files()[name] for name in names]
+    elsewhere = microc.compile(digits.INT8, board="nucleo-h743zi").files()
+    assert '#define MICROC_ARENA_SECTION __attribute__((section(".dtcm")))' in str(elsewhere["rpc_model.c"])
+    assert "int digits_int8_run(void *arena, " in str(elsewhere["model.h"])
+
+
+def test_the_interface_takes_an_arena_for_each_memory(tmp_path: Path) -> None:
+    files = split(tmp_path).files()
+    header, table = str(files["model.h"]), str(files["rpc_model.c"])
+    for text in (
+        "struct digits_int8_arenas {\n    void *dtcm;\n    void *sram;\n};",
+        "#define DIGITS_INT8_ARENA_DTCM_SIZE 612",
+        "#define DIGITS_INT8_ARENA_SRAM_SIZE 648",
+        "int digits_int8_run(const struct digits_int8_arenas *arenas, ",
+        "void digits_int8_reset(const struct digits_int8_arenas *arenas);",
+    ):
+        assert text in header
+    assert "DIGITS_INT8_ARENA_SIZE" not in header + table
+    assert '#define MICROC_ARENA_SRAM_SECTION __attribute__((section(".sram")))' in table
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("options", [{}, {"io_in_arena": False}, {"self_test": True}])
+def test_the_c_is_clean(compiler: str, options: dict[str, Any], tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    if "self_test" in options:
+        np.savez(tmp_path / "images.npz", image=digits.images(2))
+        options = {"self_test": tmp_path / "images.npz"}
+    folder = split(tmp_path, **options).write(tmp_path / "project")
+    for source in (folder / name for name in ("model.c", "model_data.c", "rpc_model.c")):
+        command = [
+            compiler,
+            *WARNINGS,
+            "-DMICROC_SELF_TEST=1",
+            "-I",
+            str(folder),
+            "-I",
+            str(folder / "runtime" / "include"),
+            "-c",
+            str(source),
+        ]
+        done = subprocess.run([*command, "-o", str(tmp_path / "x.o")], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_this_computer_runs_the_same(tmp_path: Path) -> None:
+    image = digits.images(1)[0]
+    wanted = microc.compile(digits.INT8)(image)
+    assert np.array_equal(split(tmp_path).library()(image), wanted)
+    assert np.array_equal(split(tmp_path, io_in_arena=False).library()(image), wanted)
+
+
+def test_state_is_kept_in_its_arena(tmp_path: Path) -> None:
+    program = microc.compile(accumulating(), board=two_memories(tmp_path, 160))
+    assert isinstance(program, Program)
+    assert len(program.module.plan.used) == 2  # type: ignore[union-attr]
+    library, x = program.library(), np.full((1, 40), 0.25, np.float32)
+    assert [float(np.asarray(library(x))[0, 0]) for _ in range(2)] == pytest.approx(
+        [np.tanh(0.25), np.tanh(0.5)], abs=1e-6
+    )
+    library.reset()
+    assert float(np.asarray(library(x))[0, 0]) == pytest.approx(np.tanh(0.25), abs=1e-6)
+
+
+def test_what_other_build_systems_and_several_networks_get_has_one_arena(tmp_path: Path) -> None:
+    program = split(tmp_path)
+    program.export("c", tmp_path / "export")
+    assert "digits_int8_run(void *arena, " in next((tmp_path / "export").rglob("*_model.h")).read_text()
+    files = bundle(program, split(tmp_path, name="second")).files()
+    assert "second_run(void *arena, " in str(files["second/model.h"])
+
+
+def test_what_fits_nowhere_is_refused(tmp_path: Path) -> None:
+    """With the numbers of the memory that holds the stack, too, as on any board."""
+    small = SLOW.replace("0x20_0000", "0x180")
+    with pytest.raises(FitError, match=r"does not fit two|cannot hold"):
+        microc.compile(digits.INT8, board=two_memories(tmp_path, 100, small), optimize="size").write(tmp_path / "no")
+
+
+@pytest.mark.emulator
+@pytest.mark.cross
+@pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
+def test_a_board_with_two_arenas_agrees_in_every_bit(tmp_path: Path) -> None:
+    program = split(tmp_path)
+    project = microc.open_project(program.write(tmp_path / "project"))
+    microc.build(project)
+    sections = subprocess.run(
+        ["arm-none-eabi-size", "-A", str(project.folder / "firmware.elf")], capture_output=True, text=True, check=True
+    ).stdout
+    assert any(line.split()[:1] == [".sram"] and int(line.split()[2]) == 0x0100_0000 for line in sections.splitlines())
+    host = microc.compile(digits.INT8)
+    with Device(project) as device:
+        for image in digits.images(3):
+            assert np.array_equal(device.run(image), host(image))
+        layers, difference = verify(device, program.library(), [[image] for image in digits.images(2)], tolerance=0)
+    assert difference is None and len(layers) == 6
