@@ -34,6 +34,9 @@ class Operation(IntEnum):
     FETCH = 12
     CALL = 13
     CHECK = 14
+    SLOTS = 15
+    ERASE = 16
+    COMMIT = 17
 
 
 class Status(IntEnum):
@@ -52,6 +55,10 @@ class Status(IntEnum):
     UNBOUND = -10
     RUN_FAILED = -11
     BAD_IMAGE = -12
+    BAD_TARGET = -13
+    NO_ROOM = -14
+    BAD_SIGNATURE = -15
+    SLOT_FAILED = -16
 
 
 @dataclass(frozen=True, slots=True)

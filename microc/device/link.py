@@ -28,7 +28,7 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
         Status.BAD_SEQUENCE: ("the board has lost count of the requests", "does another program use this line?"),
         Status.BAD_OPERATION: (
             "the firmware does not know this operation",
-            "build and flash the project again; to load code, with --protocol tuning",
+            "build and flash the project again; to load kernels, with --protocol tuning; networks, with --relocatable",
         ),
         Status.BAD_MODEL: ("the firmware holds no such model", ""),
         Status.BAD_TENSOR: ("the model has no such tensor", ""),
@@ -36,6 +36,16 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
         Status.UNBOUND: ("the tensor has no memory on the board", "bind it in the firmware before the host uses it"),
         Status.RUN_FAILED: ("the model's run function has failed", ""),
         Status.BAD_IMAGE: ("the code is not there whole", "load it again: something has overwritten it"),
+        Status.BAD_TARGET: (
+            "the network is of another core, ABI or format than the firmware",
+            "compile it for the board whose firmware is there: --board BOARD --relocatable",
+        ),
+        Status.NO_ROOM: ("the network needs more flash, memory or stack than the firmware has for it", ""),
+        Status.BAD_SIGNATURE: (
+            "the firmware does not accept the network's signature",
+            "sign it as the firmware's microc_slot_verify expects; the network before it still runs",
+        ),
+        Status.SLOT_FAILED: ("the board could not erase or write its slot", "load it again; is its flash worn out?"),
     }
 )
 

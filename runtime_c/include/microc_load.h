@@ -17,7 +17,7 @@ extern "C" {
 
 /* A request under execution. */
 struct microc_call {
-    const struct microc_rpc *rpc;
+    struct microc_rpc *rpc;
     const struct microc_model *model;
     const uint8_t *payload;
     uint16_t size;

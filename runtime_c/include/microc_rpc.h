@@ -44,10 +44,13 @@ enum microc_operation {
     MICROC_RESET = 8,
     MICROC_STATS = 9,
     MICROC_REGION = 10, /* this and what follows: firmware for tuning alone, microc_load.h */
-    MICROC_LOAD = 11,
+    MICROC_LOAD = 11,   /* and firmware with slots, microc_slot.h */
     MICROC_FETCH = 12,
     MICROC_CALL = 13,
     MICROC_CHECK = 14,
+    MICROC_SLOTS = 15, /* this and what follows: firmware with slots alone */
+    MICROC_ERASE = 16,
+    MICROC_COMMIT = 17,
     MICROC_REPLY = 0x80 /* or-ed to the operation in its reply */
 };
 
@@ -64,7 +67,11 @@ enum microc_status {
     MICROC_BAD_COUNT = -9,     /* a repeat count of zero */
     MICROC_UNBOUND = -10,      /* the tensor has no memory yet */
     MICROC_RUN_FAILED = -11,   /* the model's run returned an error, or what was called */
-    MICROC_BAD_IMAGE = -12     /* what is to be called was not loaded whole, or was overwritten */
+    MICROC_BAD_IMAGE = -12,    /* what is to be called was not loaded whole, or was overwritten */
+    MICROC_BAD_TARGET = -13,   /* the network is of another format, core or ABI */
+    MICROC_NO_ROOM = -14,      /* the network needs more flash, memory or stack than the board has for it */
+    MICROC_BAD_SIGNATURE = -15, /* the firmware does not accept the network's signature */
+    MICROC_SLOT_FAILED = -16   /* a slot could not be erased or written */
 };
 
 enum microc_kind { MICROC_INPUT = 0, MICROC_OUTPUT = 1, MICROC_INTERMEDIATE = 2, MICROC_STATE = 3 };

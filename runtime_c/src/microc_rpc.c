@@ -4,6 +4,9 @@
 
 #include "microc_load.h"
 #include "microc_port.h"
+#ifdef MICROC_RPC_SLOTS
+#include "microc_slot.h"
+#endif
 
 /* Offsets in the frame's header; SPEC.md, "Header". */
 #define AT_VERSION 0u
@@ -227,6 +230,16 @@ static const struct {
     {microc_load_fetch, MICROC_FETCH_REQUEST, 0, 0},
     {microc_load_call, MICROC_CALL_HEADER, 1, 0},
     {microc_load_check, MICROC_CHECK_REQUEST, 0, 0},
+#endif
+#ifdef MICROC_RPC_SLOTS
+    {microc_slot_refuse, 0, 1, 0}, /* REGION */
+    {microc_slot_load, MICROC_LOAD_HEADER, 1, 0},
+    {microc_slot_refuse, 0, 1, 0}, /* FETCH, CALL, CHECK */
+    {microc_slot_refuse, 0, 1, 0},
+    {microc_slot_refuse, 0, 1, 0},
+    {microc_slot_tell, 0, 0, 0},
+    {microc_slot_erase, MICROC_ERASE_REQUEST, 0, 0},
+    {microc_slot_commit, MICROC_COMMIT_REQUEST, 0, 0},
 #endif
 };
 

@@ -29,7 +29,7 @@ ORDINARY = [operation for operation in Operation if operation < Operation.REGION
 def test_the_c_tests_pass(compiler: str, options: list[str], tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
-    assert make("test", f"CC={compiler}", f"BUILD={tmp_path}", *options).count(": ok") == 3
+    assert make("test", f"CC={compiler}", f"BUILD={tmp_path}", *options).count(": ok") == 4
 
 
 def test_frames_agree_with_python(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     replies = Decoder().feed(done.stdout)
     assert len(replies) == asked > 14000
     counts = Counter(reply.status for reply in replies)
-    assert set(counts) == set(Status) - {Status.BAD_VERSION, Status.RUN_FAILED, Status.BAD_IMAGE}
+    assert set(counts) == {s for s in Status if s > Status.BAD_IMAGE} - {Status.BAD_VERSION, Status.RUN_FAILED}
     assert counts[Status.OK] > 2000, counts
     assert (replies[-1].session, replies[-1].status) == (6, 0)
 
