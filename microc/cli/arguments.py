@@ -171,15 +171,16 @@ def _model_commands(add: Adder) -> None:
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
         "keywords.tflite --stream 1 --stream-allow window -o firmware",
         "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
+        "model.tflite --board nrf52840dk --relocatable -o network.bin",
     )
     command.add_argument(
-        "models",
-        type=Path,
-        nargs="*",
-        metavar="MODEL",
+        "models", type=Path, nargs="*", metavar="MODEL",
         help=_MODEL + "; several share one firmware and its arena (default: microc.toml's)",
-    )
-    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the project's folder")
+    )  # fmt: skip
+    command.add_argument(
+        "-o", "--output", type=Path, metavar="DIR",
+        help="the project's folder; with --relocatable also FILE.bin, the network alone",
+    )  # fmt: skip
     force_option(command)
     compile_options(command)
     command = add(

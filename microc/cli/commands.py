@@ -21,6 +21,7 @@ from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.files import check_places
+from microc.cli.load import load
 from microc.cli.man import man
 from microc.cli.model_options import chosen_options
 from microc.cli.new import new
@@ -43,11 +44,15 @@ _SHOWN_SYMBOLS = 12
 def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
     from microc.codegen.files import check_folder
+    from microc.codegen.relocatable import BLOB_SUFFIX
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write", hint="add -o DIR")
-    check_folder(arguments.output)
-    refuse_other(arguments.output, arguments, arguments.models)
+    if arguments.output.suffix == BLOB_SUFFIX and chosen_options(arguments).get("relocatable"):
+        check_places(**{"-o": arguments.output})
+    else:
+        check_folder(arguments.output)
+        refuse_other(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
@@ -225,9 +230,12 @@ def build(arguments: Arguments) -> show.Answer:
         ("  static and arena", f"{show.count(sizes.ram)} bytes"),
         ("  stack", f"{show.count(sizes.stack)} bytes"),
     ]
+    network = result.network
+    if network is not None:
+        rows.append(("network", f"{project.blob}, {show.count(network)} bytes"))
     symbols = [(s.name, s.section, show.count(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
     text = show.facts(rows) + "\n\n" + show.table(("largest symbols", "section", "bytes"), symbols, 2)
-    return show.Answer({"elf": str(result.elf), "sizes": asdict(sizes)}, text)
+    return show.Answer({"elf": str(result.elf), "sizes": asdict(sizes), "network_bytes": network}, text)
 
 
 def flash(arguments: Arguments) -> show.Answer:
@@ -237,7 +245,8 @@ def flash(arguments: Arguments) -> show.Answer:
 
     project = open_project(arguments.folder)
     commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
-    text = "\n".join(map(shlex.join, commands)) + ("\nthe board answers: it runs this build" if answered else "")
+    runs = "takes networks: microc load" if project.relocatable else "runs this build"
+    text = "\n".join(map(shlex.join, commands)) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(
         {
             "runner": list(commands[0]),
@@ -261,6 +270,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "new": new,
         "build": build,
         "flash": flash,
+        "load": load,
         "run": run,
         "profile": profile,
         "size": size,

@@ -9,6 +9,7 @@ from typing import Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.model_options import chosen_options
 
 
 def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
@@ -16,6 +17,10 @@ def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str,
     here, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
     named = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {here}"
+    if chosen_options(arguments).get("relocatable"):
+        if not folder.is_dir():
+            return [("next", f"microc load {here} --port PORT")]
+        return [("next", f"microc build {here}{flash}, once for all networks; then microc load {here}")]
     return [
         ("next", f"microc build {here}{flash} && microc verify {here}"),
         (

@@ -63,6 +63,8 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
         help = f"{option.applies}: {help}"
     if getattr(Options(), name) is True and not option.words:  # a flag that says no
         more.update(action="store_const", const=False)
+    elif getattr(Options(), name) is False:
+        more.update(action="store_const", const=True)
     elif option.words:
         more["choices"] = list(option.words)
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from microc.driver.config import Config
 
 _FIRST = {"compile": "models", "check": "model", "explain": "model", "export": "model", "tune": "model", "build": "folder",
-          "flash": "folder", "run": "source", "profile": "source", "size": "source", "verify": "source",
+          "flash": "folder", "load": "folder", "run": "source", "profile": "source", "size": "source", "verify": "source",
           "report": "source", "watch": "source", "bench": "source"}  # fmt: skip
 """The commands that take from the file what they are not told, and where their first word stands."""
 _WORDS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DIR|MODEL"}

@@ -41,6 +41,18 @@ def project_commands(add: Adder, model: str) -> None:
     command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     device_options(command)
     command = add(
+        "load",
+        "send a network into a board whose firmware takes networks, which runs it from then on",
+        "network --port /dev/ttyACM0",
+        "network.bin --port /dev/ttyACM0",
+        "network",
+    )
+    command.add_argument(
+        "folder", type=Path, nargs="?", metavar="DIR|FILE",
+        help="a project that was compiled with --relocatable, or the file that it is (default: microc.toml's)",
+    )  # fmt: skip
+    device_options(command)
+    command = add(
         "run",
         "run a network on its board",
         "firmware --input x.npy --output y.npy",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from microc.codegen.render import render
-from microc.codegen.text import Code, Name, Text
-from microc.target import Board
+from microc.codegen.text import Code, Name, Text, Word
+from microc.target import Board, Region
+
+KERNELS, NETWORKS = "kernels", "networks"
+"""What firmware may take as code."""
 
 _ADDRESSES = ("base", "address", "mask")
 """Ends of the names of facts that are read in hexadecimal digits."""
@@ -28,53 +32,71 @@ class BoardContext:
     """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
 
     ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
-    of macros. ``loads``: what is left of RAM takes code. ``self_test``: networks check themselves at boot. ``read_at``: where
-    constants in the first flash region are read, if elsewhere than code runs.
+    of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is left; ``core``, ``abi``:
+    what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where constants in the first
+    flash region are read, if elsewhere than code runs.
     """
 
     title: Text
     isa: Name
+    core: Word
+    abi: Code
     tick_hz: int
     facts: tuple[tuple[Name, Code], ...]
     setup: tuple[Code, ...]
     stack_bytes: int
     regions: tuple[RegionContext, ...]
-    loads: bool
+    takes: Word
     self_test: bool
     read_at: int | None
 
 
-def board_header(board: Board, *, loads: bool = False, self_test: bool = False) -> str:
+def board_header(board: Board, *, takes: str = "", self_test: bool = False) -> str:
     """``microc_board.h``, which the build includes before every other file."""
-    return render("board/microc_board.h.j2", board_context(board, loads=loads, self_test=self_test))
+    return render("board/microc_board.h.j2", board_context(board, takes=takes, self_test=self_test))
 
 
-def linker_script(board: Board, *, loads: bool = False) -> str:
+def linker_script(board: Board, *, takes: str = "") -> str:
     """``linker.ld`` of a board with a flash and a RAM region."""
-    return render("board/linker.ld.j2", board_context(board, loads=loads))
+    return render("board/linker.ld.j2", board_context(board, takes=takes))
 
 
-def board_context(board: Board, *, loads: bool = False, self_test: bool = False) -> BoardContext:
-    """The parts of a board's file that these two files show; ``loads``: of firmware for tuning."""
+def abi_of(board: Board) -> int:
+    """What tells code for a core from other code for it: the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
+    return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
+
+
+def board_context(board: Board, *, takes: str = "", self_test: bool = False) -> BoardContext:
+    """The parts of a board's file that these two files show; ``takes``: ``kernels`` or ``networks``, as code over the line."""
     raw = board.raw
+    slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
     return BoardContext(
         title=Text(board.title),
         isa=Name(board.target.isa),
+        core=Word(board.target.cpu),
+        abi=Code(f"0x{abi_of(board):08x}u"),
         tick_hz=raw["timer"]["hz"],
         facts=tuple(
             (Name(f"MICROC_{table}_{key}".upper()), _number(value, hexadecimal=key.endswith(_ADDRESSES)))
-            for table in ("console", "timer")
-            for key, value in raw[table].items()
+            for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots))
+            for key, value in entries.items()
             if key != "hz"
         ),
         setup=tuple(_register(entry) for entry in raw["setup"]["registers"]),
         stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
-        regions=tuple(RegionContext(Name(r.name), Name(r.kind), r.origin, r.size) for r in board.regions),
-        loads=loads,
+        regions=tuple(
+            RegionContext(Name(r.name), Name(r.kind), r.origin, _below(slots.get("base", 0), r)) for r in board.regions
+        ),
+        takes=Word(takes),
         self_test=self_test,
         read_at=flash.get("data_origin"),
     )
+
+
+def _below(slots: int, region: Region) -> int:
+    """Bytes of a region that slots leave to the firmware, in front of them."""
+    return slots - region.origin if region.origin < slots < region.origin + region.size else region.size
 
 
 def _number(value: int, *, hexadecimal: bool = True) -> Code:

@@ -22,6 +22,7 @@ from microc.codegen.files import MARKER
 from microc.codegen.ids import Ids, board_ids
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.network import render_network
+from microc.codegen.relocatable import is_relocatable
 from microc.codegen.render import render, render_line
 from microc.codegen.samples import Frame, definitions, literals, sample_frames
 from microc.codegen.source import ModelContext, model_context
@@ -187,6 +188,8 @@ def export_files(
     given).
     """
     found = load_format(name)
+    if is_relocatable(module.options):
+        raise UsageError("an export becomes part of a program: it is not loaded", hint="leave out relocatable")
     if found.fixed and module.sizes:
         varying = ", ".join(size.label for size in module.sizes)
         raise UsageError(

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from microc import paths
-from microc.codegen.board import board_header, linker_script
+from microc.codegen.board import KERNELS, NETWORKS, board_header, linker_script
 from microc.codegen.compiler_options import RUNTIME_OPTIMISATION, optimisation
 from microc.codegen.editor import TASKS, tasks
 from microc.codegen.manifest import manifest, table, to_json
 from microc.codegen.mlperf import benchmark_main
 from microc.codegen.network import render_network
+from microc.codegen.relocatable import LINKED, POSITION_INDEPENDENT, entry_files, is_relocatable
 from microc.codegen.render import render
 from microc.codegen.rpc import buffer_sizes, rpc_context
 from microc.codegen.sbom import with_sbom
@@ -26,22 +27,28 @@ from microc.target import Board
 
 RESERVED = frozenset({"board", "runtime", "build", "firmware", "main", "m"})
 """Folders and targets of a project, which no network of several may be called after."""
+SLOTS = "slots"
 RUNTIME = (
     "SPEC.md",
+    "include/microc_blob.h",
     "include/microc_frame.h",
     "include/microc_load.h",
     "include/microc_mlperf.h",
     "include/microc_port.h",
     "include/microc_rpc.h",
+    "include/microc_slot.h",
 )
 RUNTIME_SOURCES = MappingProxyType(
     {
         "rpc": ("src/microc_frame.c", "src/microc_rpc.c"),
         "mlperf": ("src/microc_mlperf.c",),
         "tuning": ("src/microc_frame.c", "src/microc_rpc.c", "src/microc_load.c"),
+        SLOTS: ("src/microc_frame.c", "src/microc_rpc.c", "src/microc_blob.c", "src/microc_slot.c", "ports/slots.c"),
     }
 )
-"""C files of the runtime by protocol."""
+"""C files of the runtime by protocol; firmware with slots speaks microc's with more operations."""
+CODE_BY_PROTOCOL = MappingProxyType({"tuning": KERNELS, SLOTS: NETWORKS})
+"""What firmware takes as code, by protocol."""
 LOADING = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
 """What a port of a core needs beside its own file to run code from RAM."""
 _LONGEST = 100
@@ -71,6 +78,7 @@ class ProjectContext:
     """What the Makefile, CMakeLists.txt, README and main.c of a project show: the networks, and how their board is built for.
 
     ``shared_arena``: bytes of the arena that several networks share, 0 if none do. ``framework``: absent where make builds.
+    ``linked``: programs that a network becomes which is loaded, with their addresses; none where it is in the firmware.
     """
 
     title: Text
@@ -89,6 +97,8 @@ class ProjectContext:
     has_linker_script: bool
     framework: Framework | None
     self_test: bool
+    linked: tuple[tuple[Word, Code], ...]
+    position_independent: Word
 
 
 def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
@@ -101,26 +111,26 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         Network(Word(f"{module.name}/" if several else ""), model_context(module, version, stack_bound(module)))
         for module in modules
     )
-    context = _project_context(networks, shared_arena(modules), board, modules[0].options)
+    loadable = is_relocatable(modules[0].options)
+    protocol = SLOTS if loadable else modules[0].options["protocol"]
+    context = _project_context(networks, shared_arena(modules), board, modules[0].options, protocol)
     files: dict[str, str | bytes] = {}
     for network, module in zip(networks, modules, strict=True):
-        own = {
-            **render_network(network.model),
-            "rpc_model.c": render("project/rpc_model.c.j2", rpc_context(module, several)),
-        }
+        own = render_network(network.model)
+        own |= entry_files(modules) if loadable else _descriptor(module, several)
         if several:
             own["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
         files.update({network.folder + name: text for name, text in own.items()})
-    for name in ("Makefile", "CMakeLists.txt", "README.md"):
+    for name in ("Makefile", *(() if loadable else ("CMakeLists.txt",)), "README.md"):
         files[name] = render(f"project/{name}.j2", context)
     files.update(_framework_files(context))
     files[TASKS] = tasks([network.model.name for network in networks], context.is_host)
-    protocol = modules[0].options["protocol"]
-    files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
-    loads = protocol == "tuning"
-    files["board/microc_board.h"] = board_header(board, loads=loads, self_test=context.self_test) + buffer_sizes(board)
+    room = "loading" if loadable else "project"
+    files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render(f"{room}/main.c.j2", context)
+    takes = CODE_BY_PROTOCOL.get(protocol, "")
+    files["board/microc_board.h"] = board_header(board, takes=takes, self_test=context.self_test) + buffer_sizes(board)
     if context.has_linker_script:
-        files["board/linker.ld"] = linker_script(board, loads=loads)
+        files["board/linker.ld"] = linker_script(board, takes=takes)
     runtime = paths.runtime_c()
     for name in (*RUNTIME, *sources_around(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
@@ -129,6 +139,10 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     return with_sbom(files, modules, board, version)
+
+
+def _descriptor(module: Module, several: bool) -> dict[str, str]:
+    return {"rpc_model.c": render("project/rpc_model.c.j2", rpc_context(module, several))}
 
 
 def _framework_files(context: ProjectContext) -> dict[str, str]:
@@ -149,14 +163,18 @@ def shared_arena(modules: Sequence[Module]) -> int:
 def sources_around(board: Board, protocol: str) -> tuple[str, ...]:
     """C files around the networks; UsageError where the board has none that run code from RAM, and is to."""
     own: tuple[str, ...] = tuple(board.raw["build"]["sources"])
-    more = [LOADING[name] for name in own if name in LOADING] if protocol == "tuning" else []
+    if protocol not in CODE_BY_PROTOCOL:
+        return (*RUNTIME_SOURCES[protocol], *own)
+    more = [LOADING[name] for name in own if name in LOADING]
     apart = any("data_origin" in memory for memory in board.raw["memory"])  # RAM runs at addresses of its own, too
-    if protocol == "tuning" and (not more or apart or "framework" in board.raw):
+    if not more or apart or "framework" in board.raw:
+        asked = "--relocatable" if protocol == SLOTS else "--protocol tuning, or --load"
         raise UsageError(
             f"board {board.name} takes no code over its line",
-            hint="a Cortex-M or RISC-V board without a vendor's framework does: leave out --protocol tuning, or --load",
+            hint=f"a Cortex-M or RISC-V board without a vendor's framework does: leave out {asked}",
         )
-    return (*RUNTIME_SOURCES[protocol], *own, *more)
+    drivers = board.raw.get("slots", {}).get("sources", ()) if protocol == SLOTS else ()
+    return (*RUNTIME_SOURCES[protocol], *own, *more, *drivers)
 
 
 def _headers(runtime: Path) -> tuple[str, ...]:
@@ -164,7 +182,7 @@ def _headers(runtime: Path) -> tuple[str, ...]:
 
 
 def _project_context(
-    networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str]
+    networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str], protocol: str
 ) -> ProjectContext:
     build = board.raw["build"]
     own = board.raw.get("framework")
@@ -186,10 +204,12 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in sources_around(board, options["protocol"])),
+        sources=tuple(Word(f"runtime/{name}") for name in sources_around(board, protocol)),
         optimisation=Code(optimisation(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own
         framework=framework,
         self_test=any(n.model.self_test for n in networks),
+        linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINKED.items()) if protocol == SLOTS else (),
+        position_independent=Word(POSITION_INDEPENDENT),
     )

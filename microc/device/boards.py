@@ -129,11 +129,12 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
     if data["cpu"] not in CORES:
         hint = "known: " + ", ".join(CORES)
         raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
-    for source in data["build"]["sources"]:
-        if not (paths.runtime_c() / source).is_file():
-            ports = ", ".join(sorted(f"ports/{p.name}" for p in (paths.runtime_c() / "ports").glob("*.c")))
-            place = _place(path, text, ["build", "sources"])
-            raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
+    for table in ("build", "slots"):
+        for source in data.get(table, {}).get("sources", ()):
+            if not (paths.runtime_c() / source).is_file():
+                ports = ", ".join(sorted(f"ports/{p.name}" for p in (paths.runtime_c() / "ports").glob("*.c")))
+                place = _place(path, text, [table, "sources"])
+                raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
     _check_runners(path, text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):

@@ -77,6 +77,10 @@ class Client:
     def model(self) -> ModelInfo:
         """The model that this client works with."""
         models = self.info.models
+        if not models:
+            raise DeviceError(
+                "no network is in the board", where=self._link.where, hint="load one: microc load DIR --port PORT"
+            )
         if not 0 <= self._model_index < len(models):
             raise UsageError(f"no model {self._model_index}: the firmware holds {len(models)}", where=self._link.where)
         return models[self._model_index]
@@ -131,9 +135,10 @@ class Client:
         """The memory that takes code; DeviceError where the firmware was not built for tuning."""
         return Region(*struct.unpack("<QI", self._ask(Operation.REGION, b"", 12)))
 
-    def load(self, offset: int, data: bytes) -> None:
-        """Set bytes of the region; DeviceError where they do not lie in it."""
-        self._put(Operation.LOAD, b"", offset, data)
+    def load(self, offset: int, data: bytes, unit: int = 1) -> None:
+        """Set bytes of the region, or of the slot that was erased, in pieces of whole units; DeviceError where they do not lie in
+        it."""
+        self._put(Operation.LOAD, b"", offset, data, unit)
 
     def fetch(self, offset: int, nbytes: int) -> bytes:
         """Bytes of the region."""
@@ -205,9 +210,9 @@ class Client:
         stack, *counters = struct.unpack("<5I", self._ask(Operation.STATS, b"", 20))
         return Stats(stack or None, *counters)
 
-    def _put(self, operation: Operation, what: bytes, begin: int, data: bytes) -> None:
+    def _put(self, operation: Operation, what: bytes, begin: int, data: bytes, unit: int = 1) -> None:
         """Bytes onto the board, piece by piece, from an offset on."""
-        step = self.info.max_payload - len(what) - 4
+        step = (self.info.max_payload - len(what) - 4) // unit * unit
         with self._transfer(len(data)):
             for done in range(0, len(data), step):
                 chunk = data[done : done + step]
@@ -224,7 +229,14 @@ class Client:
                 self._tell(operation.name.lower(), len(data), nbytes)
         return bytes(data)
 
-    def _ask(self, operation: Operation, payload: bytes, size: int, patience: float = 0.0) -> bytes:
+    def ask(
+        self, operation: Operation, payload: bytes = b"", size: int | None = None, *, computes: bool = False
+    ) -> bytes:
+        """A request that is none of the above, and its answer, of ``size`` bytes if given. ``computes``: it may take as long as a
+        run does."""
+        return self._ask(operation, payload, size, self._run_timeout if computes else 0.0)
+
+    def _ask(self, operation: Operation, payload: bytes, size: int | None, patience: float = 0.0) -> bytes:
         """A request about this client's model; says hello before the first."""
         if self._info is None:
             self.hello()

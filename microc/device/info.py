@@ -77,6 +77,23 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Slots:
+    """What a board that takes networks has for them. ``format``: of the blobs that it reads; ``active``: the slot whose network
+    runs, None where none does; ``unit``: bytes that it writes at once; bytes of a slot (``room``), of ``memory`` for tensors, of
+    ``stack``; ``commits``: the number of the commit that made the network that runs; ``core`` and ``abi``: what code is for."""
+
+    format: int
+    active: int | None
+    unit: int
+    room: int
+    memory: int
+    stack: int
+    commits: int
+    abi: int
+    core: str
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """Code in a region: where it lies in it, its bytes, their CRC-32, and where in the region it is entered."""
 

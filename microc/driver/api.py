@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from microc import __version__
 from microc.codegen.files import write_tree
 from microc.codegen.names import network_name
+from microc.codegen.relocatable import BLOB_SUFFIX, SCRIPT
 from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.options.checks import for_board, for_library
 from microc.driver.progress import Progress, teller
 from microc.driver.shown import signature, table
 from microc.driver.spoken import speaks_python
@@ -101,13 +103,22 @@ class Program:
 
     @speaks_python
     def write(self, folder: str | Path) -> Path:
-        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
+        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small.
+
+        A network that was compiled to be loaded (``relocatable=True``) may be a file alone, whose name ends in ``.bin``: it is
+        built for that. ToolError where it does not build, or cannot lie anywhere.
+        """
         if self._found is None:
             from microc.driver.compile.fit import check_modules
 
             check_modules((self.module,), self.board)
-        target = accepted.path("a folder", folder)
-        write_tree(target, self.files())
+        target, files = accepted.path("a folder", folder), self.files()
+        if target.suffix == BLOB_SUFFIX and SCRIPT in files:
+            from microc.driver.measure.slots import write_network
+
+            write_network(files, target)
+        else:
+            write_tree(target, files)
         return target
 
     def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
@@ -214,10 +225,7 @@ def compile(
     target = accepted.text("a target", target)
     asked = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
-        if chosen.self_test is not None:
-            raise UsageError(
-                "a library has no self-test", hint="give a board: board='host' is a project for this computer"
-            )
+        for_library(chosen)
         library = _library(source, target, chosen, told)
         if asked:
             from microc.driver.measure.quick_check import quick_check
@@ -225,6 +233,7 @@ def compile(
             quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, asked, chosen)
             library.reset()
         return library
+    for_board(chosen)
     with active(chosen.plugins):
         found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})

@@ -11,12 +11,14 @@ from typing import Any
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.network import shared_source
+from microc.codegen.relocatable import LINKED, is_relocatable
 from microc.device.boards import load_copy
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.driver import accepted
 from microc.driver.compile.fit import link_overflow
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
+from microc.driver.measure.packing import NETWORK, pack
 from microc.errors import OutputError, ToolError, UsageError, nearest_file, suggestion
 from microc.plugin import PORTABLE
 from microc.target import Board
@@ -41,6 +43,21 @@ class Project:
         return self.folder / "firmware.elf"
 
     @property
+    def relocatable(self) -> bool:
+        """Whether the network is loaded into a firmware that does not hold it."""
+        return is_relocatable(self.manifest["options"])
+
+    @property
+    def blob(self) -> Path:
+        """The network as it is loaded."""
+        return self.folder / NETWORK
+
+    @property
+    def program(self) -> Path:
+        """The linked program that holds the network."""
+        return self.folder / next(iter(LINKED)) if self.relocatable else self.elf
+
+    @property
     def tensors(self) -> dict[str, dict[str, Any]]:
         """Tensors of the manifest by name, in the order of the board's table."""
         return {t["name"]: t for t in self.manifest["tensors"]}
@@ -57,10 +74,11 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A linked firmware and the memory it takes."""
+    """A linked firmware and the memory it takes. ``network``: bytes of the network that is loaded into it, None if it has it."""
 
     elf: Path
     sizes: Sizes
+    network: int | None = None
 
 
 def open_project(folder: str | Path, model: str = "") -> Project:
@@ -126,7 +144,8 @@ def build(project: Project) -> BuildResult:
         if overflow is None:
             raise
         raise overflow from error
-    return BuildResult(project.elf, section_sizes(project.elf))
+    blob = pack(project.folder, project.manifest, project.board) if project.relocatable else None
+    return BuildResult(project.elf, section_sizes(project.elf), None if blob is None else len(blob.pack()))
 
 
 def host_library(project: Project) -> Library:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod
@@ -16,8 +17,9 @@ from microc.device.client import Client
 from microc.device.info import Stats, Timing
 from microc.driver import accepted
 from microc.driver.measure.clock import Clock
-from microc.driver.measure.firmware import Project, open_project
-from microc.driver.measure.line import is_line, open_line, project_behind, reach
+from microc.driver.measure.firmware import Project, build, open_project
+from microc.driver.measure.line import BAUD, is_line, open_line, project_behind, reach
+from microc.driver.measure.slots import built_network, send_network
 from microc.driver.progress import Progress, teller
 from microc.driver.shown import signature, table
 from microc.driver.sizes.shapes import RunShapes
@@ -25,12 +27,20 @@ from microc.dtypes import Array
 from microc.errors import DeviceError, UsageError, VerificationError, suggestion
 
 if TYPE_CHECKING:
+    from microc.driver.api import Program
     from microc.driver.measure.loading import Loaded, Loader
     from microc.driver.measure.profile import Profile
 
 PATIENCE = 10.0
 """Seconds without an answer after which a board is given up."""
 _ATTEMPTS = 20.0  # a client with time-out t gives up after about 20 t, see Client._exchange
+
+
+def open_client(
+    port: str, bauds: Sequence[int], patience: float, *, usual: int = BAUD, progress: Progress | None = None
+) -> Client:
+    """A board behind a line, whatever it runs; ``usual``: the rate where none is asked for."""
+    return Client(open_line(port, bauds, usual), patience / _ATTEMPTS, reconnect=patience, progress=progress)
 
 
 class Device:
@@ -44,7 +54,8 @@ class Device:
     ``source``: a project or its folder, which must be built, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the
     line of a project's board, or ``auto``; ``network``: which one of a project of several. ``bauds``: the rates to try
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. DeviceError when
-    nothing answers, or when the board runs another build.
+    nothing answers, or when the board runs another build. ``load``: send the network of a project that was compiled to be loaded
+    first, see :meth:`load_network`; an emulator of ours always gets it, since it has just begun.
 
     ``last`` is the timing of the last :meth:`run`, in ticks, which :attr:`clock` makes something of. ``emulated``: it is an
     emulator that we run.
@@ -58,12 +69,14 @@ class Device:
         network: str = "",
         bauds: Sequence[int] = (),
         patience: float = PATIENCE,
+        load: bool = False,
         progress: Progress | bool | None = None,
     ) -> None:
         if not isinstance(source, Project):
             accepted.path("a project or line", source)
         accepted.text("a port", port)
         accepted.text("a network", network)
+        accepted.truth("load", load)
         told = teller(progress)
         bauds = accepted.integers("bauds", bauds, 1)
         patience = accepted.number("patience", patience, 0.001, 1e6, "seconds")
@@ -76,6 +89,8 @@ class Device:
                 transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": told}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
+            if load or (project.relocatable and reconnect == 0.0):
+                send_network(client, built_network(project))
             self._attach(project, client, emulated)
             self._stack = stack.pop_all()
 
@@ -224,6 +239,28 @@ class Device:
     def time(self, repeat: int = 10) -> Timing:
         """Ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
         return self.client.run(repeat=accepted.integer("repeat", repeat, 1, (1 << 32) - 1))
+
+    def load_network(self, source: Project | Program | str | Path) -> None:
+        """Send another network into the slot of the board that does not run, commit it, and speak to it from now on.
+
+        ``source``: a project or its folder, which must be built, or what :func:`microc.compile` made; compiled with
+        ``relocatable=True``, for a board with the same core and compiler options. FitError where the board has no room,
+        UsageError where the network is for another core, DeviceError where the board refuses it: what ran before still runs.
+        """
+        project = source if isinstance(source, Project) else self._opened(source)
+        send_network(self.client, built_network(project))
+        self._attach(project, self.client, self.emulated)
+
+    def _opened(self, source: Program | str | Path) -> Project:
+        """The project in a folder, or of a program, which is built in a folder that lasts as long as the session."""
+        from microc.driver.api import Program
+
+        if not isinstance(source, Program):
+            return open_project(source)
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-load-")))
+        project = open_project(source.write(folder / "network"))
+        build(project)
+        return project
 
     def load(self, what: Any, **constants: Any) -> Loaded:
         """A kernel into the board's memory, without flashing; see :func:`microc.driver.measure.loading.load`."""

@@ -155,6 +155,11 @@ class Options:
         "inputs outside the arena; or microc, which may also load code into RAM and call it: never ship that",
         "protocol", flag="--protocol",
     )  # fmt: skip
+    relocatable: bool = option(
+        False, accepted.truth, "the network is loaded: the project has a firmware with two slots, the same for all networks of a "
+        "board, and the network as code that may lie anywhere, which microc load sends over the line", flag="--relocatable",
+        applies="Cortex-M and RISC-V",
+    )  # fmt: skip
     requantize: str = choice(
         "float", REQUANTIZE, "how integers are requantised: as ONNX defines it, or in fixed point, faster on small cores",
         "requantize", flag="--requantize", applies="QDQ",

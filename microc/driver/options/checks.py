@@ -164,6 +164,27 @@ def folder(name: str, value: Any) -> Path | None:
     return None if value is None else accepted.path(name, value)
 
 
+def for_library(options: Any) -> None:
+    """UsageError where an option says something about a board's firmware alone."""
+    if options.self_test is not None:
+        raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
+    if options.relocatable:
+        raise UsageError("a library lies where this computer loads it", hint="give the board that loads the network")
+
+
+def for_board(options: Any) -> None:
+    """UsageError where an option does not go with a network that is loaded."""
+    against = {
+        f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
+        "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
+        "has no samples to check itself with": options.self_test is not None and "self_test",
+        "has fixed sizes": bool(options.bounds) and "bounds",
+    }
+    for fact, name in against.items():
+        if name and options.relocatable:
+            raise UsageError(f"a network that is loaded {fact}", hint=f"leave out {name}, or relocatable")
+
+
 def bound(name: str, given: Any) -> Bound:
     """The sizes that a symbolic dimension may have; UsageError where there are none."""
     low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)

@@ -60,6 +60,7 @@ class CompileOptions(ReadingOptions, total=False):
     io_in_arena: bool
     threads: int
     protocol: Literal["rpc", "mlperf", "tuning"]
+    relocatable: bool
     requantize: Literal["float", "fixed"]
     hybrid: Literal["float", "dynamic"]
     rounding: Literal["tflm", "litert", "single"]

@@ -87,7 +87,7 @@ def measure(project: Project, elf: Path | None = None) -> SizeReport:
 
     ToolError when there is no such file or it is no ELF; UsageError when nothing of the network is in it.
     """
-    path = elf or project.elf
+    path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
     together = project.networks()
     symbols = Owners(together, own=elf is None).symbols(pieces(path, objects))
