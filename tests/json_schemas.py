@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "new": ["project"],
     "build": ["firmware"],
     "flash": ["arm", "--dry-run", "--runner", "openocd"],
+    "load": ["loadable"],
     "run": ["firmware"],
     "profile": ["firmware"],
     "size": ["firmware"],
@@ -79,6 +80,13 @@ MEANINGS = {
     "board": "a name, or what there is to know of one",
     "identical": "whether every bit is the same",
     "samples": "sets of inputs",
+    "network": "the network's name",
+    "network_bytes": "of a network that is loaded; null where it is part of the firmware",
+    "slot": "0 or 1",
+    "commits": "the number of the commit that made the network that runs",
+    "slot_bytes": "what a slot takes, signature included",
+    "memory": "bytes that the network's tensors take",
+    "memory_bytes": "what the board has for tensors",
 }
 _HEAD = """# JSON output
 
@@ -112,6 +120,7 @@ def prepared() -> Iterator[None]:
         try:
             np.save("data.npy", np.random.default_rng(0).random((16, 1, 1, 8, 8), dtype=np.float32))
             said("compile", ["{model}", "--board", "nucleo-f446re", "-o", "arm"])
+            said("compile", ["{model}", "--board", "mps2-an386", "--relocatable", "-o", "loadable"])
             yield
         finally:
             os.chdir(before)

@@ -10,6 +10,7 @@ import pytest
 
 from microc.cli import commands, main
 from tests import json_schemas
+from tests.device.smoke import needs
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def test_the_page_shows_the_schema(schema: Any) -> None:
     assert json_schemas.PAGE.read_text(encoding="utf-8") == json_schemas.page(schema)
 
 
+@needs("arm-none-eabi-gcc", "qemu-system-arm")  # of a board that takes a network
 def test_what_commands_print_is_of_it(schema: Any) -> None:
     with json_schemas.prepared():
         for command, words in json_schemas.COMMANDS.items():

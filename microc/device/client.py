@@ -102,13 +102,13 @@ class Client:
         self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models), self_test)
         return self._info
 
-    def expect(self, fingerprint: str) -> None:
-        """Raise DeviceError unless the board runs the project with this fingerprint."""
+    def expect(self, fingerprint: str, hint: str = "build and flash the project again") -> None:
+        """Raise DeviceError unless the board runs the project with this fingerprint; ``hint``: what to do then."""
         if self.model.fingerprint != fingerprint:
             raise DeviceError(
                 f"the board runs {self.model.name!r} of another build (fingerprint {self.model.fingerprint})",
                 where=self._link.where,
-                hint="build and flash the project again",
+                hint=hint,
             )
 
     def write_tensor(self, index: int, data: bytes, *, part: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -103,7 +104,8 @@ class Device:
         return device
 
     def _attach(self, project: Project, client: Client, emulated: bool) -> None:
-        client.expect(project.manifest["fingerprint"])
+        load = f"load it: microc load {shlex.quote(str(project.folder))} --port PORT"
+        client.expect(project.manifest["fingerprint"], *([load] if project.relocatable else []))
         self.project = project
         self.client = client
         self.emulated = emulated
