@@ -78,7 +78,9 @@ def test_guards_are_weighed_by_how_often_they_hold() -> None:
     assert share(Y < 2, (), extents) == 0.25
     assert share(Y + X < 3, (Y < 1,), extents) == pytest.approx(0.3)
     assert share(DATA[Y] < 3, (), extents) == 0.5
-    tile = ir.Bin("floormod", Y, ir.as_index(16))  # every sixteenth of many: no even steps may meet them, or miss them, always
+    tile = ir.Bin(
+        "floormod", Y, ir.as_index(16)
+    )  # every sixteenth of many: no even steps may meet them, or miss them, always
     assert share(ir.Bin("eq", tile, ir.as_index(15)), (), {Y: 1 << 20}) == pytest.approx(1 / 16, rel=0.05)
     inside = ir.Bin("mul", tile, ir.as_index(3)) + X < 47
     assert share(inside, (), {Y: 768, X: 3}) == 47 / 48
