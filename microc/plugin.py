@@ -35,6 +35,8 @@ from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
+from microc.isa.reference_unit import with_unit
+from microc.isa.tensor_unit import Scratchpad, TensorUnit
 from microc.isa.words import UNALIGNED
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
@@ -64,7 +66,9 @@ __all__ = (
     "OpDef",
     "Operand",
     "Plugin",
+    "Scratchpad",
     "TensorType",
+    "TensorUnit",
     "TfliteApplication",
     "UnsupportedError",
     "active",
@@ -82,6 +86,7 @@ __all__ = (
     "numbers",
     "real",
     "te",
+    "with_unit",
 )
 
 PORTABLE = "MICROC_PORTABLE"

@@ -24,6 +24,7 @@ WORDS = {
     "forest_on_avr": r"20 of 20 right; scikit-learn says the same of 20",
     "custom_instruction": r"(1\.[5-9]|[2-9]\.\d)\d times fewer\nthe same numbers",
     "loadable": r"slot A: (\[.*\]), right are \1\n.*slot B: \1, right.*\nwithout .* does not accept .*\ndigits_qdq still runs",
+    "tensor_unit": r"total +[\d,]+ .* 1\d\.\d\n.*\nthe same numbers",
     "two_networks": r"small: (\[.*\]), right are \1\nlarge: \1, right",
 }
 

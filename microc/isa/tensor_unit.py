@@ -17,11 +17,17 @@ could have done in the cycles that the layer took.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from microc.errors import UsageError
+
 TENSOR_UNIT = "tensor_unit"
 """The feature of cores that have one."""
+EVENTS = 3
+"""Kinds of tokens that a layer takes: one for each memory."""
+MOST = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,31 @@ class TensorUnit:
     bus: int
     start: int
     events: int = 8
+
+    def __post_init__(self) -> None:
+        """UsageError where this is no unit that rules can use."""
+        numbers = (self.rows, self.columns, self.depth, self.tile_cycles, self.bus)
+        memories = {"input": self.input, "weight": self.weight, "sums": self.sums}
+        rows = {
+            "input": (self.rows, self.depth),
+            "weight": (self.columns, self.depth),
+            "sums": (self.rows, 4 * self.columns),
+        }
+        fault = ""
+        if not re.fullmatch(r"[a-z0-9_]+", self.name):
+            fault = "a name is of small letters, digits and _"
+        elif min(numbers) < 1 or self.start < 0 or max((*numbers, self.start)) > MOST:
+            fault = f"rows, columns, depth, tile_cycles and bus are 1 to {MOST}, start is 0 to {MOST}"
+        elif self.events < EVENTS:
+            fault = f"tiles need {EVENTS} kinds of tokens, events are {self.events}"
+        for name, memory in memories.items():
+            align, (count, nbytes) = memory.align, rows[name]
+            if align < 1 or align % 4 or memory.nbytes % align:
+                fault = fault or f"the {name} memory has whole rows of {align} bytes only, which are a multiple of 4"
+            elif memory.nbytes < 2 * count * _parts(nbytes, align) * align or memory.nbytes > MOST:
+                fault = fault or f"the {name} memory holds two tiles at least, and {MOST} bytes at most"
+        if fault:
+            raise UsageError(f"tensor unit {self.name!r}: {fault}", hint="microc/isa/reference_unit.py describes one")
 
     @property
     def macs(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.native import WARNINGS
 
 CPU = "host+tensor16"
 TINY = models("mlperf_*_int8.tflite")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tensor_unit"
 SMALL = [path for path in TINY if "_kws_" in path.name or "_ad_" in path.name]
 
 
@@ -122,25 +124,30 @@ def test_a_wait_for_a_token_that_nobody_gave_is_a_fault(tmp_path: Path) -> None:
     assert built(data)[1].faults > 0
 
 
-def test_a_header_of_ones_own_takes_the_models_place(tmp_path: Path) -> None:
-    """Here one that counts calls: what links with it has no model."""
-    words = sorted(set(re.findall(r"unit_\w+(?=\()", network_files(compiled(digits.INT8), "test")["model.c"])))
-    assert "unit_matmul" in words
-    header = "#define unit_barrier() (own_calls += 1)\nextern int32_t own_calls;\nint32_t own_calls;\n"
-    header += "".join(
-        f"#define {word}(...) (own_calls += 1)\n"
-        for word in ("unit_load_input", "unit_load_weight", "unit_load_sums", "unit_set", "unit_matmul")
-    )
-    header += "".join(
-        f"#define {word}(...) (own_calls += 1)\n" for word in ("unit_store_sums", "unit_signal", "unit_wait")
-    )
-    (tmp_path / "own.h").write_text(header)
-    module = compiled(digits.INT8)
-    for name, text in network_files(module, "test").items():
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_header_of_ones_own_takes_the_models_place(compiler: str, tmp_path: Path) -> None:
+    """The example's, which writes registers: every instruction is there, and no model."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is absent")
+    for name, text in network_files(compiled(digits.INT8), "test").items():
         (tmp_path / name).write_text(text)
-    flags = ["-std=c99", "-Wall", "-Werror", "-Wno-unused", '-DMICROC_TENSOR_UNIT="own.h"', f"-I{tmp_path}"]
-    argv = ["gcc", *flags, "-c", "-o", str(tmp_path / "model.o"), str(tmp_path / "model.c")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:2000]
-    symbols = subprocess.run(["nm", str(tmp_path / "model.o")], capture_output=True, text=True, check=True).stdout
-    assert "own_calls" in symbols and "unit_counts" not in symbols
+    flags = [*WARNINGS, '-DMICROC_TENSOR_UNIT="acme8.h"', f"-I{EXAMPLE}"]
+    for more in (flags, [*WARNINGS], [*WARNINGS, "-DMICROC_UNIT_CHECKED"]):
+        argv = [compiler, *more, "-c", "-o", str(tmp_path / "model.o"), str(tmp_path / "model.c")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:2000]
+        symbols = subprocess.run(["nm", str(tmp_path / "model.o")], capture_output=True, text=True, check=True).stdout
+        assert ("unit_counts" in symbols) == (more is not flags)
+
+
+def test_a_unit_of_ones_own() -> None:
+    """The example's description: smaller tiles, the same integers; without the plugin nobody knows the core."""
+    with pytest.raises(microc.errors.UsageError, match="unknown core"):
+        microc.compile(digits.INT8, target="rv32imafc+acme8")
+    ours = microc.compile(digits.INT8, target="rv32imafc+acme8", plugins=EXAMPLE / "unit.py")
+    plain = microc.compile(digits.INT8)
+    data = np.random.default_rng(0).integers(-128, 128, plain.inputs[0]["shape"]).astype(np.int8)
+    np.testing.assert_array_equal(np.asarray(ours(data)), np.asarray(plain(data)))
+    layers = microc.explain(digits.INT8, target="rv32imafc+acme8", plugins=EXAMPLE / "unit.py").to_data()["layers"]
+    used = [layer["tensor_unit"]["utilisation"] for layer in layers if layer["tensor_unit"]]
+    assert len(used) == 4 and all(0 < part < 1 for part in used)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from microc.errors import InternalError, ScheduleError
+from microc.errors import InternalError, ScheduleError, UsageError
 from microc.isa import CORES
 from microc.isa.reference_unit import REFERENCE, with_unit
 from microc.isa.tensor_unit import Scratchpad, TensorUnit
@@ -106,6 +107,21 @@ def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
     found = candidates(group.func, "conv2d", M4, SPEED)
     assert found and not any(s.rule.startswith("matrix unit") for s in found)
     assert unit_use(lower(found[0].func), REFERENCE, 1) is None and not instructions(lower(found[0].func).body)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"name": "a b"}, "a name is of"),
+        ({"bus": 0}, "bus are 1 to"),
+        ({"events": 2}, "kinds of tokens"),
+        ({"sums": Scratchpad(1024)}, "the sums memory holds two tiles"),
+        ({"input": Scratchpad(1000, 6)}, "a multiple of 4"),
+    ],
+)
+def test_what_is_no_unit_is_refused(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        replace(REFERENCE, **change)
 
 
 def test_steps_refuse_what_they_cannot_do() -> None:

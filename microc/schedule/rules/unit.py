@@ -23,8 +23,8 @@ from microc.tir import ir
 from microc.tir.names import ACC, COLUMNS, OUT, PATCH
 
 STRIP, PATCHES = 4 * 1024, 8 * 1024
-"""Bytes of the sums that the processor scales at once, and of a strip's patches where it has more rows than the unit: both are
-memory of the network's."""
+"""Bytes of the sums that the processor scales at once, and of a strip's patches, where these are more than the unit's tile: both
+are memory of the network's."""
 INPUT, WEIGHT, SUMS = ir.UNIT_SCOPES
 TAIL = 0.05
 """A part of a tile is code of its own: what that weighs, as a part of the cycles."""
@@ -77,7 +77,7 @@ def _fitting(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[B
             continue
         for late, resident in itertools.product((True, False), (True, False) if resides else (False,)):
             sums = 4 * rows * (product.columns if late else columns)
-            if sums > STRIP or (late and (rows == 1 or columns == product.columns)):
+            if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
             for depth, held in itertools.product(_sizes(product.depth, unit.depth), (True, False)):
                 inputs = rows * _padded(product.depth if held else depth, unit.input.align)

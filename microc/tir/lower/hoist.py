@@ -35,6 +35,8 @@ def _hoist(loop: ir.For) -> ir.Stmt:
         buffer = filled[1].buffer
         if copied[1].buffer != buffer or any(buffer in buffers_written(s) for s in body[k + 2 :]):
             continue
+        if buffer in buffers_read(copy):  # a sum, which starts anew
+            continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
         if loop.var not in _variables(filled[1]) and _is_box(*copied):
