@@ -165,10 +165,17 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
 
 def check_parallel(func: ir.PrimFunc, step: str) -> None:
     """ScheduleError if ``step`` left a parallel loop that writes a workspace: there is one of it for all threads, as large as
-    one turn needs. One that is read behind the loop is whole, and turns may have parts of it to themselves; the loop may be one
-    whose turns have workspaces of their own (:data:`~microc.tir.names.PRIVATE`)."""
+    one turn needs; or one that works on a tensor unit. One that is read behind the loop is whole, and turns may have parts of
+    it to themselves; the loop may be one whose turns have workspaces of their own (:data:`~microc.tir.names.PRIVATE`)."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
+            touched = buffers_written(loop.body) | buffers_read(loop.body)
+            held = sorted(b.name for b in touched if b.scope in ir.UNIT_SCOPES)
+            if held:
+                raise ScheduleError(
+                    f"{step}: the turns of parallel loop {loop.var.name!r} would share {held[0]!r} in a tensor unit's memory",
+                    hint="a unit takes instructions from one thread: leave loops around them serial",
+                )
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
             shared = sorted(b.name for b in written if not _parts_by_turn(func, loop, b))
             if shared:

@@ -136,6 +136,8 @@ def test_steps_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ScheduleError, match="no memory of a tensor unit"):
         start.align_rows("acc", 16)
     held = start.set_scope("acc", "unit_sums").split("p", (None, 4))
+    with pytest.raises(ScheduleError, match="would share 'acc' in a tensor unit's memory"):
+        held.parallel("p_0", private=True)
     with pytest.raises(ScheduleError, match="instructions of the tensor unit alone reach"):
         lower(held.func)
     with pytest.raises(ScheduleError, match="outside loop"):
