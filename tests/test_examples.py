@@ -17,12 +17,14 @@ PACKAGES = {
     "wake_word": ("pymicro_wakeword",),
     "vibration": ("sklearn",),
     "forest_on_avr": ("sklearn",),
+    "language_model": ("onnx",),
 }
 WORDS = {
     "wake_word": r"1\.9\d s .* heard!\n(.*\n)*the word is there",
     "vibration": r"24 of 24 right",
     "forest_on_avr": r"20 of 20 right; scikit-learn says the same of 20",
     "custom_instruction": r"(1\.[5-9]|[2-9]\.\d)\d times fewer\nthe same numbers",
+    "language_model": r"the fisher rows across the bay,\n(.*\n)+the same letters as on this computer",
     "loadable": r"slot A: (\[.*\]), right are \1\n.*slot B: \1, right.*\nwithout .* does not accept .*\ndigits_qdq still runs",
     "tensor_unit": r"total +[\d,]+ .* 1\d\.\d\n.*\nthe same numbers",
     "two_networks": r"small: (\[.*\]), right are \1\nlarge: \1, right",

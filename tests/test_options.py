@@ -26,7 +26,7 @@ WORDS = {
     "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
     "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"], "cache": [],
     "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"], "weight_dtype": ["float16"],
-    "self_test": ["samples.npz"], "relocatable": [],
+    "self_test": ["samples.npz"], "relocatable": [], "state": ["past=present", "a=b=c"],
     "rename": ["x=first", "a=b=second"], "class_names": [str(ROOT / "tests" / "data" / "colours.txt")],
 }  # fmt: skip
 VALUES = {
@@ -39,8 +39,8 @@ VALUES = {
     "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
     "stream_allow": frozenset(LATE), "dump": Path("folder"), "cache": False,
     "threads": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast", "weight_dtype": "float16",
-    "self_test": Path("samples.npz"), "relocatable": True, "rename": {"x": "first", "a=b": "second"},
-    "class_names": ("red", "green"),
+    "self_test": Path("samples.npz"), "relocatable": True, "state": {"past": "present", "a=b": "c"},
+    "rename": {"x": "first", "a=b": "second"}, "class_names": ("red", "green"),
 }  # fmt: skip
 
 
@@ -68,6 +68,7 @@ def test_every_flag_sets_its_keyword() -> None:
         ("--stream", "x=y", "no axis"),
         ("--input-frame", "120", r"no size\n.*write NAME=120x160"),
         ("--input-normalize", "1 x", "no mean and deviation"),
+        ("--state", "past", r"keeps no state\n.*write INPUT=OUTPUT"),
         ("--rename", "x=", r"renames nothing\n.*write NAME=NEW"),
         ("--class-names", "missing.txt", "cannot read missing.txt"),
         ("--optimize", "fast", "is no choice for --optimize"),

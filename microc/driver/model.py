@@ -32,6 +32,7 @@ SMALLEST, LARGEST = 1e-37, 1e37
 def read_model(source: Path | Graph, options: Options) -> Graph:
     """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
     from microc.frontend.detect import load as load_file
+    from microc.graph.carry import carry
     from microc.graph.cut import cut
     from microc.transform.boundary import Boundary, adapt
     from microc.transform.preparation import preparations
@@ -44,6 +45,7 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
             graph, stem = load_file(source, options.input_shapes), source.stem
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
+        graph = carry(graph, options.state) if options.state else graph
         raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
         ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
         graph = rename_ends(adapt(graph, ends), options.rename)

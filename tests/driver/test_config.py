@@ -27,6 +27,7 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "input_resize": ('"nearest"', {"*": "nearest"}),
     "output_dtype": ('"y=int8"', {"y": "int8"}),
     "output_layout": ('"NHWC"', {"*": "NHWC"}),
+    "state": ('["past=present"]', {"past": "present"}),
     "rename": ('["x=y"]', {"x": "y"}),
     "class_names": ('["cat", "dog"]', ("cat", "dog")),
     "bounds": ('["a=4", "b=8:64:8"]', "a 1 4 1 b 8 64 8"),

@@ -69,6 +69,10 @@ class Options:
         (), accepted.names, "cut the network: end at these tensors",
         group=READING, flag="--outputs", word=words.names, metavar="NAME,...",
     )  # fmt: skip
+    state: Mapping[str, str] = option(
+        dict, checks.by_name(accepted.text, every=""), "keep an input as state of the network: zero at first, then what "
+        "the output was at the run before", group=READING, flag="--state", word=words.feedback, metavar="INPUT=OUTPUT",
+    )  # fmt: skip
     input_dtype: Mapping[str, str] = _end(
         "--input-dtype", "[NAME=]DTYPE",
         "type of the input: float32 where the network is quantised, int8 where it quantises it",
@@ -235,7 +239,7 @@ class Options:
     schedules: tuple[ScheduleRule, ...] = option((), checks.schedules, "schedule rules of your own")
 
     def __post_init__(self) -> None:
-        for name in ("input_shapes", "rename", "bounds", "stream", *ENDS):
+        for name in ("input_shapes", "state", "rename", "bounds", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def chosen(self) -> dict[str, str]:

@@ -33,6 +33,7 @@ class ReadingOptions(TypedDict, total=False):
     example_inputs: Any
     inputs: str | Collection[str]
     outputs: str | Collection[str]
+    state: Mapping[str, str]
     input_dtype: str | Mapping[str, str]
     input_layout: Layout | Mapping[str, Layout]
     input_normalize: tuple[Reals, Reals] | Mapping[str, tuple[Reals, Reals]]

@@ -96,6 +96,14 @@ def renaming(text: str) -> tuple[str, str]:
     return name, new
 
 
+def feedback(text: str) -> tuple[str, str]:
+    """INPUT=OUTPUT."""
+    name, equals, output = text.rpartition("=")
+    if not equals or not name or not output:
+        raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
+    return name, output
+
+
 def lines(text: str) -> tuple[str, ...]:
     """The lines of a file of text in UTF-8; empty ones at its end do not count."""
     try:

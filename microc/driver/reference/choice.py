@@ -46,10 +46,10 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
     kind = _runs(against, _format_of_file(data, file) if data else _format_of_object(model), file)
     first, *others = _natural(kind, options) if against == NATURAL else (against,)
     try:
-        return _of_file(first, data, file) if data else _of_object(first, model, file, inside, options)
+        return _of_file(first, data, file, options) if data else _of_object(first, model, file, inside, options)
     except ToolError:
         for name in others:
-            return _of_file(name, data, file)
+            return _of_file(name, data, file, options)
         raise
 
 
@@ -97,7 +97,9 @@ def _format_of_object(model: Any) -> str:
     return found
 
 
-def _of_file(runtime: str, data: bytes, file: str) -> Reference:
+def _of_file(runtime: str, data: bytes, file: str, options: Options) -> Reference:
+    if options.state and runtime != "onnxruntime":
+        raise UsageError(f"{runtime} is not fed with what it made", where=file, hint="--state is compared for ONNX")
     if runtime in RUNTIMES["tflite"]:
         from microc.driver.reference import tflite_runtimes
 
@@ -105,7 +107,7 @@ def _of_file(runtime: str, data: bytes, file: str) -> Reference:
     if runtime == "onnxruntime":
         from microc.driver.reference.onnx_runtime import OnnxRuntime
 
-        return OnnxRuntime(data, file)
+        return OnnxRuntime(data, file, options.state)
     if runtime == "keras":
         from microc.driver.reference import keras_model
 

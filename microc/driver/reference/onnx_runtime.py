@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +14,12 @@ from microc.errors import ToolError, UsageError
 
 
 class OnnxRuntime:
-    """A model's bytes in a session. Values of operators are shown unless the runtime knows no type for them."""
+    """A model's bytes in a session. Values of operators are shown unless the runtime knows no type for them. ``state``: inputs
+    that are zeros at first, then what an output was at the run before; neither is one of the network's."""
 
     name = "onnxruntime"
 
-    def __init__(self, data: bytes, file: str) -> None:
+    def __init__(self, data: bytes, file: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
         runtime = imported("onnxruntime", "onnxruntime")
         self.version = version_of("onnxruntime")
         options = runtime.SessionOptions()
@@ -33,7 +36,10 @@ class OnnxRuntime:
         except Exception as error:
             raise ToolError(f"onnxruntime does not run the model: {error}", where=file) from error
         self._session = plain
-        self._outputs = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
+        self._feedback = state
+        self._held: dict[str, Array] = {}
+        names = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
+        self._outputs = [name for name in names if name not in state.values()]
         try:
             self._session = opened(_with_all_values(data))
         except Exception:  # noqa: BLE001 - some value cannot be an output: the comparison goes on without layers
@@ -41,11 +47,13 @@ class OnnxRuntime:
 
     def run(self, arrays: Sequence[Array]) -> Answer:
         session = self._session
-        names = [given.name for given in session.get_inputs()]  # type: ignore[attr-defined]
+        inputs = session.get_inputs()  # type: ignore[attr-defined]
+        names = [given.name for given in inputs if given.name not in self._feedback]
         if len(names) != len(arrays):
             raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
         try:
-            found = session.run(None, dict(zip(names, arrays, strict=True)))  # type: ignore[attr-defined]
+            held = self._held or {x.name: _zeros(x) for x in inputs if x.name in self._feedback}
+            found = session.run(None, {**dict(zip(names, arrays, strict=True)), **held})  # type: ignore[attr-defined]
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
         known = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
@@ -53,10 +61,18 @@ class OnnxRuntime:
         missing = [name for name in self._outputs if name not in tensors]
         if missing:
             raise RuntimeRefusal(f"output {missing[0]!r} is no tensor")
+        self._held = {name: tensors[output] for name, output in self._feedback.items()}
         return Answer(tuple(tensors[name] for name in self._outputs), tensors)
 
     def reset(self) -> None:
-        """A session has no state."""
+        """A session has no state but what is fed back."""
+        self._held = {}
+
+
+def _zeros(given: Any) -> Array:
+    """What a state is at first; of an input of open size (TypeError) nobody knows."""
+    element = given.type.removeprefix("tensor(").removesuffix(")")
+    return np.zeros(given.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 
 
 def _with_all_values(data: bytes) -> bytes:
