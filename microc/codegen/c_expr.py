@@ -144,6 +144,8 @@ class ExprPrinter:
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         printed = ", ".join(self(a) for a in args)
+        if name == "fma" and args[0].dtype in dtypes.HALF:
+            return f"{self._helper(f'{args[0].dtype}_fma')}({printed})"
         if name in MATH:
             self.needs_math = True
             return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"

@@ -1,6 +1,11 @@
-"""Conversions between float32 and floats of 16 bits, in integers: the same bits on every core, with or without an FPU for them.
+"""Conversions between float32 and floats of 16 bits, in integers: the same bits on every core, with or without an FPU for them;
+and the one operation that is done in float16 where cores have it.
 
 To 16 bits they round to the nearest, ties to even; NaN stays NaN.
+
+``float16_fma`` rounds a * b + c once. The product of two float16 has 22 bits, so it is exact in double; so is the sum, or what
+double drops lies so far below the last bit of a float16 that c, or infinity, is the result anyhow. Rounded to odd, a float32 says
+on which side of a tie the sum lies.
 """
 
 from __future__ import annotations
@@ -48,6 +53,21 @@ HALVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "    }",
             "    bits += 0xFFFU + ((bits >> 13) & 1U);",
             "    return (uint16_t)(sign | ((bits - 0x38000000U) >> 13));",
+            "}",
+        ),
+        "float16_fma": (
+            "static inline uint16_t float16_fma(uint16_t a, uint16_t b, uint16_t c)",
+            "{",
+            "    const double sum = (double)float16_to_float(a) * (double)float16_to_float(b) + (double)float16_to_float(c);",
+            "    float near = (float)sum;",
+            "    const double lost = sum - (double)near;",
+            "    uint32_t bits;",
+            "    (void)memcpy(&bits, &near, sizeof bits);",
+            "    if ((bits & 1U) == 0U && (lost < 0.0 || lost > 0.0)) {",
+            "        bits += (lost > 0.0) == (near > 0.0f) ? 1U : UINT32_MAX;",
+            "        (void)memcpy(&near, &bits, sizeof near);",
+            "    }",
+            "    return float_to_float16(near);",
             "}",
         ),
         "bfloat16_to_float": (

@@ -60,6 +60,7 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return _vector(name, cpu)
     if name in HALVES:
         head, brace, *portable, end = HALVES[name]
+        printer.helpers.update(dict.fromkeys(each for each in HALVES for line in portable if f"{each}(" in line))
         return [head, brace, *_guarded(name, [line.removeprefix("    ") for line in portable], cpu), end]
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)

@@ -8,6 +8,7 @@ from microc.isa.arm_dsp import ARM_DSP
 from microc.isa.arm_half import ARM_HALF
 from microc.isa.arm_mve import ARM_MVE
 from microc.isa.arm_mve_float import ARM_MVE_FLOAT
+from microc.isa.arm_mve_half import ARM_MVE_HALF
 from microc.isa.arm_v6m import ARM_V6M
 from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
 from microc.isa.library import LIBRARY, SHORT_LIBRARY, SOFT_LIBRARY
@@ -60,7 +61,9 @@ ARM = Family(
         _core(
             "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, machine="cortex-m33+nodsp+nofp"
         ),
-        replace(_core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT), "mul64"), lanes=(4,), vectors=8),
+        replace(
+            _core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"), lanes=(4,), vectors=8
+        ),
     ),
     UNSCHEDULED,
     flags=("unroll-loops", "no-gcse", "no-gcse,unroll-loops", "no-tree-loop-im", "Os"),

@@ -18,6 +18,10 @@ register float32x4_t r __asm__("q0");
 __asm__("vcvtb.f32.f16 q0, q0" : "=w"(r) : "w"(h));
 return r;"""
 """In one register, for the GNU assembler (2.40) encodes others as those of twice their number."""
+_NARROWED = """register float32x4_t x __asm__("q0") = a;
+register uint32x4_t h __asm__("q0");
+__asm__("vcvtb.f16.f32 q0, q0" : "=w"(h) : "w"(x));
+{};"""
 _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "ge": ("ge", "a, b")} | {
     op: (op, "a, b") for op in ("eq", "ne")
 }
@@ -54,15 +58,17 @@ def _texts() -> Iterator[tuple[str, str, str]]:
     for end, load in (("", "vldrhq_u32(p)"), ("_first", f"vldrhq_z_u32(p, {_FIRST})")):
         yield f"load_f16_f32x4{end}", "vector_load", _WIDENED.format(load)
         yield f"load_bf16_f32x4{end}", "vector_load", f"return vreinterpretq_f32_u32(vshlq_n_u32({load}, 16));"
+    yield "store_f16_f32x4", "vector_store", _NARROWED.format("vstrhq_u32(p, h)")
+    yield "store_f16_f32x4_first", "vector_store", _NARROWED.format(f"vstrhq_p_u32(p, h, {_FIRST})")
     yield "gather_f32_f32x4", "vector_load", "return vldrwq_gather_shifted_offset_f32(p, vreinterpretq_u32_s32(a));"
     yield "store_f32_f32x4", "vector_store", "vstrwq_f32(p, a);"
     yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
 
 
 def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
-    """What a word costs: loads of halves are two instructions and, of float16, a move to another register; lanes are divided one
-    by one."""
-    more = 2 if name.startswith("load_f16") else int(name.startswith("load_bf16"))
+    """What a word costs: loads and stores of halves are two instructions and, of float16, a load has a move to another register;
+    lanes are divided one by one."""
+    more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
     return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
 
 

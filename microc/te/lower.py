@@ -198,5 +198,7 @@ def combined(combine: str, total: Expr, value: Expr) -> Expr:
             return ir.Bin(plain, total, value)
         beyond = ir.binary("gt" if combine == "maximum" else "lt", value, total)
         return ir.select(ir.Bin("or", beyond, value.ne(value)), value, total)
+    if combine == "fma" and isinstance(value, ir.Bin):
+        return ir.call("fma", value.a, value.b, total)
     swapped = combine in ("max", "min") and dtypes.is_float(total.dtype)
     return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)

@@ -34,8 +34,8 @@ class TensorRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """``combine`` of ``value`` over ``axes``, starting from ``init``: ``add``, ``mul``, or, by what becomes of NaN
-    (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``.
+    """``combine`` of ``value`` over ``axes``, starting from ``init``: ``add``, ``mul``, ``fma`` (of products, each rounded with
+    its sum, once), or, by what becomes of NaN (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``.
 
     Stands only as the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
     """
@@ -153,6 +153,12 @@ def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr 
 def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
     """The sum of ``value`` over ``axes``, plus ``init``."""
     return _reduce("add", value, axes, init)
+
+
+def fma_reduce(a: Expr, b: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
+    """The sum of ``a * b`` over ``axes``, plus ``init``, in the order of the axes: every term is added with one rounding, to the
+    factors' dtype."""
+    return _reduce("fma", ir.binary("mul", a, b), axes, init)
 
 
 def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:

@@ -35,7 +35,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32 with one rounding.
+    """a * b + c of float32, or of float16, with one rounding.
 
     The product is exact in double. The sum is rounded to odd there: when it is inexact and its last bit is 0, it moves to
     the neighbour on the side of the error. Rounding that to float32, which has less than half the digits, is then right.

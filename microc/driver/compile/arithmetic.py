@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from microc import dtypes
 from microc.driver.options import Options
+from microc.errors import UsageError
 from microc.graph.ir import Graph, Node
+from microc.isa import CORES
 from microc.module import Arithmetic
 from microc.ops import registry
 from microc.ops.lowering import macs_of
-from microc.schedule.rules.algorithms import FAST_MATH, HALF_WEIGHTS, THREADS
+from microc.schedule.rules.algorithms import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import Target
 from microc.transform.qdq import has_integer_form
 from microc.transform.weight_dtype import halved, too_large
@@ -20,9 +22,17 @@ _PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
 def with_math(target: Target, options: Options) -> Target:
-    """The target, which schedules ask what they may do, with what the user lets them do to floats, and how many do it."""
+    """The target, which schedules ask what they may do, with what the user lets them do to floats, and how many do it;
+    UsageError for arithmetic that the core has no unit for."""
+    if options.math == "half" and not target.has(HALF_FLOATS):
+        able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
+        raise UsageError(
+            f"math half: {target.cpu} does not compute in float16",
+            hint=f"it is for {able}; weight_dtype float16 stores weights in two bytes on every core",
+        )
     wishes = {
-        FAST_MATH: options.math == "fast",
+        FAST_MATH: options.math in ("fast", "half"),
+        HALF_MATH: options.math == "half",
         HALF_WEIGHTS: options.weight_dtype in dtypes.HALF,
         THREADS: options.threads > 1,
     }

@@ -129,7 +129,9 @@ def hold(
     progress: Progress | None = None,
 ) -> Comparison:
     """A compiled network beside its framework. ``graph``: as it was read (:func:`graph_of`). Where weights were rounded and
-    the framework's were not, outputs may differ as halves do, unless told."""
+    the framework's were not, or products are summed in halves, outputs may differ as halves do, unless told."""
+    if tolerance is None and options.math == "half":
+        tolerance = TOLERANCES["float16"]
     if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
         tolerance = TOLERANCES[options.weight_dtype]
     return compared(

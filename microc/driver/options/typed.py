@@ -65,7 +65,7 @@ class CompileOptions(ReadingOptions, total=False):
     requantize: Literal["float", "fixed"]
     hybrid: Literal["float", "dynamic"]
     rounding: Literal["tflm", "litert", "single"]
-    math: Literal["exact", "fast"]
+    math: Literal["exact", "fast", "half"]
     weight_dtype: Literal["model", "float16", "bfloat16"]
     optimize: Literal["speed", "size", "balanced"]
     flash: int | str

@@ -7,6 +7,7 @@ from microc.isa.base import Intrin
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary.correlation import CORRELATIONS
 from microc.isa.vocabulary.float_lanes import FLOAT_LANES
+from microc.isa.vocabulary.half_products import HALF_PRODUCTS
 from microc.isa.vocabulary.lanes import LANEWISE
 from microc.isa.vocabulary.pairs import PAIRS
 from microc.isa.vocabulary.products import PRODUCTS
@@ -16,5 +17,15 @@ from microc.isa.vocabulary.sums import SUMS
 from microc.isa.vocabulary.unit import UNIT_WORDS
 from microc.isa.vocabulary.words import WORDS
 
-INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *SCALABLE, *PRODUCTS, *UNIT_WORDS)
+INTRINSICS: tuple[Intrin, ...] = (
+    *WORDS,
+    *SCALARS,
+    *PAIRS,
+    *LANEWISE,
+    *FLOAT_LANES,
+    *SCALABLE,
+    *PRODUCTS,
+    *HALF_PRODUCTS,
+    *UNIT_WORDS,
+)
 TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

@@ -2,7 +2,8 @@
 
 Arithmetic rounds as that of scalars does; ``fma`` rounds once; ``fma_n``, which not all units have, multiplies by a number for
 all lanes. ``min`` and ``max`` give their second operand where one is NaN, as scalars do. Loads and stores are of neighbours in
-memory, with ``_first`` those of the first n lanes; loads of ``f16`` and ``bf16`` widen. ``from_i32`` converts integers, and
+memory, with ``_first`` those of the first n lanes; loads of ``f16`` and ``bf16`` widen, stores of ``f16`` round
+to the nearest. ``from_i32`` converts integers, and
 ``nearest`` (half to even) and ``toward_zero`` give integers of numbers within int32. ``bits`` of a number are an int32,
 ``of_bits`` makes the number of them.
 """
@@ -46,6 +47,9 @@ def floats(lanes: int) -> Iterator[Intrin]:
         number = ir.cast("float32", q[LANE])
         yield Intrin(f"load_{short}_{end}", (q,), number, lanes)
         yield Intrin(f"load_{short}_{end}_first", (q, count), ir.select(count > LANE, number, 0.0), lanes)
+    halves = ir.Store(Buffer("p", (lanes,), "float16"), (LANE,), ir.cast("float16", _a))
+    yield Intrin(f"store_f16_{end}", (halves.buffer, a), halves, lanes)
+    yield Intrin(f"store_f16_{end}_first", (halves.buffer, a, count), ir.If(count > LANE, halves), lanes)
     yield Intrin(f"gather_f32_{end}", (table, index), table[whole], lanes)
     yield Intrin(f"store_f32_{end}", (p, a), stored, lanes)
     yield Intrin(f"store_f32_{end}_first", (p, a, count), ir.If(count > LANE, stored), lanes)

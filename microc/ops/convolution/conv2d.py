@@ -36,6 +36,7 @@ from microc.ops.matrix.gemm import (
     unit_product,
     weight_rows,
 )
+from microc.ops.matrix.halves import HALF, half_product, half_weights, padded_terms
 from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.pairs import pair_packing, paired_product
@@ -108,6 +109,8 @@ def compute(call: OpCall) -> te.Tensor:
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
         return window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
+    if algorithm == "half":
+        return half_product(call, patch(g, data, attrs["pad_value"], padded_terms(g.depth), dtype=HALF), g.depth)
     if algorithm == "opened":
         return opened_product(call, _pixels(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
@@ -193,11 +196,12 @@ ALGORITHMS: Algorithms = {
     "single": _suits_single,
     **PACKED,
     "opened": lambda call: levels_of(call) is not None,
+    "half": lambda call: half_weights(call) is not None,
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
 convolution, ``unsigned_rows`` of a product; ``windows``: data is read where it lies, ``unsigned_windows``: such data; ``single``:
 a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits; ``opened``: integers times scales,
-for floats."""
+for floats; ``half``: sums in float16."""
 
 
 def _depthwise(

@@ -11,6 +11,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.convolution.geometry import DEFAULTS
+from microc.ops.matrix.halves import HALF_TOLERANCE
 from microc.ops.matrix.packed import FAR, PACKED, TABLES
 from microc.ops.registry import Case
 
@@ -40,7 +41,7 @@ def _case(
         tuple(types),
         consts,
         arrays,
-        1e-4 if out_dtype == "float32" else 0.0,
+        HALF_TOLERANCE if attrs.get("algorithm") == "half" else 1e-4 if out_dtype == "float32" else 0.0,
         name,
     )
 
@@ -84,6 +85,9 @@ def cases() -> Iterable[Case]:
     yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False, algorithm="winograd_floats")
     yield _case((1, 8, 4, 8), 16, (3, 3), floats, padding=same, algorithm="winograd_four")
     yield _case((2, 6, 6, 3), 5, (3, 3), floats, bias=False, algorithm="winograd_four")
+    yield _case((1, 5, 4, 3), 8, (3, 3), floats, padding=same, strides=(2, 1), algorithm="half")
+    yield _case((1, 3, 4, 12), 16, (1, 1), floats, bias=False, algorithm="half")
+    yield _case((1, 3, 3, 5), 8, (3, 3), floats, padding=odd, algorithm="half")
     yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
     yield _case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
     yield _case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")

@@ -35,6 +35,7 @@ ATTRS: Attributes = {
     "out_dtype": element_type("of the sums; empty: the data's", ""),
     "algorithm": ways(
         "grouped",
+        "half",
         "opened",
         "packed",
         "packed_halves",

@@ -45,11 +45,18 @@ def bordered(inside: Expr | None, value: Expr, pad_value: int | float, unsigned:
 
 
 def patch(
-    g: Geometry, data: Operand, pad_value: int | float, depth: int, *, even: bool = False, unsigned: bool = False
+    g: Geometry,
+    data: Operand,
+    pad_value: int | float,
+    depth: int,
+    *,
+    even: bool = False,
+    unsigned: bool = False,
+    dtype: str = "",
 ) -> te.Tensor:
     """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``; (P, G, K) in several groups. Data is viewed
     as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again; with ``unsigned`` int8 data and
-    ``pad_value`` are stored as uint8, 128 more.
+    ``pad_value`` are stored as uint8, 128 more; with ``dtype`` data is rounded to that.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -87,7 +94,8 @@ def patch(
         row = row - top if above else row
         checks += within(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
-        return bordered(inside, rows[n, row, place], pad_value, unsigned)
+        value = rows[n, row, place]
+        return bordered(inside, ir.cast(dtype or value.dtype, value), pad_value, unsigned)
 
     if g.groups > 1:
         return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))

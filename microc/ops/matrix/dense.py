@@ -19,6 +19,7 @@ from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attribut
 from microc.ops.axes import rows_only
 from microc.ops.convolution.input import as_unsigned
 from microc.ops.matrix.gemm import fits_unsigned, padded_depth, padded_units, product_notes, unit_product
+from microc.ops.matrix.halves import HALF, HALF_TOLERANCE, half_product, half_weights, padded_terms
 from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import FAR, PACKED, TABLES, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
@@ -35,6 +36,7 @@ ATTRS: Attributes = {
     "out_dtype": element_type("of the sums; empty: the data's", ""),
     "algorithm": ways(
         "even",
+        "half",
         "opened",
         "packed",
         "packed_halves",
@@ -82,9 +84,11 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
     if algorithm == "opened":
         return opened_product(call, data.tensor((rows, depth)))
+    if algorithm == "half":
+        return half_product(call, _rows(data, padded_terms(depth), dtype=HALF), depth)
     form = packed_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
-    terms = _rows(data, padded, algorithm == "unsigned_rows")
+    terms = _rows(data, padded, unsigned=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
     if form is not None:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
@@ -108,20 +112,23 @@ ALGORITHMS: Algorithms = {
     "even": _leaves_one,
     "unsigned_rows": fits_unsigned,
     "opened": lambda call: levels_of(call) is not None,
+    "half": lambda call: half_weights(call) is not None,
 }
 """``quads`` of channels in a word, ``widened`` where inputs become words first; ``packed``: weights of few bits; ``even``: one
-unit more, so that they go in pairs; ``unsigned_rows``: data as uint8; ``opened``: integers times scales, for floats."""
+unit more, so that they go in pairs; ``unsigned_rows``: data as uint8; ``opened``: integers times scales, for floats; ``half``:
+sums in float16."""
 
 
-def _rows(data: Operand, padded: int, unsigned: bool) -> te.Tensor:
-    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row; ``unsigned``: int8 data as uint8, 128 more."""
+def _rows(data: Operand, padded: int, *, unsigned: bool = False, dtype: str = "") -> te.Tensor:
+    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row; ``unsigned``: int8 data as uint8, 128 more;
+    ``dtype``: what data is rounded to."""
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
-    if padded == depth and not unsigned:
+    if padded == depth and not (unsigned or dtype):
         return source
 
     def element(p: Var, k: Var) -> Expr:
-        value = as_unsigned(source[p, k]) if unsigned else source[p, k]
+        value = as_unsigned(source[p, k]) if unsigned else ir.cast(dtype or source.dtype, source[p, k])
         return ir.select(k < depth, value, 0) if padded > depth else value
 
     return te.compute((rows, padded), element, PATCH, ("p", "k"))
@@ -199,6 +206,11 @@ def _dense_cases() -> Iterable[Case]:
         attrs, name = {**DENSE, "algorithm": "opened"}, f"opened {rows} {depth} {units} {block} {highest}"
         yield Case(attrs, floats, (1,), (None, weights), 1e-4, name)
         yield Case(attrs, biased, (1, 2), (None, weights, added), 1e-4, f"{name} with bias")
+    for rows, depth, units in ((3, 33, 8), (1, 40, 16)):
+        shapes = ((rows, depth), (units, depth), (units,))
+        attrs = {**DENSE, "algorithm": "half"}
+        kinds_of = tuple(TensorType(shape, "float32") for shape in shapes)
+        yield Case(attrs, kinds_of, (1, 2), (), HALF_TOLERANCE, f"half {rows} {depth} {units}")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 

@@ -21,12 +21,16 @@ FAST_MATH = "fast_math"
 """Not of the core, but of what the user asked for: infinities and NaN may spread."""
 HALF_WEIGHTS = "half_weights"
 """The same: floats are stored in 16 bits that hold them, whatever the goal."""
+HALF_MATH = "half_math"
+"""The same: products of floats are summed in float16, on cores that have the feature :data:`HALF_FLOATS`."""
+HALF_FLOATS = "half_floats"
 THREADS = "threads"
 """Likewise: large loops are split among several threads, so that they should divide."""
 ALGORITHMS = {
     "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "winograd_four": Cores(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
+    "half": Cores(frozenset({HALF_FLOATS, HALF_MATH}), over=frozenset({"direct", "opened"})),
     "even": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),

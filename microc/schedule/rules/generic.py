@@ -70,7 +70,10 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
     if not reducing:
         return schedule
     if list(around) != spatial + reducing:
-        schedule = schedule.reorder(*spatial, *reducing)
+        try:
+            schedule = schedule.reorder(*spatial, *reducing)
+        except ScheduleError as refusal:  # the sum joined what it adds up, and stays there
+            return schedule.without(f"reorder({', '.join((*spatial, *reducing))})", refusal)
     schedule = schedule.decompose_reduction(block, reducing[0])
     if unrolled:
         schedule = unroll_run(schedule, reducing[-1])

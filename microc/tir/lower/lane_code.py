@@ -33,6 +33,8 @@ _OPS = MappingProxyType(
 )
 HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
 """Floats that loads widen."""
+NARROWED = 3
+"""``floats`` where vectors of floats are stored as float16, too."""
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
 FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 """Functions of floats that have words on vectors."""
@@ -74,6 +76,12 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
             target = self.address(buffer, indices, 1, writes=True)
             stored = self.partial(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)))
+            return ir.Evaluate(ir.Call(*stored, "int32"))
+        if buffer.dtype == "float16" and isinstance(value, ir.Cast) and value.a.dtype == "float32":
+            if self.floats < NARROWED or buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
+                raise NoLanesError
+            target = self.address(buffer, indices, 1, writes=True)
+            stored = self.partial(f"store_f16_{self.suffix('float32')}", (target, self.vector(value.a)))
             return ir.Evaluate(ir.Call(*stored, "int32"))
         kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:

@@ -28,8 +28,8 @@ class LaneScope:
     """A loop over ``var`` of which ``count`` iterations from ``start`` on become vectors of ``lanes``.
 
     ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats``: vectors may be of
-    floats, 2: and multiplied by numbers. ``taken``: the name of the lanes that take part, where vectors have a multiple of
-    ``lanes`` (:mod:`microc.tir.strips`); ``most``: that of those that the first turn has.
+    floats, 2: and multiplied by numbers, 3: and stored as float16. ``taken``: the name of the lanes that take part, where vectors
+    have a multiple of ``lanes`` (:mod:`microc.tir.strips`); ``most``: that of those that the first turn has.
     """
 
     var: ir.Var

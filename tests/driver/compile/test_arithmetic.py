@@ -8,7 +8,10 @@ import pytest
 import microc
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
+from microc.errors import UsageError
+from microc.graph.ir import Graph
 from microc.target import target_for
+from tests.driver import digits
 from tests.transform.network import Network, evaluate, random_inputs
 
 
@@ -32,3 +35,28 @@ def test_fast_floats_are_within_a_bound(shape: tuple[int, ...], bound: float) ->
     library = microc.compile(graph, "native", math="fast", optimize="speed", cache=False)
     (want,) = evaluate(graph, inputs)
     np.testing.assert_allclose(np.asarray(library(inputs["x"])), want, rtol=0, atol=bound * np.abs(want).max())
+
+
+def half_network() -> Graph:
+    """A first layer, a separable one and a dense one, and what follows such."""
+    net = Network(x=(1, 9, 8, 3))
+    y = net.op("relu", net.conv("x", 16, layout="NHWC"))
+    y = net.op("tanh", net.conv(y, 24, kernel=1, padding=0, layout="NHWC"))
+    return net.graph(net.dense(net.flatten(y), 8))
+
+
+def test_half_is_for_cores_that_compute_in_it() -> None:
+    graph = half_network()
+    module = compile_model(graph, target_for("cortex-m55"), make_options(math="half"))
+    assert [call.rule for call in module.calls].count("matrix half") == 3 and module.options["math"] == "half"
+    for cpu in ("cortex-m4", "host"):
+        with pytest.raises(UsageError, match=f"math half: {cpu} does not compute in float16") as refusal:
+            compile_model(graph, target_for(cpu), make_options(math="half"))
+        assert "cortex-m55" in refusal.value.hint
+
+
+def test_half_is_held_against_floats() -> None:
+    found = microc.verify(digits.FLOAT, target="cortex-m55", math="half", samples=2)
+    assert found.agrees and found.outputs[0].tolerance == 2e-2
+    found = microc.verify(digits.FLOAT, target="cortex-m55", math="half", samples=2, tolerance=1e-6)
+    assert not found.agrees
