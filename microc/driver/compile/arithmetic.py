@@ -23,13 +23,15 @@ _PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 def with_math(target: Target, options: Options) -> Target:
     """The target, which schedules ask what they may do, with what the user lets them do to floats, and how many do it;
-    UsageError for arithmetic that the core has no unit for."""
+    UsageError for arithmetic in float16 where the core has no unit for it, or sizes vary."""
     if options.math == "half" and not target.has(HALF_FLOATS):
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
         raise UsageError(
             f"math half: {target.cpu} does not compute in float16",
             hint=f"it is for {able}; weight_dtype float16 stores weights in two bytes on every core",
         )
+    if options.math == "half" and options.bounds:
+        raise UsageError("math half: sizes that vary have no schedules in float16", hint="bind them with input_shapes")
     wishes = {
         FAST_MATH: options.math in ("fast", "half"),
         HALF_MATH: options.math == "half",

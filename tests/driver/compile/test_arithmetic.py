@@ -7,6 +7,7 @@ import pytest
 
 import microc
 from microc.driver.compile.pipeline import compile_model
+from microc.driver.measure.against import host_kernels
 from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
@@ -53,6 +54,8 @@ def test_half_is_for_cores_that_compute_in_it() -> None:
         with pytest.raises(UsageError, match=f"math half: {cpu} does not compute in float16") as refusal:
             compile_model(graph, target_for(cpu), make_options(math="half"))
         assert "cortex-m55" in refusal.value.hint
+    with pytest.raises(UsageError, match="sizes that vary"):
+        compile_model(graph, target_for("cortex-m55"), make_options(math="half", bounds={"x:0": 4}))
 
 
 def test_half_is_held_against_floats() -> None:
@@ -60,3 +63,16 @@ def test_half_is_held_against_floats() -> None:
     assert found.agrees and found.outputs[0].tolerance == 2e-2
     found = microc.verify(digits.FLOAT, target="cortex-m55", math="half", samples=2, tolerance=1e-6)
     assert not found.agrees
+
+
+def test_half_goes_by_rows_where_memory_is_short() -> None:
+    net = Network(x=(1, 32, 32, 8))
+    y = net.op("relu", net.conv(net.op("relu", net.conv("x", 16, layout="NHWC")), 16, layout="NHWC"))
+    pooled = net.op("max_pool2d", y, kernel=(4, 4), strides=(4, 4), layout="NHWC")
+    graph, x = net.graph(pooled), np.random.default_rng(5).normal(size=(1, 32, 32, 8)).astype(np.float32)
+    results = []
+    for ram in (0, 24000):
+        options = make_options(math="half", ram=ram, io_in_arena=False, cache=False)
+        assert len(compile_model(graph, target_for("cortex-m55"), options).calls) == (1 if ram else 3)
+        results.append(np.asarray(host_kernels(graph, options, target_for("cortex-m55"))(x)))
+    np.testing.assert_array_equal(*results)
