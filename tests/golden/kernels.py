@@ -53,6 +53,12 @@ def dense(units: int = 2, depth: int = 8, algorithm: str = "", most: int = 99) -
     return net.graph()
 
 
+def dense_half() -> Graph:
+    net = Network(x=(3, 8))
+    net.op("relu", net.op("dense", "x", net.random(16, 8), net.random(16), algorithm="half"))
+    return net.graph()
+
+
 def dense_tables() -> Graph:
     net = Network(x=TensorType((9, 8), "int8"))
     weight = bytes_of(net, 2, 8, most=1)
@@ -152,6 +158,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "requantize_once_m4": ("cortex-m4", "size", partial(channel_scaling, "single")),
     "requantize_once_m0": ("cortex-m0", "size", partial(channel_scaling, "single")),
     "requantize_once_m55": ("cortex-m55", "speed", partial(channel_scaling, "single")),
+    "dense_half_m55": ("cortex-m55", "speed", dense_half),
     "clip_m55": ("cortex-m55", "speed", partial(one, "clip", BYTES((8,)), minimum=-128, maximum=100, rounding="")),
     "dense_paired_m4": ("cortex-m4", "size", partial(dense, 2, 20)),
     "pointwise_bits_m4": ("cortex-m4", "speed", partial(convolution, (1, 2), 8, 1, 1, algorithm="packed_halves", most=7)),

@@ -42,6 +42,7 @@ CASES: Mapping[str, Start] = {
     "partition": with_a_tail,
     "unswitch": partial(scheduled, "concat_m4"),
     "invariant": partial(scheduled, "softmax_m4"),
+    "halves": partial(scheduled, "dense_half_m55"),
     "products": partial(scheduled, "pointwise_m55"),
     "unit": partial(scheduled, "pointwise_unit"),
     "lanes": partial(scheduled, "clip_m55"),

@@ -62,7 +62,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("partition", _on_body(partition_loops)),
     ("unswitch", _on_body(unswitch_loops)),
     ("invariant", _on_body(hoist_places)),
-    ("half products", _on_body(lower_half_products)),
+    ("halves", _on_body(lower_half_products)),
     ("products", _on_body(lower_products)),
     ("unit", _on_body(lower_unit)),
     *((name, _on_body(change)) for name, change in _KINDS),
