@@ -22,11 +22,11 @@ PACKAGE = Path(microc.__file__).parent
 MNEMONIC = re.compile(
     r"\b([su]?ml[as](d|ld|al|s|w)?[btxy]{0,2}|smml?[alsu]{0,2}r?|smu[al]?[ds]x?|[su]mul(l|w|bb|bt|tb|tt)?|[su]xta?[bh](16)?"
     r"|[su]h?(add|sub)(8|16)|[qu]{1,2}(add|sub)(8|16)|qd(add|sub)|[su]sat(16|8)?|pkh(bt|tb)|usada?8"
-    r"|v(?!(mov|min|max|rnd)\w*(ps|dqu\d*)\b)(ml|qr|r|ld|st|add|sub|mul|shl|min|max|and|orr|eor|psel|cmp|ctp|dup|idup|cvt|mov)[a-z]*\d*q?(_[a-z0-9_]+)?|q?r?dml?ulh"
+    r"|v(?!store\b|(mov|min|max|rnd)\w*(ps|dqu\d*)\b)(ml|qr|r|ld|st|add|sub|mul|shl|min|max|and|orr|eor|psel|cmp|ctp|dup|idup|cvt|mov)[a-z]*\d*q?(_[a-z0-9_]+)?|q?r?dml?ulh"
     r"|dlst?p?|letp|ld[rm](sb|sh|b|h|d|ia)|st[rm](b|h|d|ia)|arm_mve|__arm_\w+)\b",
     re.IGNORECASE,
 )
-"""Arm's instructions, and macros that tell of them, as far as networks use them; some of x86-64's begin alike."""
+"""Arm's instructions, and macros that tell of them, as far as networks use them; some of x86-64's and OpenCL's words begin alike."""
 
 
 def test_what_a_mnemonic_is() -> None:

@@ -75,4 +75,5 @@ def test_half_goes_by_rows_where_memory_is_short() -> None:
         options = make_options(math="half", ram=ram, io_in_arena=False, cache=False)
         assert len(compile_model(graph, target_for("cortex-m55"), options).calls) == (1 if ram else 3)
         results.append(np.asarray(host_kernels(graph, options, target_for("cortex-m55"))(x)))
-    np.testing.assert_array_equal(*results)
+    whole, by_rows = results
+    np.testing.assert_array_equal(whole, by_rows)
