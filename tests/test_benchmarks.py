@@ -75,6 +75,7 @@ SMOKES = {
         "lstm               float",
         "sklearn",
     ),
+    "shipped": Smoke(("check", "--cores", "cortex-m4", "--models", "digits"), "digits_int8 "),
     "riscv_vector": Smoke(("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite")), "digits_int8 "),
     "tuning": Smoke(
         (
@@ -104,6 +105,7 @@ MARKS = {
     "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": VECTORS,
+    "shipped": (),
     "muriscv_nn": (needs_corpus, *VECTORS),
     "operators": EMULATED,
     "tuning": EMULATED,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isinf
+from typing import Protocol, TypeVar
 
 from microc.schedule.cost import Cost, estimate
 from microc.schedule.schedule import Schedule
@@ -25,10 +26,11 @@ ALIKE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The schedule that won, and its lowered function."""
+    """The schedule that won, and its lowered function; ``verified``: the verifier has seen that."""
 
     schedule: Schedule
     func: ir.PrimFunc
+    verified: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,23 @@ class Rival:
     cost: Cost
     constants: int
     weight: tuple[float, float]
+
+    @property
+    def cycles(self) -> float:
+        return self.cost.cycles
+
+
+class Weighed(Protocol):
+    """What is chosen among: ``weight`` as in :func:`weight`, estimated ``cycles``."""
+
+    @property
+    def weight(self) -> tuple[float, float]: ...
+
+    @property
+    def cycles(self) -> float: ...
+
+
+T = TypeVar("T", bound=Weighed)
 
 
 def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1) -> Choice:
@@ -77,11 +96,15 @@ def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
 def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
     """The first of those that weigh least; but for size alone, of those alike the one of the fewest cycles. Those that pack
     weights of few bits come before others where they may (:data:`PACKING`)."""
-    rivals = _packing(rivals, goal) or rivals
+    return lightest(_packing(rivals, goal) or rivals, goal)
+
+
+def lightest(rivals: Sequence[T], goal: Goal) -> T:
+    """The same of whatever costs and weighs something, packed or not."""
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)
-    return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cost.cycles)
+    return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cycles)
 
 
 def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 
 from microc.dtypes import Array
-from microc.errors import ScheduleError, suggestion
+from microc.errors import MicrocError, ScheduleError, suggestion
 from microc.schedule import loops, packing
 from microc.schedule.primitives import PRIMITIVES
 from microc.schedule.step import Step, frozen_argument
@@ -274,7 +274,7 @@ class Schedule:
         """The same under the name of the rule that made it, and what tells it from its rivals: what reports show."""
         return replace(self, rule=rule)
 
-    def without(self, step: str, refusal: ScheduleError) -> Schedule:
+    def without(self, step: str, refusal: MicrocError) -> Schedule:
         """The same, which a step would have changed that was refused."""
         return replace(self, refused=(*self.refused, f"{step}: {refusal.what}"))
 

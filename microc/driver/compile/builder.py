@@ -125,12 +125,12 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer]) -> tup
     return tuple(names)
 
 
-def register(builder: Builder, kernel: Kernel, stem: str) -> str:
-    """Equal loops become one C function, named after the first layer that uses it."""
+def register(builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False) -> str:
+    """Equal loops become one C function, named after the first layer that uses it; ``verified``: they are known to be right."""
     func = kernel.func
     key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
-        if not func.scalars:  # what depends on sizes was verified at some of them
+        if not verified and not func.scalars:  # what depends on sizes was verified at some of them
             verify(func, trust_data=True)
         builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name

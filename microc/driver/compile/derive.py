@@ -117,7 +117,8 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
                 yield _part(make, inner, nodes, algorithms_of(inner, nodes, make.target, "kernel"), make.goal)
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads)
+            taken = make.scheduled(lowered, origin.uses)
+            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads, taken)
 
 
 def _part(
@@ -128,21 +129,42 @@ def _part(
     goal: Goal,
     uses: int = 1,
     threads: int = 1,
+    taken: tuple[int, Choice] | None = None,
 ) -> Part:
-    """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it."""
-    ways = ways_of(lowered, make.target, goal)
+    """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it; ``taken``: what a measured or shipped
+    schedule made of it, by the number of the algorithm."""
+    ways, place = _with_taken(ways_of(lowered, make.target, goal), taken)
     goal = priced(goal, [schedule for _, schedule in ways])
     found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways]
     rivals = [rival for _, rival in found]
-    best = best_of(rivals, goal)
+    best = best_of(rivals, goal) if place is None else rivals[place]
     candidates = tuple(
-        _candidate(group, rival, "chosen" if rival is best else why_not(rival, rivals, goal)) for group, rival in found
+        _candidate(group, rival, "chosen" if rival is best else _why_not(rival, rivals, best, goal))
+        for group, rival in found
     )
     start = next(group for group, rival in found if rival is best)
     text = nodes_text(graph, nodes)
     choice = stored(start, best.choice, make.target, goal, uses) if nodes else best.choice
     schedule = across_threads(choice, make.target, threads).schedule
     return _whole(text, lowered, candidates, start, schedule, goal, uses)
+
+
+def _with_taken(
+    ways: list[tuple[int, Schedule]], taken: tuple[int, Choice] | None
+) -> tuple[list[tuple[int, Schedule]], int | None]:
+    """All that there is to choose from with what was taken, and its place."""
+    if taken is None:
+        return ways, None
+    number, schedule = taken[0], taken[1].schedule
+    others = [(k, way) for k, way in ways if (k, way.trace) != (number, schedule.trace)]
+    place = next((p for p, (k, way) in enumerate(ways) if (k, way.trace) == (number, schedule.trace)), len(ways))
+    return [*others[:place], (number, schedule), *others[place:]], place
+
+
+def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal) -> str:
+    """Why another one was taken."""
+    chosen = best_of(rivals, goal)
+    return "measured to be slower or larger" if rival is chosen is not best else why_not(rival, rivals, goal)
 
 
 def _whole(

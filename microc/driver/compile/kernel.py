@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from threading import Lock
 
 from microc.driver.compile.weights import stored
+from microc.driver.tuned import shipped as shipped_schedules
+from microc.errors import MicrocError, ScheduleError
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES, SCALAR, TENSOR
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice, choose
+from microc.schedule.choose import Choice, choose, lightest
+from microc.schedule.pairing import SUM_LIMIT
 from microc.schedule.rules import RULES, candidates
 from microc.schedule.rules.algorithms import THREADS, suits_core, unbeaten
 from microc.schedule.schedule import Schedule, replay
+from microc.schedule.selection import THIRDS
 from microc.schedule.step import Step
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
-from microc.tir.names import PROMISES
+from microc.tir.names import BOUND, PROMISES, SMALLEST_WEIGHT, SUM_BOUND
 from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.text import to_text
 from microc.tir.verify import verify
@@ -32,7 +37,9 @@ KEPT = 256
 _CHOICES: dict[object, tuple[int, Choice]] = {}
 """The number of the algorithm and its schedule, by all that they follow from; the oldest goes first."""
 _CHANGING = Lock()
-_PROMISE = re.compile(rf'"({"|".join(PROMISES)})": -?\d+')
+_LIMITS = {SUM_BOUND: SUM_LIMIT, SMALLEST_WEIGHT: -127, BOUND: THIRDS + 1}
+"""What the numbers that constants promise are compared with; the greatest magnitude of floats is hardly ever near its limit."""
+_PROMISE = re.compile(rf'"({"|".join(PROMISES)})": (-?\d+)')
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
@@ -59,15 +66,17 @@ def schedule_group(
     return lowered[number], stored(lowered[number], choice, target, goal, uses)
 
 
-def chosen(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it. Groups whose functions are those of one before, of this network or of
-    another, but for the numbers in their constants, take what that has."""
+def chosen(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1, *, shipped: bool = False
+) -> tuple[int, Choice]:
+    """The algorithm, by number, and the schedule for it; ``shipped``: what comes with the compiler is asked first. Groups whose
+    functions are those of one before, of this network or another, but for the numbers in their constants, take what that has."""
     texts = texts_of(lowered)
     known = tuple(words.entries for words in (RULES, CORES, SCALAR, TENSOR))
-    key = (texts, target, goal, uses, known)
+    key = (texts, target, goal, uses, known, shipped)
     found = _CHOICES.get(key)
     if found is None:
-        found = _best(lowered, target, goal, uses)
+        found = (_shipped_or_best if shipped else _best)(lowered, target, goal, uses)
         with _CHANGING:
             _CHOICES[key] = found
             if len(_CHOICES) > KEPT:
@@ -84,9 +93,17 @@ def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
     """What records of measurements are found by: 40 hex digits of the functions' structure and of the core with its features.
     Numbers do not count, neither those of constants and what they promise nor those that values are computed with: layers of one
     shape whose zero points or shifts differ have one key."""
-    texts = [(group.anchor.op, _PROMISE.sub(r"\1", to_text(_numberless(group.func)))) for group in lowered]
-    digest = hashlib.sha256(repr((texts, target.cpu, sorted(target.features - {THREADS}))).encode())
-    return digest.hexdigest()[:40]
+    known = structure_of(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
+
+
+def structure_of(lowered: Sequence[LoweredGroup], said: Callable[[str, int], str]) -> list[tuple[str, str]]:
+    """The operator and the function of every algorithm without numbers; ``said``: what is kept of a promise, by its name and
+    its number."""
+    return [
+        (group.anchor.op, _PROMISE.sub(lambda m: m[1] + said(m[1], int(m[2])), to_text(_numberless(group.func))))
+        for group in lowered
+    ]
 
 
 def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -109,6 +126,30 @@ def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, body=map_stmt(func.body, stmt))
 
 
+def shape_of(lowered: Sequence[LoweredGroup]) -> str:
+    """What schedules that come with the compiler are found by, on every core: the functions' structure, and on which side of the
+    limits their promises are that decide which steps there are."""
+    return shipped_schedules.key_of(structure_of(lowered, lambda name, number: str(number < _LIMITS.get(name, inf))))
+
+
+def shipped_choice(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1
+) -> tuple[int, Choice] | None:
+    """What comes with the compiler for a kernel of this shape; None where nothing does, and where rules of the user's compete.
+    MicrocError where its steps make no schedule any more."""
+    if not shipped_schedules.is_known(target) or RULES:
+        return None
+    known = shipped_schedules.schedules_of(target.cpu, shape_of(lowered))
+    offers = shipped_schedules.offers(known, target, goal, uses)
+    if not offers:
+        return None
+    best = lightest(offers, goal).shipped
+    number = next((k for k, group in enumerate(lowered) if group.algorithm == best.algorithm), None)
+    if number is None:
+        raise ScheduleError(f"there is no algorithm {best.algorithm!r}")
+    return number, replayed(lowered[number], best.trace, best.rule)
+
+
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
     """The schedule that a record's trace makes of a group, lowered; MicrocError where its steps do not fit this function."""
     return verified(replay(lowered.func, trace).named(rule))
@@ -118,7 +159,7 @@ def verified(schedule: Schedule) -> Choice:
     """A schedule that a search or a record made, lowered; MicrocError where that is no kernel."""
     choice = Choice(schedule, lower(schedule.func))
     verify(choice.func, trust_data=True)
-    return choice
+    return replace(choice, verified=True)
 
 
 def algorithms_of(
@@ -144,6 +185,15 @@ def _best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int
     found = ways_of(lowered, target, goal)
     choice = choose([schedule for _, schedule in found], target, goal, uses)
     return next(number for number, schedule in found if schedule is choice.schedule), choice
+
+
+def _shipped_or_best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
+    """What comes with the compiler, else what the rules choose; one that makes no schedule any more is told in reports."""
+    try:
+        return shipped_choice(lowered, target, goal, uses) or _best(lowered, target, goal, uses)
+    except MicrocError as refusal:
+        number, choice = _best(lowered, target, goal, uses)
+        return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
 
 
 def alias_of(graph: Graph, node: Node) -> Alias | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc import te
-from microc.driver.compile.kernel import algorithms_of, alias_of, chosen, key_of, replayed, schedule_group
+from microc.driver.compile.kernel import algorithms_of, alias_of, chosen, key_of, replayed
 from microc.driver.compile.weights import stored
 from microc.driver.control.function import LoweredControl, lower_control
 from microc.driver.stripes.kernel import Chain
@@ -70,40 +70,46 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 class Maker:
     """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of
-    kernels that were measured. ``origins``: what every call was made from, by the values that it writes."""
+    kernels that were measured; ``shipped``: those that come with the compiler are taken. ``origins``: what every call was made
+    from, by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
 
     def __init__(
-        self, graph: Graph, target: Target, goal: Goal, threads: int = 1, tuned: Tuned = MappingProxyType({})
+        self,
+        graph: Graph,
+        target: Target,
+        goal: Goal,
+        threads: int = 1,
+        tuned: Tuned = MappingProxyType({}),
+        *,
+        shipped: bool = False,
     ) -> None:
-        self.graph, self.target, self.goal, self.threads, self.tuned = graph, target, goal, threads, tuned
+        self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
+        self.tuned, self.shipped = tuned, shipped
         self.origins: dict[tuple[str, ...], Origin] = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        found = None if in_place else self._tuned(nodes, uses)
-        group, choice = found or schedule_group(
-            self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place
-        )
-        return group, across_threads(choice, self.target, self.threads)
+        lowered = algorithms_of(self.graph, nodes, self.target, "kernel", in_place=in_place)
+        number, choice = self.scheduled(lowered, uses)
+        choice = stored(lowered[number], choice, self.target, self.goal, uses)
+        return lowered[number], across_threads(choice, self.target, self.threads)
 
-    def _tuned(self, nodes: Sequence[Node], uses: int) -> tuple[LoweredGroup, Choice] | None:
+    def scheduled(self, lowered: Sequence[LoweredGroup], uses: int) -> tuple[int, Choice]:
+        """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
+        return self._tuned(lowered) or chosen(lowered, self.target, self.goal, uses, shipped=self.shipped)
+
+    def _tuned(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """What was measured to be best."""
-        if not self.tuned:
-            return None
-        lowered = algorithms_of(self.graph, nodes, self.target, "kernel")
-        found = self.tuned.get(key_of(lowered, self.target))
+        found = self.tuned.get(key_of(lowered, self.target)) if self.tuned else None
         if found is None:
             return None
-        group = next((each for each in lowered if each.algorithm == found.algorithm), None)
-        if group is None:
-            return None
         try:
-            choice = replayed(group, found.trace, found.rule + TAKEN)
-            return group, stored(group, choice, self.target, self.goal, uses)
-        except MicrocError:  # what constants promise is less here than in the layer that was measured
+            number = next(k for k, group in enumerate(lowered) if group.algorithm == found.algorithm)
+            return number, replayed(lowered[number], found.trace, found.rule + TAKEN)
+        except (StopIteration, MicrocError):  # what constants promise is less here than in the layer that was measured
             return None
 
     def control(self, node: Node) -> LoweredControl:

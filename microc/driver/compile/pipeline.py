@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from microc.codegen.names import network_name
 from microc.driver.compile.arithmetic import arithmetic_of, with_math
@@ -18,7 +19,7 @@ from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
 from microc.driver.compile.lower import build_module
-from microc.driver.compile.maker import Compiled, Maker
+from microc.driver.compile.maker import Compiled, Maker, Tuned
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
@@ -37,7 +38,7 @@ from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.rules import RULES
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.transform import LOWERING, PASSES
 from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
@@ -178,7 +179,7 @@ def _planned(
         )
 
     def blocked(changed: Graph) -> Compiled:
-        made = _built(changed, target, source, None, Maker(changed, target, goal, options.threads))
+        made = _built(changed, target, source, None, _maker(changed, target, goal, options))
         return replace(made, module=planned(made.module))
 
     first = replace(first, module=planned(first.module))
@@ -191,7 +192,7 @@ def _planned(
         from microc.driver.tuned.taken import as_planned, measured_schedules
 
         tuned = measured_schedules(untuned, options, room.board if room else "", min(limits, default=0))
-        first = _built(graph, target, source, progress, Maker(graph, target, goal, options.threads, tuned))
+        first = _built(graph, target, source, progress, _maker(graph, target, goal, options, tuned))
         plain = planned(first.module)
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
@@ -200,7 +201,7 @@ def _planned(
             target,
             source,
             None,
-            Maker(graph, target, goal, options.threads, first.make.tuned),
+            _maker(graph, target, goal, options, first.make.tuned),
             [streams.lower(chain) for chain in chains],
         )
         made = planned(built.module)
@@ -284,13 +285,19 @@ def build_within_budget(
     """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        make = Maker(graph, target, goal, options.threads) if family is None else GeneralMaker(family, target, goal)
+        make = _maker(graph, target, goal, options) if family is None else GeneralMaker(family, target, goal)
         made = _built(graph, target, source, progress, make)
         if all(flash_bytes(made.module) <= limit for limit in limits):
             return made
     if options.flash and least_flash(made.module) > options.flash:
         raise refusal(made.module, options.flash)
     return made
+
+
+def _maker(graph: Graph, target: Target, goal: Goal, options: Options, tuned: Tuned = MappingProxyType({})) -> Maker:
+    """What makes the functions. Beside measured schedules that are named rules choose, with which those were compared."""
+    shipped = options.shipped and options.tuned is None and options.plan is None
+    return Maker(graph, target, goal, options.threads, tuned, shipped=shipped)
 
 
 def _built(

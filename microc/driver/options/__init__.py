@@ -211,6 +211,10 @@ class Options:
         None, checks.folder, "the schedules that an optimisation plan chooses, which microc tune --plan writes and a person may "
         "edit; one that does not fit the network is refused", flag="--plan", word=Path, metavar="FILE",
     )  # fmt: skip
+    shipped: bool = option(
+        True, accepted.truth, "choose all schedules anew: for kernels of shapes that many networks have they come with microc "
+        "(docs/tuning.md)", flag="--no-shipped",
+    )  # fmt: skip
     stream: Mapping[str, int] = option(
         dict, checks.by_name(checks.axis),
         "the input's time axis: a run takes the next frames, and gives what the whole sequence gives",

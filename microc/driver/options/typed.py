@@ -72,6 +72,7 @@ class CompileOptions(ReadingOptions, total=False):
     ram: int | str
     tuned: str | Path | None
     plan: str | Path | None
+    shipped: bool
     stream: int | Mapping[str, int]
     hop: int
     stream_allow: Late | Collection[Late]

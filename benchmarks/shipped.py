@@ -1,0 +1,314 @@
+"""The schedules that come with the compiler (``microc/driver/tuned/shipped/``): made anew, and held against the rules.
+
+    python benchmarks/shipped.py write [--cores cortex-m4,...] [--records DIR] [--trials N]
+    python benchmarks/shipped.py measure --records DIR [--trials N] [--cores cortex-m4,...] [--models PART]
+    python benchmarks/shipped.py check [--cores cortex-m4,...] [--models PART]
+
+``write``: for every kernel of NETWORKS what the rules choose at any price of flash; with ``--records``, ``measure`` behind it.
+``measure``: in the place of that, in the files that are there, what was measured to take less time in no more flash and
+workspace. Measured is on the emulated boards of BOARDS, where ``--trials`` says how many schedules of a network; DIR keeps what
+was, a file for each core, and is used as far as it reaches. ``check``: every network compiled with and without; a line for each,
+and exit code 1 where a kernel is other than the rules choose it, and was not measured.
+The models come from the corpus (MICROC_CORPUS or ../shared/corpus).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, sqrt
+from pathlib import Path
+
+from bars import CORES as MEASURED_CORES
+from mlperf_tiny import board_of, corpus
+
+import microc
+from microc.driver.compile.budget import STEPS
+from microc.driver.compile.kernel import algorithms_of, key_of, replayed, shape_of, ways_of
+from microc.driver.compile.maker import TAKEN, Compiled, Group
+from microc.driver.compile.pipeline import compiled
+from microc.driver.options import make_options
+from microc.driver.tuned import shipped
+from microc.driver.tuned.records import OK, Database, Record
+from microc.driver.tuned.shipped import Kernel, Shipped
+from microc.errors import MicrocError
+from microc.module import Module
+from microc.ops import registry
+from microc.ops.lowering import LoweredGroup
+from microc.schedule.choose import Choice, constant_bytes, lightest, priced
+from microc.schedule.cost import Cost, estimate
+from microc.schedule.step import Step
+from microc.target import SPEED, Goal, Target, target_for
+from microc.tir.lower import lower
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED_FOR = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc", "x86-64-v3")
+NETWORKS = (
+    *(f"tflite/mlperf_{name}_int8.tflite" for name in ("kws", "vww", "ic", "ad", "strww")),
+    *(f"tflite/mlperf_{name}_float.tflite" for name in ("kws", "vww", "ic", "ad")),
+    "tflite/tfs_mobilenet_v1_025_224_uint8.tflite",
+    "tflite/tfs_mobilenet_v1_025_224_float.tflite",
+    "onnx/ortq_mobilenetv2_qdq_s8_perch.onnx",
+    "onnx/torch_mobilenetv2_035_96__legacy_op17.onnx",
+)
+"""Of the corpus. ``examples/digits`` comes beside, which everybody has."""
+FLOATLESS = frozenset({"cortex-m0plus", "rv32imc"})
+"""Cores on which hardly anybody runs floats."""
+BOARDS = {
+    "cortex-m0plus": board_of(replace(MEASURED_CORES["m0"], code_for="cortex-m0plus")),
+    "cortex-m4": board_of(MEASURED_CORES["m4"]),
+    "cortex-m55": board_of(MEASURED_CORES["m55"]),
+}
+GAIN, GAIN_OF_LIKE = 0.002, 0.02
+"""A measurement is worth a schedule of its own from here on: on the core itself, on one of the same instructions."""
+LIKE = {"cortex-m7": "cortex-m4", "cortex-m33": "cortex-m4"}
+"""Cores that have what was measured on another."""
+SLACK = 64
+"""Bytes of workspace that a faster schedule may take more: a few numbers, which hardly ever make the arena grow."""
+PRICES = (0.0, inf, *(2.0 ** (k / 2) for k in range(-10, 24)))
+USES = (1, 2, 3, 4, 6, 8, 12, 16)
+WAITS = (0.0, 0.125, 0.25, 0.5)
+"""What a choice follows from: prices of flash, beside those of the networks; kernels that are alike; cycles that a byte of a
+board's flash takes."""
+
+
+FAR, CLOSE = 2.0**16, 1e-3
+"""Beyond a price of FAR, and below 1 / FAR, rules propose the same; a price at which that changes is found as CLOSE as this."""
+Way = tuple[int, tuple[Step, ...]]
+"""A schedule: the number of the algorithm, the steps."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """A kernel where it was met; ``network`` and ``layer`` for people."""
+
+    network: str
+    layer: str
+    lowered: tuple[LoweredGroup, ...]
+    uses: int
+    goal: Goal
+
+
+def models(cpu: str, part: str = "") -> list[Path]:
+    """The networks of a core; ``part``: those that have it in their name."""
+    named = [name for name in NETWORKS if cpu not in FLOATLESS or not ("float" in name or "torch" in name)]
+    own = sorted((ROOT / "examples" / "digits").glob("digits_*.tflite"))
+    found = [corpus() / name for name in named if part in name] + own
+    return [path for path in found if part in path.name]
+
+
+def kernels(made: Compiled, network: str) -> Iterator[Met]:
+    """Those of a compiled network that rules schedule."""
+    for call in made.module.calls:
+        origin = made.make.origins.get(call.writes)
+        if isinstance(origin, Group) and not origin.in_place and not registry.get(origin.nodes[0].op).regions:
+            lowered = algorithms_of(made.make.graph, origin.nodes, made.make.target, "kernel")
+            yield Met(network, call.layer, lowered, origin.uses, made.make.goal)
+
+
+class Proposed:
+    """What rules propose for a kernel: ``found`` by algorithm and steps, ``ranges`` of the prices of flash at which they do."""
+
+    def __init__(self, met: Met, target: Target) -> None:
+        self.met, self.target = met, target
+        self.found: dict[Way, Choice] = {}
+        self.ranges: dict[Way, tuple[float, float]] = {}
+        ends = (0.0, 1 / FAR, FAR, inf)
+        every = [self._at(price) for price in ends]
+        for low, high, a, b in zip(ends, ends[1:], every, every[1:], strict=False):
+            self._between(low, high, a, b)
+
+    def _at(self, price: float) -> frozenset[Way]:
+        ways = ways_of(self.met.lowered, self.target, Goal("any", price))
+        for number, schedule in ways:
+            if (number, schedule.trace) not in self.found:
+                self.found[number, schedule.trace] = Choice(schedule, lower(schedule.func))
+        return frozenset((number, schedule.trace) for number, schedule in ways)
+
+    def _between(self, low: float, high: float, a: frozenset[Way], b: frozenset[Way]) -> None:
+        """Halve until what is proposed at both ends is the same, or the ends are."""
+        middle = sqrt(low * high) if low > 0 and high < inf else low or high
+        if a == b or high <= low * (1 + CLOSE):
+            for way in a:
+                self._add(way, low, high if way in b else middle)
+            for way in b - a:
+                self._add(way, middle, high)
+            return
+        if not low or high == inf:
+            raise SystemExit(f"{self.met.layer}: what rules propose changes below {1 / FAR} or above {FAR}")
+        between = self._at(middle)
+        self._between(low, middle, a, between)
+        self._between(middle, high, between, b)
+
+    def _add(self, way: Way, low: float, high: float) -> None:
+        known = self.ranges.get(way, (low, high))
+        self.ranges[way] = min(low, known[0]), max(high, known[1])
+
+
+def choices(met: Met, target: Target, prices: Sequence[float]) -> tuple[Shipped, ...]:
+    """What may be chosen for a kernel; nothing for one whose weights are packed, which other choices decide."""
+    proposed = Proposed(met, target)
+    if priced(SPEED, [choice.schedule for choice in proposed.found.values()]) is not SPEED:
+        return ()
+    every = [
+        _shipped(met.lowered[number], choice, target, proposed.ranges[number, trace])
+        for (number, trace), choice in proposed.found.items()
+    ]
+    kept = {
+        place
+        for price, uses, wait in product({*PRICES, *prices}, {*USES, met.uses}, WAITS)
+        for place in _winners(every, replace(target, flash_wait=wait), Goal("any", price), uses)
+    }
+    return tuple(every[k] for k in sorted(kept) if _replays(every[k], met))
+
+
+def _shipped(group: LoweredGroup, choice: Choice, target: Target, prices: tuple[float, float]) -> Shipped:
+    cost, schedule = estimate(choice.func, target), choice.schedule
+    waiting = {shipped.WAITING: cost.operations.get(shipped.WAITING, 0.0)}
+    kept = Cost(cost.instructions, cost.cycles, cost.code_bytes, 0.0, waiting)
+    return Shipped(group.algorithm, schedule.rule, schedule.trace, kept, constant_bytes(schedule), prices)
+
+
+def _winners(every: Sequence[Shipped], target: Target, goal: Goal, uses: int) -> set[int]:
+    """The one that is chosen, and the one that weighs least, which others are compared with."""
+    offers = shipped.offers(every, target, goal, uses)
+    best = (min(offers, key=lambda offer: offer.weight), lightest(offers, goal))
+    return {place for place, each in enumerate(every) if any(each is offer.shipped for offer in best)}
+
+
+def _replays(each: Shipped, met: Met) -> bool:
+    try:
+        replayed(next(g for g in met.lowered if g.algorithm == each.algorithm), each.trace, each.rule)
+    except MicrocError:
+        return False
+    return True
+
+
+def improved(known: Sequence[Shipped], met: Met, target: Target, database: Database) -> tuple[Shipped, ...]:
+    """The schedules of a kernel with what was measured: each replaced by what takes less time in no more flash; and for speed
+    alone the fastest one, whatever flash it takes."""
+    like = target_for(LIKE.get(target.cpu, target.cpu))
+    gain = GAIN if like == target else GAIN_OF_LIKE
+    records = [r for r in database.of(key_of(met.lowered, like)) if r.status == OK]
+    plain = [each for each in known if not (each.measured and each.prices == (0.0, 0.0))]
+    found = [_faster(each, met, records, gain, more=False) or each for each in plain]
+    offers = shipped.offers(plain, target, SPEED, 1)
+    fastest = _faster(lightest(offers, SPEED).shipped, met, records, gain, more=True)
+    return (*found, fastest) if fastest is not None and fastest not in found else tuple(found)
+
+
+def _faster(each: Shipped, met: Met, records: Sequence[Record], gain: float, *, more: bool) -> Shipped | None:
+    """What was measured to take less than a schedule; ``more``: flash does not count, so that it has a cost of its own."""
+    base = next((r for r in reversed(records) if (r.algorithm, r.trace) == (each.algorithm, each.trace)), None)
+    if base is None:
+        return None
+    better = [
+        r
+        for r in records
+        if r.ticks <= (1 - gain) * base.ticks
+        and r.workspace <= base.workspace + SLACK
+        and (more or (r.flash <= base.flash and r.constants <= base.constants))
+    ]
+    for record in sorted(better, key=lambda r: (r.ticks, r.flash)):
+        found = replace(each, algorithm=record.algorithm, rule=record.rule + TAKEN, trace=record.trace, measured=True)
+        if more:
+            share = record.ticks / base.ticks
+            cost = replace(each.cost, instructions=share * each.cost.instructions, cycles=share * each.cost.cycles)
+            found = replace(found, cost=cost, constants=record.constants, prices=(0.0, 0.0))
+        if _replays(found, met):
+            return found
+    return None
+
+
+def write(cpu: str, part: str) -> None:
+    """The file of a core: what its rules choose."""
+    target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
+    found = [(model, compiled(model, target, options)) for model in models(cpu, part)]
+    prices = [step * made.make.goal.price for _, made in found for step in STEPS]
+    lines: dict[str, Kernel] = {}
+    for model, made in found:
+        for met in kernels(made, model.stem):
+            key = shape_of(met.lowered)
+            if key not in lines and (known := choices(met, target, prices)):
+                lines[key] = Kernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
+    _keep(cpu, lines, begin)
+
+
+def measure(cpu: str, part: str, records: Path, trials: int) -> None:
+    """Puts what was measured to be better into the file of a core; first measures, where there is a board and anything to try."""
+    target, begin, path = target_for(cpu), time.monotonic(), records / f"{LIKE.get(cpu, cpu)}.jsonl"
+    if trials and cpu in BOARDS and cpu not in LIKE:
+        for model in models(cpu, part):
+            tuning = microc.tune(model, board=BOARDS[cpu], records=path, trials=trials)
+            print(f"{cpu:14} {model.stem:40} {tuning.default:14,.0f} {tuning.best:14,.0f}", flush=True)
+    database, lines = Database(path), {kernel.key: kernel for kernel in shipped.kernels_of(cpu)}
+    for model in models(cpu, part):
+        for met in kernels(compiled(model, target, make_options(shipped=False)), model.stem):
+            known = lines.get(shape_of(met.lowered))
+            if known is not None:
+                lines[known.key] = replace(known, schedules=improved(known.schedules, met, target, database))
+    _keep(cpu, lines, begin)
+
+
+def _keep(cpu: str, lines: Mapping[str, Kernel], begin: float) -> None:
+    """Writes the file of a core, and says what it has."""
+    path = shipped.FOLDER / f"{cpu}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(shipped.text_of(lines.values()), encoding="utf-8")
+    every = [each for line in lines.values() for each in line.schedules]
+    print(
+        f"{cpu:14} {len(lines)} kernels, {len(every)} schedules, {sum(each.measured for each in every)} of them measured; "
+        f"{path.stat().st_size:,} bytes, {time.monotonic() - begin:.0f} s",
+        flush=True,
+    )
+
+
+def check(cpu: str, part: str) -> bool:
+    """A line for every network: what the cost model says with and without; whether nothing got worse."""
+    target, right = target_for(cpu), True
+    for model in models(cpu, part):
+        without, with_them = (compiled(model, target, make_options(shipped=each)).module for each in (False, True))
+        a, b = _totals(without), _totals(with_them)
+        other = sum(x.schedule != y.schedule for x, y in zip(without.calls, with_them.calls, strict=True))
+        taken = sum(call.rule.endswith(TAKEN) for call in with_them.calls)
+        worse = a != b and not taken
+        right &= not worse
+        print(
+            f"{cpu:14} {model.stem:40} {a[0]:12,} {b[0]:12,} instructions, {a[1]:9,} {b[1]:9,} bytes, "
+            f"{other} of {len(without.calls)} others, {taken} measured{'  WORSE' if worse else ''}",
+            flush=True,
+        )
+    return right
+
+
+def _totals(module: Module) -> tuple[int, int]:
+    return sum(call.instructions for call in module.calls), module.const_bytes + sum(
+        kernel.code_bytes for kernel in module.kernels
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("write", "measure", "check"))
+    parser.add_argument("--cores", default=",".join(SHIPPED_FOR))
+    parser.add_argument("--models", default="")
+    parser.add_argument("--records", type=Path, default=None)
+    parser.add_argument("--trials", type=int, default=0)
+    arguments = parser.parse_args()
+    right = True
+    for cpu in arguments.cores.split(","):
+        if arguments.what == "write":
+            write(cpu, arguments.models)
+        if arguments.records is not None:
+            measure(cpu, arguments.models, arguments.records, arguments.trials)
+        if arguments.what == "check":
+            right &= check(cpu, arguments.models)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The schedules that come with the compiler: how much they are, that they are taken, and what they must not be in the way of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import microc
+from microc.driver.compile import kernel
+from microc.driver.compile.kernel import algorithms_of, chosen, shape_of, shipped_choice
+from microc.driver.compile.maker import TAKEN, Group
+from microc.driver.compile.pipeline import compiled
+from microc.driver.options import make_options
+from microc.driver.tuned import shipped
+from microc.driver.tuned.shipped import Shipped
+from microc.ops.lowering import LoweredGroup
+from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.rules import RULES, ScheduleRule
+from microc.schedule.step import Step
+from microc.target import SIZE, SPEED, Goal, target_for
+from tests.corpus import CORPUS, needs_corpus
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
+CORES = ("cortex-m0plus", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "rv32imc", "x86-64-v3")
+MOST = 1 << 20
+"""Bytes of a wheel that they may take."""
+GOALS = (SPEED, Goal("balanced", 0.3), Goal("balanced", 16.0), Goal("balanced", 700.0), SIZE)
+
+
+def groups(cpu: str, model: Path = DIGITS) -> Iterator[tuple[tuple[LoweredGroup, ...], int]]:
+    """The kernels of a network, and how many are alike."""
+    made = compiled(model, target_for(cpu), make_options(shipped=False))
+    for origin in made.make.origins.values():
+        if isinstance(origin, Group):
+            yield algorithms_of(made.make.graph, origin.nodes, made.make.target, "kernel"), origin.uses
+
+
+def test_a_wheel_has_room_for_them() -> None:
+    assert tuple(shipped.cores()) == CORES
+    assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) <= MOST
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_a_file_is_as_it_is_written(cpu: str) -> None:
+    kernels = shipped.kernels_of(cpu)
+    assert shipped.text_of(kernels) == (shipped.FOLDER / f"{cpu}.jsonl").read_text()
+    assert len({each.key for each in kernels}) == len(kernels) > 80
+    steps = {step.primitive for each in kernels for s in each.schedules for step in s.trace}
+    assert steps <= PRIMITIVES.keys()
+    for each in kernels:  # whatever a byte of flash is worth
+        assert all(shipped.offers(each.schedules, target_for(cpu), goal, 1) for goal in GOALS), each.layer
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_CHOICES", {})
+    plain = compiled(DIGITS, target_for(cpu), make_options(shipped=False)).module
+    monkeypatch.setattr(kernel, "ways_of", _refuse)
+    taken = compiled(DIGITS, target_for(cpu), make_options()).module
+    for ours, theirs in zip(taken.calls, plain.calls, strict=True):
+        assert ours.rule.endswith(TAKEN) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
+
+
+def _refuse(*_: object) -> list[object]:
+    raise AssertionError("rules were asked")
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
+    """At any price; or what was measured to be better. After a change of rules or of the cost model: benchmarks/shipped.py."""
+    for lowered, uses in groups(cpu):
+        for goal in GOALS:
+            found = shipped_choice(lowered, target_for(cpu), goal, uses)
+            assert found is not None
+            number, choice = chosen(lowered, target_for(cpu), goal, uses)
+            same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
+            assert same or found[1].schedule.rule.endswith(TAKEN), (goal, choice.schedule)
+
+
+@pytest.mark.corpus
+@needs_corpus
+@pytest.mark.parametrize(("name", "cpu"), list(zip(("kws", "vww", "ic", "ad", "strww"), CORES[2:], strict=True)))
+def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
+    for lowered, uses in groups(cpu, (CORPUS or Path()) / "tflite" / f"mlperf_{name}_int8.tflite"):
+        assert shipped_choice(lowered, target_for(cpu), GOALS[2], uses) is not None
+
+
+def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_CHOICES", {})
+    plain = compiled(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
+    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
+    assert compiled(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
+    assert "the one that comes with microc" in str(microc.explain(DIGITS, "#3", board="mps2-an386"))
+
+
+known = shipped.schedules_of
+
+
+def _broken(each: Shipped) -> Shipped:
+    return replace(each, trace=(*each.trace, Step("split", ("no_such_loop", (None, 2)))))
+
+
+def test_rules_of_the_user_compete() -> None:
+    lowered, uses = next(groups("cortex-m4"))
+    target = target_for("cortex-m4")
+    assert shipped_choice(lowered, target, SPEED, uses) is not None
+    with RULES.extended({"mine": ScheduleRule("mine", lambda *_: ())}):
+        assert shipped_choice(lowered, target, SPEED, uses) is None
+    assert shipped_choice(lowered, target.having("threads"), SPEED, uses) is None
+    assert shipped_choice(lowered, target_for("avr"), SPEED, uses) is None
+
+
+def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cost model does not prefer, taken because it was measured: the story is told to the end."""
+    monkeypatch.setattr(kernel, "_CHOICES", {})
+    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
+    text = str(microc.explain(DIGITS, "#3", board="mps2-an386"))
+    assert TAKEN in text and "measured to be slower or larger" in text
+
+
+def _unrolled(each: Shipped) -> Shipped:
+    trace = (*each.trace, Step("compile_with", ("unroll-loops",)))
+    return replace(each, trace=trace, rule=each.rule + TAKEN, measured=True)
+
+
+def test_shapes_are_told_apart_by_promises_that_decide() -> None:
+    lowered, _ = next(groups("cortex-m4"))
+    wide = tuple(_promising(group, 1 << 24) for group in lowered)
+    near = tuple(_promising(group, 1 << 10) for group in lowered)
+    assert shape_of(wide) != shape_of(near) == shape_of(tuple(_promising(group, 99) for group in lowered))
+
+
+def _promising(group: LoweredGroup, bound: int) -> LoweredGroup:
+    from microc.tir import ir
+    from microc.tir.names import SUM_BOUND
+    from microc.tir.rewrite import map_stmt
+
+    def note(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.Block) or SUM_BOUND not in dict(s.annotations):
+            return s
+        return replace(s, annotations=tuple({**dict(s.annotations), SUM_BOUND: bound}.items()))
+
+    return replace(group, func=replace(group.func, body=map_stmt(group.func.body, note)))
+
+
+def test_a_file_of_no_kernels() -> None:
+    assert json.loads(shipped.text_of(())) == {"steps": []}
