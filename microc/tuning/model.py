@@ -1,7 +1,8 @@
 """What ranks candidates that were not measured: the analytic cost model, or one that learns from what was.
 
 The learned one predicts by how much the analytic one errs, the logarithm of measured over estimated, from the decisions and what
-the cost model counts; so it starts as good as that, and what it learns of one layer holds for others.
+the cost model counts; so it starts as good as that, and what it learns of one layer holds for others. A line is drawn through
+few measurements; trees need more.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from microc.driver.tuned.task import Task
+from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.tuning.space import Candidate
 
 LEAST = 24
-"""Measurements from which on it pays to learn."""
-EVERY = 16
-"""New ones after which the model is trained again."""
+"""Measurements from which on trees have something to learn."""
+FEW = 6
+"""Those from which on a line is drawn through them."""
+SHRINKING = 1.0
+"""How much a weight of the linear model costs: as much as an error of one measurement."""
 _SETTINGS: Mapping[str, Any] = {
     "objective": "regression", "num_leaves": 15, "min_data_in_leaf": 3, "learning_rate": 0.1, "verbose": -1,
     "num_threads": 1, "deterministic": True, "seed": 0,
@@ -47,37 +51,70 @@ class Analytic:
 
 
 class Learned:
-    """Gradient-boosted trees on the analytic model's error (LightGBM)."""
+    """What the analytic model errs by, learned: by a line (ridge regression) from a few measurements on, and what is left of it
+    by gradient-boosted trees from more on, with ``trees`` (LightGBM)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, trees: bool = True) -> None:
+        self._with_trees = trees
         self._rows: list[Mapping[str, float]] = []
-        self._errors: list[float] = []
-        self._names: list[str] = []
+        self._errors: dict[Task, list[tuple[int, float]]] = {}
+        self._linear = _Linear((), np.zeros(0), np.zeros(0))
         self._trees: Any = None
         self._trained = 0
 
     def predict(self, task: Task, candidate: Candidate) -> float:
-        if self._trees is None:
-            return candidate.instructions
-        row = _features(task, candidate)
-        error = self._trees.predict(np.array([[row.get(name, 0.0) for name in self._names]]))[0]
-        return candidate.instructions * math.exp(float(error))
+        row = np.array([self._linear.table([_features(task, candidate)])[0]])
+        error = float(self._linear.predict(row)[0])
+        if self._trees is not None:
+            error += float(self._trees.predict(row)[0])
+        return candidate.instructions * math.exp(error)
 
     def tell(self, task: Task, measured: Sequence[tuple[Candidate, float]]) -> None:
         for candidate, ticks in measured:
+            error = math.log(max(ticks, 1e-9) / max(candidate.instructions, 1.0))
+            self._errors.setdefault(task, []).append((len(self._rows), error))
             self._rows.append(_features(task, candidate))
-            self._errors.append(math.log(max(ticks, 1e-9) / max(candidate.instructions, 1.0)))
-        if len(self._rows) >= max(LEAST, self._trained + EVERY):
+        if len(self._rows) >= FEW and measured:
             self._train()
 
     def _train(self) -> None:
-        import lightgbm
+        """From all measurements: how a kernel's differ from its mean, for what all of them have in common ranks nothing."""
+        errors = np.zeros(len(self._rows))
+        for found in self._errors.values():
+            mean = float(np.mean([error for _, error in found]))
+            for place, error in found:
+                errors[place] = error - mean
+        self._linear = _Linear.fitted(self._rows, errors)
+        if self._with_trees and len(self._rows) >= LEAST:
+            import lightgbm
 
-        self._names = sorted({name for row in self._rows for name in row})
-        table = np.array([[row.get(name, 0.0) for name in self._names] for row in self._rows])
-        errors = np.array(self._errors) - np.median(self._errors)
-        self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, errors), _ROUNDS)
-        self._trained = len(self._rows)
+            table = self._linear.table(self._rows)
+            left = errors - self._linear.predict(table)
+            self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, left), _ROUNDS)
+
+
+class _Linear(NamedTuple):
+    """A sum of features, each with its weight, about their means."""
+
+    names: Sequence[str]
+    means: Array
+    weights: Array
+
+    @staticmethod
+    def fitted(rows: Sequence[Mapping[str, float]], errors: Array) -> _Linear:
+        names = sorted({name for row in rows for name in row})
+        table = np.array([[row.get(name, 0.0) for name in names] for row in rows])
+        means = table.mean(0)
+        table = table - means
+        normal = table.T @ table + SHRINKING * np.eye(len(names))
+        return _Linear(names, means, np.linalg.solve(normal, table.T @ errors))
+
+    def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
+        """Features of some candidates, a row each."""
+        return np.array([[row.get(name, 0.0) for name in self.names] for row in rows])
+
+    def predict(self, table: Array) -> Array:
+        return (table - self.means) @ self.weights
 
 
 def _features(task: Task, candidate: Candidate) -> dict[str, float]:
@@ -95,11 +132,10 @@ def _features(task: Task, candidate: Candidate) -> dict[str, float]:
 
 
 def model_for(name: str) -> Model:
-    """``analytic``, ``learned``, or ``auto``: the learned one where LightGBM is installed."""
+    """``analytic``, ``learned``, or ``auto``: the learned one, without trees where LightGBM is not installed."""
     if name == "analytic":
         return Analytic()
-    if find_spec("lightgbm") is not None:
-        return Learned()
-    if name == "auto":
-        return Analytic()
+    trees = find_spec("lightgbm") is not None
+    if trees or name == "auto":
+        return Learned(trees=trees)
     raise UsageError("the learned cost model needs LightGBM", hint="pip install 'microc[tune]', or --model analytic")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from math import inf
 from types import MappingProxyType
 
 from microc.tuning.model import Model
@@ -15,12 +17,16 @@ from microc.tuning.space import Candidate, Point, Space
 
 ELITES = 12
 """Measured points that have children."""
-CHILDREN = 2
+CHILDREN = 8
 """Candidates that are priced for each that is measured."""
+RACE = 32
+"""Those that stay in the race, for each that is measured at once."""
 BLIND = 0.15
 """Share of the measurements that go to points drawn at random."""
 CROSSED = 0.3
 """Share of children that have two parents."""
+IDLE, OPTIONS = 2, 0.5
+"""Batches without a gain, from which on this share of a batch goes to the fastest points with options of the compiler."""
 FINALISTS = 3
 """Points that are measured with all options of the compiler, too."""
 DRAWS = 20
@@ -110,17 +116,33 @@ class RandomSearch(GridSearch):
 
 
 class EvolutionarySearch(RandomSearch):
-    """Children of the best, ranked by the model."""
+    """Children of the best, ranked by the model. Those that were priced, and were not good enough to be measured, stay in the
+    race: pricing takes a tenth of a measurement."""
+
+    def __init__(self, space: Space, seed: int, model: Model) -> None:
+        super().__init__(space, seed, model)
+        self.priced: dict[object, Candidate] = {}
+        self.best, self.idle = inf, 0
+
+    def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
+        super().tell(measured)
+        fastest = min((ticks for _, ticks in measured), default=inf)
+        self.idle = 0 if fastest < self.best else self.idle + 1
+        self.best = min(self.best, fastest)
 
     def _others(self, count: int) -> list[Candidate]:
         if not self.left or not count:
             return []
+        options = self._flagged(round(OPTIONS * count)) if self.idle >= IDLE else []
         blind = max(1, round(BLIND * count))
-        pool = self._children(CHILDREN * count)
-        ranked = sorted(pool, key=lambda candidate: self.model.predict(self.space.task, candidate))
-        found = self._flagged(round(BLIND * count))
-        found += self._take(ranked[: count - blind - len(found)])
-        return found + super()._others(count - len(found))
+        for candidate in self._children(CHILDREN * count):
+            self.priced.setdefault(_same(candidate), candidate)
+        ranked = sorted(self.priced.values(), key=lambda candidate: self.model.predict(self.space.task, candidate))
+        found = options + self._take(ranked[: max(0, count - blind - len(options))])
+        found += super()._others(count - len(found))
+        kept = (candidate for candidate in ranked if _same(candidate) not in self.seen)
+        self.priced = {_same(candidate): candidate for candidate in islice(kept, RACE * count)}
+        return found
 
     def _children(self, wanted: int) -> list[Candidate]:
         """New candidates near the elites; near the default and anywhere before there are any."""
@@ -131,7 +153,7 @@ class EvolutionarySearch(RandomSearch):
             if len(found) >= wanted:
                 break
             candidate = self._new(self._child(parents))
-            if candidate is not None:
+            if candidate is not None and _same(candidate) not in self.priced:
                 found.setdefault(_same(candidate), candidate)
         return list(found.values())
 

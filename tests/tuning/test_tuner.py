@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import pytest
 
@@ -47,15 +48,26 @@ def test_every_search_keeps_its_limit_and_repeats_by_its_seed(search: str) -> No
     assert len(one[0].database) == kernel.tried == len(points[0])
 
 
-def test_evolution_beats_chance() -> None:
-    """On average over seeds, at as many points: options of the compiler, which it tries as well, win nothing on paper."""
-    evolved, drawn = [], []
-    for seed in range(6):
-        tuner, runner = tuned(48, "evolutionary", seed, Learned())
-        evolved.append(tuner.kernels[0].best)
-        points = sum(not candidate.point.flags for candidate in runner.measured)
-        drawn.append(tuned(points, "random", seed, Learned())[0].kernels[0].best)
-    assert sum(evolved) <= sum(drawn)
+@pytest.mark.parametrize("trees", [False, True])
+def test_a_tenth_of_the_trials_finds_what_chance_does_not(trees: bool) -> None:
+    """Of paper's 291 points the best, in the median of five seeds: a line through a few measurements knows what paper costs,
+    which is not what the cost model says."""
+    space = space_of(product())
+    every = [candidate for point in space.points if (candidate := space.candidate(point))]
+    best, trials = min(c.instructions + 20 * c.code for c in every), len(space.points) // 10
+    found = {
+        search: median(tuned(trials, search, seed, Learned(trees=trees))[0].kernels[0].best for seed in range(5))
+        for search in ("evolutionary", "random")
+    }
+    assert found["evolutionary"] <= 1.02 * best
+    assert found["random"] > 1.02 * best
+
+
+def test_options_of_the_compiler_come_last() -> None:
+    """They cost trials, and win nothing before the loops are found."""
+    _, runner = tuned(48, seed=1, model=Learned())
+    flagged = [bool(candidate.point.flags) for candidate in runner.measured]
+    assert not any(flagged[:16]) and any(flagged)
 
 
 def test_the_learned_model_ranks_what_the_analytic_one_does_not_know() -> None:
