@@ -29,12 +29,14 @@ from mlperf_tiny import board_of, corpus
 import microc
 from microc.driver.compile.budget import STEPS
 from microc.driver.compile.kernel import algorithms_of, key_of, replayed, shape_of, ways_of
-from microc.driver.compile.maker import TAKEN, Compiled, Group
+from microc.driver.compile.maker import Compiled, Group
 from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
 from microc.driver.tuned import shipped
 from microc.driver.tuned.records import OK, Database, Record
+from microc.driver.tuned.schedules import workspace_room
 from microc.driver.tuned.shipped import Kernel, Shipped
+from microc.driver.tuned.task import tasks_of
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.ops import registry
@@ -68,14 +70,12 @@ GAIN, GAIN_OF_LIKE = 0.002, 0.02
 LIKE = {"cortex-m7": "cortex-m4", "cortex-m33": "cortex-m4"}
 """Cores that have what was measured on another."""
 SLACK = 64
-"""Bytes of workspace that a faster schedule may take more: a few numbers, which hardly ever make the arena grow."""
+"""Bytes of workspace that a faster schedule may take more, where no arena of NETWORKS grows by it; for speed alone anywhere."""
 PRICES = (0.0, inf, *(2.0 ** (k / 2) for k in range(-10, 24)))
 USES = (1, 2, 3, 4, 6, 8, 12, 16)
 WAITS = (0.0, 0.125, 0.25, 0.5)
 """What a choice follows from: prices of flash, beside those of the networks; kernels that are alike; cycles that a byte of a
 board's flash takes."""
-
-
 FAR, CLOSE = 2.0**16, 1e-3
 """Beyond a price of FAR, and below 1 / FAR, rules propose the same; a price at which that changes is found as CLOSE as this."""
 Way = tuple[int, tuple[Step, ...]]
@@ -117,10 +117,14 @@ class Proposed:
         self.met, self.target = met, target
         self.found: dict[Way, Choice] = {}
         self.ranges: dict[Way, tuple[float, float]] = {}
-        ends = (0.0, 1 / FAR, FAR, inf)
-        every = [self._at(price) for price in ends]
-        for low, high, a, b in zip(ends, ends[1:], every, every[1:], strict=False):
-            self._between(low, high, a, b)
+        first, last = self._at(0.0), self._at(inf)
+        if first == last:
+            self._between(0.0, inf, first, last)
+            return
+        near, far = self._at(1 / FAR), self._at(FAR)
+        self._between(0.0, 1 / FAR, first, near)
+        self._between(1 / FAR, FAR, near, far)
+        self._between(FAR, inf, far, last)
 
     def _at(self, price: float) -> frozenset[Way]:
         ways = ways_of(self.met.lowered, self.target, Goal("any", price))
@@ -188,33 +192,36 @@ def _replays(each: Shipped, met: Met) -> bool:
     return True
 
 
-def improved(known: Sequence[Shipped], met: Met, target: Target, database: Database) -> tuple[Shipped, ...]:
-    """The schedules of a kernel with what was measured: each replaced by what takes less time in no more flash; and for speed
-    alone the fastest one, whatever flash it takes."""
+def improved(known: Sequence[Shipped], met: Met, target: Target, database: Database, room: int) -> tuple[Shipped, ...]:
+    """The schedules of a kernel with what was measured: each replaced by what takes less time in no more flash, and no more
+    workspace than ``room``; and for speed alone the fastest one, whatever flash it takes."""
     like = target_for(LIKE.get(target.cpu, target.cpu))
     gain = GAIN if like == target else GAIN_OF_LIKE
     records = [r for r in database.of(key_of(met.lowered, like)) if r.status == OK]
     plain = [each for each in known if not (each.measured and each.prices == (0.0, 0.0))]
-    found = [_faster(each, met, records, gain, more=False) or each for each in plain]
+    found = [_faster(each, met, records, gain, room, more=False) or each for each in plain]
     offers = shipped.offers(plain, target, SPEED, 1)
-    fastest = _faster(lightest(offers, SPEED).shipped, met, records, gain, more=True)
-    return (*found, fastest) if fastest is not None and fastest not in found else tuple(found)
+    fastest = _faster(lightest(offers, SPEED).shipped, met, records, gain, room, more=True)
+    return tuple(found) if fastest is None else (*found, fastest)
 
 
-def _faster(each: Shipped, met: Met, records: Sequence[Record], gain: float, *, more: bool) -> Shipped | None:
+def _faster(
+    each: Shipped, met: Met, records: Sequence[Record], gain: float, room: int, *, more: bool
+) -> Shipped | None:
     """What was measured to take less than a schedule; ``more``: flash does not count, so that it has a cost of its own."""
     base = next((r for r in reversed(records) if (r.algorithm, r.trace) == (each.algorithm, each.trace)), None)
     if base is None:
         return None
+    workspace = base.workspace + SLACK if more else max(base.workspace, min(room, base.workspace + SLACK))
     better = [
         r
         for r in records
         if r.ticks <= (1 - gain) * base.ticks
-        and r.workspace <= base.workspace + SLACK
+        and r.workspace <= workspace
         and (more or (r.flash <= base.flash and r.constants <= base.constants))
     ]
     for record in sorted(better, key=lambda r: (r.ticks, r.flash)):
-        found = replace(each, algorithm=record.algorithm, rule=record.rule + TAKEN, trace=record.trace, measured=True)
+        found = replace(each, algorithm=record.algorithm, rule=record.rule, trace=record.trace, measured=True)
         if more:
             share = record.ticks / base.ticks
             cost = replace(each.cost, instructions=share * each.cost.instructions, cycles=share * each.cost.cycles)
@@ -246,11 +253,18 @@ def measure(cpu: str, part: str, records: Path, trials: int) -> None:
             tuning = microc.tune(model, board=BOARDS[cpu], records=path, trials=trials)
             print(f"{cpu:14} {model.stem:40} {tuning.default:14,.0f} {tuning.best:14,.0f}", flush=True)
     database, lines = Database(path), {kernel.key: kernel for kernel in shipped.kernels_of(cpu)}
+    found: dict[str, tuple[Met, int]] = {}
     for model in models(cpu, part):
-        for met in kernels(compiled(model, target, make_options(shipped=False)), model.stem):
-            known = lines.get(shape_of(met.lowered))
-            if known is not None:
-                lines[known.key] = replace(known, schedules=improved(known.schedules, met, target, database))
+        made = compiled(model, target, make_options(shipped=False))
+        assert made.module.plan is not None
+        room = workspace_room(made.module, tasks_of(made), made.module.plan.size)
+        for met in kernels(made, model.stem):
+            key, free = shape_of(met.lowered), room.get(key_of(met.lowered, target), 0)
+            found[key] = met, min(free, found.get(key, (met, free))[1])
+    for key, (met, free) in found.items():
+        if key in lines:
+            schedules = improved(lines[key].schedules, met, target, database, free)
+            lines[key] = replace(lines[key], schedules=schedules)
     _keep(cpu, lines, begin)
 
 
@@ -274,7 +288,7 @@ def check(cpu: str, part: str) -> bool:
         without, with_them = (compiled(model, target, make_options(shipped=each)).module for each in (False, True))
         a, b = _totals(without), _totals(with_them)
         other = sum(x.schedule != y.schedule for x, y in zip(without.calls, with_them.calls, strict=True))
-        taken = sum(call.rule.endswith(TAKEN) for call in with_them.calls)
+        taken = sum(call.rule.endswith(shipped.MEASURED) for call in with_them.calls)
         worse = a != b and not taken
         right &= not worse
         print(

@@ -60,7 +60,6 @@ class Learned:
         self._errors: dict[Task, list[tuple[int, float]]] = {}
         self._linear = _Linear((), np.zeros(0), np.zeros(0))
         self._trees: Any = None
-        self._trained = 0
 
     def predict(self, task: Task, candidate: Candidate) -> float:
         row = np.array([self._linear.table([_features(task, candidate)])[0]])

@@ -12,7 +12,7 @@ import pytest
 import microc
 from microc.driver.compile import kernel
 from microc.driver.compile.kernel import algorithms_of, chosen, shape_of, shipped_choice
-from microc.driver.compile.maker import TAKEN, Group
+from microc.driver.compile.maker import Group
 from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
 from microc.driver.tuned import shipped
@@ -62,7 +62,7 @@ def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kernel, "ways_of", _refuse)
     taken = compiled(DIGITS, target_for(cpu), make_options()).module
     for ours, theirs in zip(taken.calls, plain.calls, strict=True):
-        assert ours.rule.endswith(TAKEN) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
+        assert ours.rule.endswith(shipped.MEASURED) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
 
 
 def _refuse(*_: object) -> list[object]:
@@ -78,7 +78,7 @@ def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
             assert found is not None
             number, choice = chosen(lowered, target_for(cpu), goal, uses)
             same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
-            assert same or found[1].schedule.rule.endswith(TAKEN), (goal, choice.schedule)
+            assert same or found[1].schedule.rule.endswith(shipped.MEASURED), (goal, choice.schedule)
 
 
 @pytest.mark.corpus
@@ -119,12 +119,12 @@ def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_CHOICES", {})
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     text = str(microc.explain(DIGITS, "#3", board="mps2-an386"))
-    assert TAKEN in text and "measured to be slower or larger" in text
+    assert shipped.MEASURED in text and "measured to be slower or larger" in text
 
 
 def _unrolled(each: Shipped) -> Shipped:
     trace = (*each.trace, Step("compile_with", ("unroll-loops",)))
-    return replace(each, trace=trace, rule=each.rule + TAKEN, measured=True)
+    return replace(each, trace=trace, measured=True)
 
 
 def test_shapes_are_told_apart_by_promises_that_decide() -> None:

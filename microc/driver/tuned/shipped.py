@@ -3,7 +3,8 @@
 A file for each core that has some, beside this one: JSON lines, the first of which has all steps, each once; every other one is a
 kernel's, with its key and its schedules, whose steps are places in the first. Those of a kernel are what the rules choose at any
 price of flash, with what the cost model said of them, so that a choice among them is the choice among all; some were replaced
-by what was measured to take less time in no more flash and workspace. ``benchmarks/shipped.py`` writes them.
+by what was measured to take less time in no more flash, and for speed alone there may be a faster one. ``benchmarks/shipped.py``
+writes them.
 
 A line is parsed when its kernel is met: a core's file has hundreds.
 """
@@ -25,6 +26,8 @@ from microc.schedule.cost import Cost
 from microc.schedule.step import Step, frozen_argument
 from microc.target import Goal, Target
 
+MEASURED = ", shipped"
+"""What the names of rules end with in reports whose schedules a search found, not they."""
 FOLDER = Path(__file__).parent / "shipped"
 WAITING = "constant_byte"
 """What the core waits for where its board's flash is slow: of a cost's operations the one that is kept."""
@@ -45,6 +48,11 @@ class Shipped:
     constants: int
     prices: tuple[float, float] = (0.0, inf)
     measured: bool = False
+
+    @property
+    def name(self) -> str:
+        """What reports call its rule."""
+        return self.rule + MEASURED if self.measured else self.rule
 
 
 @dataclass(frozen=True, slots=True)
