@@ -26,7 +26,7 @@ MNEMONIC = re.compile(
     r"|dlst?p?|letp|ld[rm](sb|sh|b|h|d|ia)|st[rm](b|h|d|ia)|arm_mve|__arm_\w+)\b",
     re.IGNORECASE,
 )
-"""Arm's instructions, and macros that tell of them, as far as networks use them; some of x86-64's and OpenCL's words begin alike."""
+"""Arm's instructions, and macros that tell of them, as far as networks use them; words of x86-64 and OpenCL begin alike."""
 
 
 def test_what_a_mnemonic_is() -> None:
