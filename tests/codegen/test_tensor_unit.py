@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import microc
+from microc import paths
+from microc.cli import main
 from microc.codegen.network import network_files
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
@@ -151,3 +153,31 @@ def test_a_unit_of_ones_own() -> None:
     layers = microc.explain(digits.INT8, target="rv32imafc+acme8", plugins=EXAMPLE / "unit.py").to_data()["layers"]
     used = [layer["tensor_unit"]["utilisation"] for layer in layers if layer["tensor_unit"]]
     assert len(used) == 4 and all(0 < part < 1 for part in used)
+
+
+BOARDS = {
+    "mps2-an386": ("cortex-m4", ("arm-none-eabi-gcc", "qemu-system-arm")),
+    "qemu-riscv32": ("rv32imafc", ("riscv64-unknown-elf-gcc", "qemu-system-riscv32")),
+}
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("path", [digits.INT8, *SMALL], ids=lambda path: path.stem)
+def test_firmware_answers_as_the_processor_alone(path: Path, board: str, tmp_path: Path) -> None:
+    """The model of the unit in firmware: every kernel as here, and the outputs those without a unit."""
+    core, tools = BOARDS[board]
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is absent")
+    text = (paths.boards() / f"{board}.toml").read_text(encoding="utf-8")
+    file, folder = tmp_path / "board.toml", tmp_path / "firmware"
+    file.write_text(text.replace(f'cpu = "{core}"', f'cpu = "{core}+tensor16"'), encoding="utf-8")
+    assert main(["compile", str(path), "--board", str(file), "-o", str(folder), "--quiet"]) == 0
+    assert main(["build", str(folder), "--quiet"]) == 0
+    plain = microc.compile(path)
+    with microc.Device(folder) as device:
+        for seed in range(2):
+            data = np.random.default_rng(seed).integers(-128, 128, plain.inputs[0]["shape"]).astype(np.int8)
+            np.testing.assert_array_equal(np.asarray(device.run(data)), np.asarray(plain(data)))
