@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from microc.isa.arm_mve_windows import WINDOW_BODIES
 from microc.isa.base import Body, Turns
 from microc.isa.sets import InstructionSet
 from microc.isa.vocabulary.half_products import HALF_SHAPES, half_product_name
@@ -26,6 +27,11 @@ _COUNTED = 8
 def _widened(wide: int, narrow: int, odd: int) -> str:
     """VCVTB or VCVTT of float16 to float32, by number: the GNU assembler (2.40) encodes vectors as those of twice theirs."""
     return f".inst.w {0xFE3F0E01 | wide << 13 | odd << 12 | narrow << 1:#x}"
+
+
+def _narrowed(narrow: int, wide: int, odd: int) -> str:
+    """VCVTB or VCVTT of float32 to float16, likewise."""
+    return f".inst.w {0xEE3F0E01 | narrow << 13 | odd << 12 | wide << 1:#x}"
 
 
 def _term(rows: int, vectors: int) -> Iterator[str]:
@@ -85,9 +91,46 @@ def _body(rows: int, vectors: int) -> Body:
     return Body("\n".join(_text(rows, vectors)), edges, turns)
 
 
+_EIGHT = (
+    *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
+    *(_narrowed(2, 0, 0), _narrowed(2, 1, 1), "vstrh.16 q2, [%[p]], #16", "le lr, 0b"),
+)
+_FOUR = (
+    "dlstp.32 lr, %[n]",
+    "0:",
+    "vldrw.u32 q0, [%[q]], #16",
+    _narrowed(0, 0, 0),
+    "vstrh.32 q0, [%[p]], #8",
+    "letp lr, 0b",
+)
+
+
+def _narrowing() -> Body:
+    """Eight floats at a time where they come out even, even ones below odd ones, else four, of the last ones fewer."""
+    text = []
+    for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
+        text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
+        text.append('        : [p] "+l"(p), [q] "+l"(q), [n] "+l"(n) : : "lr", "cc", "memory", "q0", "q1", "q2");')
+    turns = Turns("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
+    return Body("\n".join((*text, "}")), (("alu", 4),), turns)
+
+
+def _zeros() -> Body:
+    lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
+    text = "\\n".join(lines)
+    turns = Turns("n", 8, (("vector_store", 1), ("branch", 1)))
+    statement = f'__asm__ volatile("{text}" : [p] "+l"(p) : [n] "r"(n) : "lr", "memory", "q0");'
+    return Body(statement, (("alu", 3),), turns)
+
+
 ARM_MVE_HALF = InstructionSet(
     "Arm MVE half precision",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {half_product_name(*shape): _body(*shape) for shape in HALF_SHAPES},
+    {
+        **{half_product_name(*shape): _body(*shape) for shape in HALF_SHAPES},
+        **WINDOW_BODIES,
+        "narrow_f32_f16": _narrowing(),
+        "zero_f16": _zeros(),
+    },
     frozenset({"half_floats"}),
 )

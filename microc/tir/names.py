@@ -76,12 +76,14 @@ PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
 UNIT: Final = "unit"
 """Note on the loops of an instruction of a tensor unit: its word."""
+WINDOW: Final = "window"
+"""Note on the outermost loop of a window of halves: one instruction's, over all taps."""
 PRIVATE: Final = "private"
 """Note on a parallel loop of a few turns: each has workspaces of its own."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop of groups of items: what is copied for the next turn is copied while this one computes, into another half."""
-LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, PRIVATE, DOUBLE_BUFFER})
+LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER})
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),

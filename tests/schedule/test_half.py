@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,26 +31,30 @@ from tests.schedule.functions import schedule_kernel
 
 M55 = target_for("cortex-m55")
 BOUND = (RUN + 2) * 2.0**-11
-LAYERS = {
+LAYERS: dict[str, tuple[Any, ...]] = {
     "pointwise": ((1, 5, 5, 64), 16, (1, 1), (0, 0, 0, 0), (1, 1)),
     "rows over": ((1, 7, 1, 24), 32, (1, 1), (0, 0, 0, 0), (1, 1)),
     "first layer": ((1, 9, 8, 3), 8, (3, 3), (1, 1, 1, 1), (2, 2)),
     "padded": ((1, 6, 5, 8), 24, (3, 3), (1, 1, 1, 1), (1, 1)),
     "zeros behind": ((1, 4, 3, 37), 8, (1, 1), (0, 0, 0, 0), (1, 1)),
     "one pixel": ((1, 1, 1, 50), 64, (1, 1), (0, 0, 0, 0), (1, 1)),
+    "depthwise": ((1, 6, 5, 16), 16, (3, 3), (1, 1, 1, 1), (1, 1), 16),
+    "depthwise of two": ((1, 7, 9, 8), 8, (3, 3), (0, 0, 1, 1), (2, 2), 8),
+    "depthwise of a row": ((1, 3, 11, 8), 8, (1, 3), (0, 1, 0, 1), (1, 1), 8),
 }
 
 
 @cache
 def layer(name: str) -> tuple[Graph, LoweredGroup, Array]:
     """A convolution with a bias and a ReLU, and its data."""
-    shape, channels, kernel, padding, strides = LAYERS[name]
+    shape, channels, kernel, padding, strides, *rest = LAYERS[name]
+    groups = rest[0] if rest else 1
     dice = np.random.default_rng(len(name))
     consts: dict[str, Array] = {
-        "w": dice.normal(size=(channels, *kernel, shape[-1])).astype(np.float32),
+        "w": dice.normal(size=(channels, *kernel, shape[-1] // groups)).astype(np.float32),
         "b": dice.normal(size=channels).astype(np.float32),
     }
-    attrs = {**DEFAULTS, "padding": padding, "strides": strides, "algorithm": "half"}
+    attrs = {**DEFAULTS, "padding": padding, "strides": strides, "groups": groups, "algorithm": "half"}
     types = {"x": TensorType(shape, "float32"), **{n: TensorType(c.shape, "float32") for n, c in consts.items()}}
     (made,) = get("conv2d").infer(attrs, [types[name] for name in "xwb"])
     nodes = (Node("conv2d", ("x", "w", "b"), ("y",), attrs), Node("relu", ("y",), ("z",), {}))
@@ -80,11 +85,12 @@ def reference(graph: Graph, x: Array, attrs: Mapping[str, object], *, sizes: boo
 def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: Path) -> None:
     graph, group, x = layer(name)
     schedule = schedule_kernel(group.func, "conv2d", M55)
-    assert schedule.rule == "matrix half" and replay(schedule.start, schedule.trace).func == schedule.func
+    assert schedule.rule == ("window half" if "depthwise" in name else "matrix half")
+    assert replay(schedule.start, schedule.trace).func == schedule.func
     func = lower(schedule.func)
     verify(func, trust_data=True)
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
-    assert any(call.startswith("half_product") for call in calls) and "fma" not in calls
+    assert any(call.startswith("half_") for call in calls) and "fma" not in calls
     results = []
     for each in (group.func, schedule.func, func):
         arrays = given(group, schedule if each is not group.func else Schedule(group.func), each, x)

@@ -7,7 +7,8 @@ from microc.isa.base import Intrin
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary.correlation import CORRELATIONS
 from microc.isa.vocabulary.float_lanes import FLOAT_LANES
-from microc.isa.vocabulary.half_products import HALF_PRODUCTS
+from microc.isa.vocabulary.half_products import HALF_PRODUCTS, HALF_RUNS
+from microc.isa.vocabulary.half_windows import WINDOWS
 from microc.isa.vocabulary.lanes import LANEWISE
 from microc.isa.vocabulary.pairs import PAIRS
 from microc.isa.vocabulary.products import PRODUCTS
@@ -26,6 +27,8 @@ INTRINSICS: tuple[Intrin, ...] = (
     *SCALABLE,
     *PRODUCTS,
     *HALF_PRODUCTS,
+    *WINDOWS,
+    *HALF_RUNS,
     *UNIT_WORDS,
 )
 TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

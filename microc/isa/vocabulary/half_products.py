@@ -40,4 +40,12 @@ def _product(rows: int, vectors: int) -> Intrin:
     return Intrin(half_product_name(rows, vectors), params, nest)
 
 
+def _runs() -> tuple[Intrin, Intrin]:
+    """n floats, one after the other, as float16; n zeros."""
+    p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
+    narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
+    return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
+
+
+HALF_RUNS = _runs()
 HALF_PRODUCTS = tuple(_product(*shape) for shape in HALF_SHAPES)

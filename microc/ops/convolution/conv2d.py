@@ -23,6 +23,7 @@ from microc.ops.axes import Window, rows_only
 from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
+from microc.ops.convolution.half_windows import half_windows, suits_half_windows
 from microc.ops.convolution.input import WORD, padded_input, patch
 from microc.ops.convolution.windows import suits_unsigned_windows, suits_windows, window_product
 from microc.ops.matrix.gemm import (
@@ -109,6 +110,8 @@ def compute(call: OpCall) -> te.Tensor:
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
         return window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
+    if algorithm == "half" and g.groups > 1:
+        return half_windows(call)
     if algorithm == "half":
         return half_product(call, patch(g, data, attrs["pad_value"], padded_terms(g.depth), dtype=HALF), g.depth)
     if algorithm == "opened":
@@ -196,7 +199,7 @@ ALGORITHMS: Algorithms = {
     "single": _suits_single,
     **PACKED,
     "opened": lambda call: levels_of(call) is not None,
-    "half": lambda call: half_weights(call) is not None,
+    "half": lambda call: half_weights(call) is not None or suits_half_windows(call),
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
 convolution, ``unsigned_rows`` of a product; ``windows``: data is read where it lies, ``unsigned_windows``: such data; ``single``:

@@ -86,6 +86,8 @@ def cases() -> Iterable[Case]:
     yield _case((1, 8, 4, 8), 16, (3, 3), floats, padding=same, algorithm="winograd_four")
     yield _case((2, 6, 6, 3), 5, (3, 3), floats, bias=False, algorithm="winograd_four")
     yield _case((1, 5, 4, 3), 8, (3, 3), floats, padding=same, strides=(2, 1), algorithm="half")
+    yield _case((1, 5, 7, 8), 8, (3, 3), floats, padding=same, groups=8, algorithm="half")
+    yield _case((1, 6, 5, 8), 8, (2, 3), floats, bias=False, strides=(1, 2), groups=8, algorithm="half")
     yield _case((1, 3, 4, 12), 16, (1, 1), floats, bias=False, algorithm="half")
     yield _case((1, 3, 3, 5), 8, (3, 3), floats, padding=odd, algorithm="half")
     yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)

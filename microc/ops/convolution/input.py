@@ -102,13 +102,15 @@ def patch(
     return te.compute((g.pixels + again, depth), element, PATCH, ("p", "k"))
 
 
-def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False) -> te.Tensor:
+def padded_input(
+    g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False, dtype: str = ""
+) -> te.Tensor:
     """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded. With ``unsigned`` int8 data
-    and its border are stored as uint8, 128 more."""
+    and its border are stored as uint8, 128 more; with ``dtype`` data is rounded to that."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
     above, before, below, behind = g.sides
-    if not any(g.sides) and not unsigned:
+    if not any(g.sides) and not (unsigned or dtype):
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
@@ -118,6 +120,6 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: b
         checks = within(row, g.height, -above, g.height - 1 + below)
         checks += within(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        return bordered(inside, source[n, row, column, c], pad_value, unsigned)
+        return bordered(inside, ir.cast(dtype or source.dtype, source[n, row, column, c]), pad_value, unsigned)
 
     return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

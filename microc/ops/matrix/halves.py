@@ -36,12 +36,13 @@ END, TURN, ZEROS = 5.0, 0.1, 4.0
 HALF = "float16"
 
 
-def half_weights(call: OpCall) -> Array | None:
-    """Constant weights (O, K) of a layer of floats as float16; None where some would be infinite, or vectors are not filled."""
+def half_weights(call: OpCall, groups: int = 1) -> Array | None:
+    """Constant weights (O, K) of a layer of floats in so many groups as float16; None where some would be infinite, or vectors
+    are not filled."""
     data, weight, _ = call.weighted
     if weight.data is None or {data.type.dtype, weight.type.dtype} != {"float32"} or not weight.data.size:
         return None
-    if call.attrs.get("groups", 1) > 1 or call.attrs.get("out_dtype") not in (None, "", "float32"):
+    if call.attrs.get("groups", 1) != groups or call.attrs.get("out_dtype") not in (None, "", "float32"):
         return None
     rows = weight.data.reshape(len(weight.data), -1)
     halves = dtypes.narrowed(rows, HALF)

@@ -17,7 +17,7 @@ from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.half import schedule_half, suits_half
+from microc.schedule.rules.half import schedule_half, schedule_windows, suits_half, suits_windows
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
@@ -161,6 +161,7 @@ OURS: tuple[Rule, ...] = (
         over=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
     Rule("matrix half", suits_half, schedule_half, over=(*_PLAIN, "vectors")),
+    Rule("window half", suits_windows, schedule_windows, over=(*_BY_ROWS, "vectors")),
     Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
     Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),
     Rule(

@@ -16,7 +16,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir.facts import buffers_read
-from microc.tir.names import ACC, HALVES, OUT, PATCH, PRODUCT
+from microc.tir.names import ACC, HALVES, OUT, PADDED, PATCH, PRODUCT, WINDOW
 
 NARROWED = 3
 """Vectors of floats are stored as float16."""
@@ -24,7 +24,7 @@ NARROWED = 3
 
 def suits_half(start: Schedule, target: Target) -> bool:
     """Sums in float16 of whole vectors of columns."""
-    return start.has(HALVES) and start.has(OUT) and target.has(HALF_FLOATS)
+    return start.has(HALVES) and start.has(ACC) and start.has(OUT) and target.has(HALF_FLOATS)
 
 
 def schedule_half(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -50,6 +50,31 @@ def schedule_half(start: Schedule, target: Target, decisions: Decisions) -> Sche
         schedule = schedule.reorder(*order).unroll(order[-1])
         schedule = vectorize_lanes(schedule, order[-2], WORDS[0], float_lanes(target))
     return schedule
+
+
+PIXELS = 4
+"""Pixels of a window's word at most."""
+
+
+def suits_windows(start: Schedule, target: Target) -> bool:
+    """Sums in float16 of windows that slide over pixels of whole vectors of channels."""
+    return start.has(HALVES) and not start.has(ACC) and start.has(OUT) and target.has(HALF_FLOATS)
+
+
+def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """A row of pixels by a vector of channels: the lanes outermost, which stand for the intrinsic."""
+    schedule = inline_elementwise(start)
+    _, y, x, c, *taps = schedule.loops_of(HALVES)
+    pixels = min(PIXELS, loop_extent(schedule.func, x))
+    schedule = schedule.split(x, (None, pixels)).split(c, (None, LANES))
+    schedule = schedule.reorder(f"{x}_0", f"{c}_0", f"{c}_1", f"{x}_1", *taps)
+    schedule = schedule.decompose_reduction(HALVES, taps[0])
+    schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, HALVES)).name, "local")
+    schedule = split_runs(schedule.compute_at(PADDED, y), PADDED)
+    schedule = schedule.reverse_compute_at(OUT, f"{c}_0").annotate(f"{c}_1", WINDOW, 1)
+    schedule = vectorize_lanes(schedule, schedule.loops_of(PADDED)[-1], WORDS[0], NARROWED)
+    pixel, lane = schedule.loops_of(OUT)[-2:]
+    return vectorize_lanes(schedule.reorder(lane, pixel).unroll(pixel), lane, WORDS[0], float_lanes(target))
 
 
 def tile_of(rows: int, columns: int) -> tuple[int, int]:

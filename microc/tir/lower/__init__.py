@@ -11,6 +11,7 @@ from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.dead import drop_dead_cells
 from microc.tir.lower.half_products import lower_half_products
+from microc.tir.lower.half_windows import lower_half_windows
 from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.invariant import hoist_places
 from microc.tir.lower.lanes import lower_lanes
@@ -62,7 +63,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("partition", _on_body(partition_loops)),
     ("unswitch", _on_body(unswitch_loops)),
     ("invariant", _on_body(hoist_places)),
-    ("halves", _on_body(lower_half_products)),
+    ("halves", _on_body(lambda body: lower_half_windows(lower_half_products(body)))),
     ("products", _on_body(lower_products)),
     ("unit", _on_body(lower_unit)),
     *((name, _on_body(change)) for name, change in _KINDS),

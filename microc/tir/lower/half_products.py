@@ -52,7 +52,9 @@ def _call(nest: ir.For) -> ir.Stmt:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums.buffer, sums.indices))
         case _:
             _fail(nest, "there is not one product and one sum")
-    loops = {s.var: ir.int_value(s.extent) or 0 for s in walk_stmt(nest) if isinstance(s, ir.For)}
+    loops = turns_of(nest)
+    if loops is None:
+        _fail(nest, "it has conditions")
     steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
     roles = {_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
@@ -70,6 +72,19 @@ def _call(nest: ir.For) -> ir.Stmt:
     numbers = (depth, counts["run"], *((stride,) if rows > 1 else ()))
     name = f"half_product_{rows}x{counts['vector']}"
     return ir.Evaluate(ir.Call(name, (*args, *(ir.const(n, "int32") for n in numbers)), "int32"))
+
+
+def turns_of(nest: ir.For) -> dict[ir.Var, int] | None:
+    """How often the loops of a nest run that does something in every turn, or below a limit alone, where a tile is a part of one;
+    None where other conditions hold."""
+    found = {s.var: ir.int_value(s.extent) or 0 for s in walk_stmt(nest) if isinstance(s, ir.For)}
+    for test in (s for s in walk_stmt(nest) if isinstance(s, ir.If)):
+        match test:
+            case ir.If(ir.Bin("lt", ir.Var() as var, ir.Const(int() as limit)), _, None) if var in found:
+                found[var] = min(found[var], limit)
+            case _:
+                return None
+    return found
 
 
 def _role(steps: tuple[int | None, ...]) -> str:

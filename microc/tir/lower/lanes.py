@@ -21,7 +21,7 @@ from types import MappingProxyType
 from microc.tir import ir, names
 from microc.tir.affine import linear, simplify, simplify_stmt
 from microc.tir.facts import buffers_read
-from microc.tir.lower.lane_code import LaneCode
+from microc.tir.lower.lane_code import NARROWED, LaneCode
 from microc.tir.lower.lane_operations import TYPES
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, fixed
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
@@ -86,6 +86,7 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             lanes, floats = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
             return (
                 _run(s, extent)
+                or (_narrowed(s, extent) if floats >= NARROWED else None)
                 or _strided(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
                 or (_strips(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
                 or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
@@ -168,6 +169,26 @@ def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             return ir.Evaluate(
                 ir.Call(f"{name}_{COPIED[into.dtype]}", (target, source, ir.const(extent, "int32")), "int32")
             )
+        case _:
+            return None
+
+
+def _narrowed(loop: ir.For, extent: int) -> ir.Stmt | None:
+    """The loop as a call that stores floats as float16, or zeros."""
+    match loop.body:
+        case ir.Store(into, places, ir.Const(0, "float16")) if _consecutive(loop.body, loop.var):
+            target = address(into, places, {loop.var: ir.const(0, "int32")}, extent, writes=True)
+            return ir.Evaluate(ir.Call("zero_f16", (target, ir.const(extent, "int32")), "int32"))
+        case ir.Store(into, places, ir.Cast("float16", ir.Load(buffer, indices))) if (
+            buffer.dtype == "float32"
+            and "register" not in (buffer.scope, into.scope)
+            and _consecutive(loop.body, loop.var)
+            and consecutive(indices, loop.var)
+        ):
+            first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
+            target = address(into, places, first, extent, writes=True)
+            source = address(buffer, indices, first, extent, writes=False)
+            return ir.Evaluate(ir.Call("narrow_f32_f16", (target, source, ir.const(extent, "int32")), "int32"))
         case _:
             return None
 

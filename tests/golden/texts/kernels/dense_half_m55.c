@@ -25,9 +25,7 @@ NET_KERNEL dense_v1(const float *data, const uint16_t *restrict weight, const fl
     /* im2col: patch[p, k] = float16(data[p, k]) */
     float acc[48];
     for (int32_t p = 0; p < 3; ++p) {
-        for (int32_t k = 0; k < 2; ++k) {
-            store_f16_f32x4(&patch[p * 8 + k * 4], load_f32_f32x4(&data[p * 8 + k * 4]));
-        }
+        narrow_f32_f16(&patch[p * 8], &data[p * 8], 8);
     }
     /* accumulate: acc[p, o] = bias[o] + sum(float32(halves[p, o, r]) for r < 1) */
     for (int32_t o = 0; o < 2; ++o) {
