@@ -33,12 +33,10 @@ CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
 PROLOGUE = 8
 """Instructions among them that belong to the function."""
-PEELED, SMALL = 2, 24
+PEELED, SMALL = 2, 12
 """A loop of so few iterations, of so few instructions, is written out by the compiler."""
 REMEMBERED = 256
 """Costs that are kept: what a choice counted, a report asks for again."""
-SPILL = 1.5
-"""Accesses to the stack that a compiler makes for each that the best choice of values would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class _Walker:
             case ir.Let(var, value, body):
                 self.named[var] = substitute(value, self.named)
                 if (settled := self.invariants.define(var, value)) is not None:
-                    self.compute(var, settled)
+                    self.compute(var, self.selector.named(var, settled))
                 self.walk(body)
             case ir.Evaluate(value):
                 value = self.invariants.settle(value, self.invariants.here)
@@ -185,10 +183,11 @@ class _Walker:
         """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
         region = self.regions.pop()
         self.invariants.leave()
+        region.settle(self.core)
         if not peeled:
             self.add(region.entry(), region.entries)
             self.add(region.turn(self.core), region.runs)
-        loads, stores = (SPILL * n for n in region.spills(self.core))
+        loads, stores = region.spills(self.core)
         self.add({"load": loads, "store": stores}, region.runs)
         self.spilled += (loads + stores) * region.runs
         if self.regions:

@@ -28,11 +28,12 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype; ``known``: those
-    of values, which are counted again as parts of others."""
+    of values, which are counted again as parts of others. ``widened``: names of 64 bits that were made of a word."""
 
     target: Target
     calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
     known: dict[int, tuple[ir.Expr, Operations]] = field(default_factory=dict, compare=False, repr=False)
+    widened: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
         """Operations of a value, without those of the addresses it loads from; nobody changes them."""
@@ -238,6 +239,8 @@ class Selector:
                     joined = core.has("accumulated") and op in ("add", "sub")
                 case ir.Bin("mul") | ir.Bin("shl" | "shr", _, ir.Const()):
                     joined = core.has("shifted")
+                case ir.Select(_, _, ir.Const(0)):  # the sum itself is predicated
+                    joined = core.has("predicated")
                 case _:
                     joined = False
             if joined:
@@ -267,8 +270,8 @@ class Selector:
     def _long(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
         """64-bit integers on a 32-bit core."""
         if op == "mul":
-            narrow = [x.a for x in (a, b) if isinstance(x, ir.Cast) and dtypes.nbytes(x.a.dtype) <= 4]
-            parts = sum((self.count(x) for x in narrow), Counter())
+            narrow = [self._narrow(x) for x in (a, b) if self._narrow(x) is not None]
+            parts = sum((self.count(x) for x in narrow if x is not None), Counter())
             if not self.target.has("mul64"):
                 return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
             if len(narrow) == 2 or (len(narrow) == 1 and isinstance(b, ir.Const)):
@@ -285,6 +288,22 @@ class Selector:
         if op in ("truncdiv", "truncmod", "floordiv", "floormod"):
             return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
+
+    def named(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
+        """What a name is computed from: a word, where it is one of 64 bits that products take apart again."""
+        if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
+            return value
+        word = self._narrow(value)
+        if word is None:
+            return value
+        self.widened.add(name)
+        return word
+
+    def _narrow(self, wide: ir.Expr) -> ir.Expr | None:
+        """What 64 bits were made of, where that is a word: a product of such is one instruction."""
+        if isinstance(wide, ir.Cast):
+            return wide.a if dtypes.nbytes(wide.a.dtype) <= 4 else None
+        return wide if wide in self.widened else None
 
     def _kind(self, dtype: str, what: str) -> Operations:
         """One addition or comparison of a dtype."""

@@ -1,19 +1,22 @@
 """What straight-line code keeps in registers, and what it must keep on the stack.
 
-The body of a loop is a sequence of uses and definitions of values. It is played through with as many registers as the core has;
-where one is needed, the value that is used again last gives up its own (Belady's rule, which compilers come close to).
+A value lives from where it is defined to its last use. Where more of them live at once than a core has registers, compilers keep
+whole values on the stack, not parts of their lives: those first that are used least for the time that they would take a register
+(the priority of gcc's and LLVM's allocators). Such a value is loaded before each use, unless a register is free since the use
+before it, and stored where it is defined.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 Name = tuple[object, ...]
 KINDS = ("general", "float", "vector")
 """Kinds of registers."""
-_NEVER = 1 << 30
+ADDRESS = "&"
+"""First part of the names of addresses, which no source names. Their uses count twice: an access waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,65 +39,105 @@ class Spills:
     peak: int
 
 
+@dataclass(slots=True)
+class _Life:
+    """One value: when it is used and defined, and the times, from one to before another, in which it lives."""
+
+    name: Name
+    uses: list[int] = field(default_factory=list)
+    defined: list[int] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def touched(self) -> list[int]:
+        return sorted({*self.uses, *self.defined})
+
+    @property
+    def weight(self) -> int:
+        """What keeping it on the stack is feared to cost."""
+        return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
+
+
 def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
     """One iteration in the steady state. ``lasting`` values live from one iteration to the next."""
-    return _Player(events, frozenset(lasting), registers).play()
+    registers = max(registers, 1)
+    lives = _lives(events, frozenset(lasting))
+    demand = _demand(events, lives)
+    peak = max(demand, default=0)
+    if peak <= registers:
+        return Spills(0, 0, peak)
+    spilled = _spilled(lives, demand, registers)
+    again = sum(len(life.uses) - _kept(life, demand, registers) for life in reversed(spilled))
+    return Spills(again, sum(len(life.defined) for life in spilled), registers)
 
 
-class _Player:
-    """``held``: values in registers, True where the stack has no copy; ``saved``: values that the stack has."""
-
-    def __init__(self, events: Sequence[Event], lasting: frozenset[Name], registers: int) -> None:
-        self.events = events
-        self.lasting = lasting
-        self.registers = max(registers, 1)
-        self.loads = self.stores = self.peak = 0
-        self.held: dict[Name, bool] = {}
-        self.saved: set[Name] = set()
-        self.uses: dict[Name, list[int]] = {}
-        for time, event in enumerate(events):
-            for name in event.names:
-                self.uses.setdefault(name, []).append(time)
-
-    def play(self) -> Spills:
-        for _ in range(2 if self.lasting else 1):
-            self.loads = self.stores = self.peak = 0
-            for time, event in enumerate(self.events):
-                self.step(time, event)
-        return Spills(self.loads, self.stores, self.peak)
-
-    def step(self, time: int, event: Event) -> None:
+def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
+    """A definition begins a life; the last one of a value that lasts goes on as its first one of the next iteration."""
+    first: dict[Name, _Life] = {}
+    latest: dict[Name, _Life] = {}
+    lives = []
+    for time, event in enumerate(events):
         for name in event.names:
-            if name not in self.held:
-                self.loads += int(not event.defines and name in self.saved)
-                self.make_room(time, 1, event.names)
-            self.held[name] = event.defines or self.held.get(name, False)
-            if event.defines:
-                self.saved.discard(name)
-        if event.inner:
-            self.make_room(time, event.inner, event.names)
-        self.peak = max(self.peak, len(self.held) + event.inner)
-        for name in event.names:
-            if self.next_use(name, time) == _NEVER:
-                self.held.pop(name, None)
+            life = latest.get(name)
+            if life is None or event.defines:
+                life = latest[name] = _Life(name)
+                first.setdefault(name, life)
+                lives.append(life)
+            (life.defined if event.defines else life.uses).append(time)
+    end = len(events)
+    for life in lives:
+        touched = life.touched
+        life.times = [(touched[0], touched[-1] + 1)]
+    for name in lasting.intersection(first):
+        begin, last = first[name], latest[name]
+        start = last.times[0][0]
+        if begin.defined:
+            last.times = [(start, end)]
+        elif begin is last:
+            last.times = [(0, end)]
+        else:
+            last.times = [(0, begin.times[0][1]), (start, end)]
+            last.uses = begin.uses + last.uses
+            begin.times = []
+    return [life for life in lives if life.times]
 
-    def next_use(self, name: Name, time: int) -> int:
-        """When a value is needed again."""
-        uses = self.uses[name]
-        place = bisect_right(uses, time)
-        if place < len(uses):
-            again = uses[place]
-            return _NEVER if name not in self.lasting and self.events[again].defines else again
-        return uses[0] + len(self.events) if name in self.lasting else _NEVER
 
-    def make_room(self, time: int, need: int, busy: tuple[Name, ...]) -> None:
-        """Move values to the stack until ``need`` registers are free, but for those that are busy."""
-        while len(self.held) + need > self.registers:
-            free = [n for n in self.held if n not in busy]
-            if not free:
-                return
-            victim = max(free, key=lambda n: self.next_use(n, time))
-            changed = self.held.pop(victim)
-            if self.next_use(victim, time) != _NEVER:
-                self.stores += int(changed and victim not in self.saved)
-                self.saved.add(victim)
+def _demand(events: Sequence[Event], lives: Iterable[_Life]) -> list[int]:
+    """Registers that are wanted, by time."""
+    change = [0] * (len(events) + 1)
+    for life in lives:
+        for begin, end in life.times:
+            change[begin] += 1
+            change[end] -= 1
+    return [n + event.inner for n, event in zip(accumulate(change), events, strict=False)]
+
+
+def _spilled(lives: Iterable[_Life], demand: list[int], registers: int) -> list[_Life]:
+    """Values that are kept on the stack, until the others fit; ``demand`` becomes theirs."""
+    before = [0, *accumulate(int(n > registers) for n in demand)]
+    order = []
+    for place, life in enumerate(lives):
+        full = sum(before[end] - before[begin] for begin, end in life.times)
+        if full:
+            order.append((life.weight / (full + 1), place, life))
+    spilled = []
+    for _, _, life in sorted(order, key=lambda entry: entry[:2]):
+        busy = frozenset(life.touched)
+        idle = [t for begin, end in life.times for t in range(begin, end) if t not in busy]
+        if any(demand[t] > registers for t in idle):
+            for t in idle:
+                demand[t] -= 1
+            spilled.append(life)
+    return spilled
+
+
+def _kept(life: _Life, demand: list[int], registers: int) -> int:
+    """Uses that find a spilled value in a register still; it takes that one."""
+    kept = 0
+    for begin, end in pairwise(life.touched):
+        between = range(begin + 1, end)
+        if end not in life.defined and all(demand[t] < registers for t in between):
+            kept += 1
+            for t in between:
+                demand[t] += 1
+    return kept

@@ -9,11 +9,15 @@ from microc import dtypes
 from microc.isa import Costs
 from microc.schedule.addresses import Place, Pointer, moves_with, step_of, without
 from microc.schedule.cost_expr import Operations
-from microc.schedule.pressure import KINDS, Event, Name, play
+from microc.schedule.pressure import ADDRESS, KINDS, Event, Name, Spills, play
 from microc.tir import ir
 
-POINTER = "&"
-"""First part of the names of values that no source names: pointers and counters."""
+_END: Name = (ADDRESS, "end")
+"""A loop's counter, or where a pointer arrives at the end."""
+_FEW = 2
+"""Places of a constant that a loop looks up by its counter."""
+_TOGETHER = 0.5
+"""Accesses to the stack of a value that waits there while a loop runs: it is stored and loaded together with another one."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class Region:
         self.own_names: set[Name] = set()
         self.own_buffers: set[str] = set()
         self.pointers: dict[Pointer, list[Use]] = {}
+        self.constants: set[Pointer] = set()
+        self.looked_up: list[Pointer] = []
         self.inner: dict[Pointer, None] = {}
         self.terms: set[ir.Expr] = set()
         self.counted = False
@@ -77,10 +83,12 @@ class Region:
     def access(self, place: Place, reach: int) -> tuple[Use, int]:
         """An access to memory: its pointer, the distance from it in bytes. What is further than ``reach`` has its own pointer."""
         uses = self.pointers.setdefault(place.pointer, [])
+        if place.buffer.scope == "const":
+            self.constants.add(place.pointer)
         use = next((use for use in uses if abs(place.offset - use.offset) <= reach), None)
         if use is None:
             dtype = place.buffer.dtype
-            name = (POINTER, len(self.pointers), len(uses))
+            name = (ADDRESS, len(self.pointers), len(uses))
             use = Use(name, place.offset, dtype == "float32", dtypes.nbytes(dtype))
             uses.append(use)
         use.count += 1
@@ -98,7 +106,7 @@ class Region:
         assert loop.var is not None
         for kind in KINDS:
             theirs = [e for e in loop.events if e.kind == kind]
-            used = dict.fromkeys(n for e in theirs for n in e.names if n not in loop.own_names and n[0] != POINTER)
+            used = dict.fromkeys(n for e in theirs for n in e.names if n not in loop.own_names and n[0] != ADDRESS)
             changed = {n for e in theirs if e.defines for n in e.names}
             inner = max(loop.peak - len(used), 0) if kind == "general" else 0
             self.events.append(Event(tuple(used), False, kind, inner))
@@ -127,13 +135,14 @@ class Region:
         """
         if self.var is None:
             return Counter()
-        var, moving = self.var, self.moving()
+        var = self.var
+        moving = [p for p in self.moving() if p not in self.looked_up]
         if core.has("indexed"):
             sharing = [p for p in moving if not core.has("elements") or self._absorbed(p, 1 << 31)]
             steps = len({step_of(p, var) for p in sharing}) + len(moving) - len(sharing)
         else:
             steps = sum(not self._absorbed(p, core.advance) for p in moving)
-        counter = int(self.counted or not moving)
+        counter = int(self.counted or not moving or bool(self.looked_up))
         test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
         return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
 
@@ -146,24 +155,51 @@ class Region:
         step = abs(step_of(pointer, self.var))
         return step == 1 and most > 0 if uses[0].floats else step * uses[0].size <= most
 
-    def spills(self, core: Costs) -> tuple[int, int]:
+    def settle(self, core: Costs) -> None:
+        """What the compiler does with constants of which a loop without loops inside takes a few elements: where registers are
+        short, their places have bases of their own, which come from the code, beside one index that all of them share."""
+        if self.inner or not core.has("shifted"):
+            return
+        uses = {p: sum(u.count for u in self.pointers.get(p, ())) for p in self.moving() if p in self.constants}
+        few = [p for p, count in uses.items() if count <= _FEW]
+        if few and self._played(self._general(core), core.registers).peak >= core.registers:
+            self.looked_up = few
+
+    def spills(self, core: Costs) -> tuple[float, float]:
         """Loads and stores of the stack in one iteration. Remembers how many registers the body fills."""
-        moving = set(self.moving())
-        kept: list[Name] = [(POINTER, "outer", k) for k, p in enumerate(self.inner) if p in moving]
-        whole = [*self.events, *(Event((name,), True) for name in kept)]
-        if self.var is not None:  # a counter, or what a pointer is compared with at the end
-            whole.append(Event(((POINTER, "end"),), defines=self.counted or not moving))
-        own = {"float": core.float_registers, "vector": core.vector_registers}
-        loads, stores = self._played([e for e in whole if not own.get(e.kind)], core.registers, remember=True)
-        for kind, registers in own.items():
+        general = self._played(self._general(core), core.registers)
+        self.peak = general.peak
+        together = _TOGETHER if core.pair and any(e.inner for e in self.events) else 1.0
+        loads, stores = together * general.loads, together * general.stores
+        for kind, registers in (("float", core.float_registers), ("vector", core.vector_registers)):
             if registers:
-                more = self._played([e for e in whole if e.kind == kind], registers, remember=False)
-                loads, stores = loads + more[0], stores + more[1]
+                more = self._played([e for e in self.events if e.kind == kind], registers)
+                loads, stores = loads + more.loads, stores + more.stores
         return loads, stores
 
-    def _played(self, events: list[Event], registers: int, *, remember: bool) -> tuple[int, int]:
+    def _general(self, core: Costs) -> list[Event]:
+        """What the body does in general registers, and what the loop does to its pointers and its counter behind it."""
+        elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
+        moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
+        events: list[Event] = []
+        for place, event in enumerate(self.events):
+            if event.kind in elsewhere:
+                continue
+            if event.names[:1] and event.names[0] in looked_up:
+                events.append(Event(((ADDRESS, "base", place),)))
+                event = Event((_END,))
+            events.append(event)
+        advanced: list[Name] = [(ADDRESS, "outer", k) for k, p in enumerate(self.inner) if p in moving]
+        advanced += [u.name for p in dict.fromkeys(moving) for u in self.pointers.get(p, ()) if u.name not in looked_up]
+        if self.var is not None:
+            if self.counted or not moving or looked_up:
+                advanced.append(_END)
+            else:
+                events.append(Event((_END,)))
+        for name in advanced:
+            events += [Event((name,)), Event((name,), True)]
+        return events
+
+    def _played(self, events: list[Event], registers: int) -> Spills:
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
-        found = play(events, lasting, registers)
-        if remember:
-            self.peak = found.peak
-        return found.loads, found.stores
+        return play(events, lasting, registers)

@@ -88,13 +88,46 @@ def test_guards_are_weighed_by_how_often_they_hold() -> None:
     assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], body))).operations["multiply"] == 16
 
 
+def lives(*names: str, defines: bool = False) -> list[Event]:
+    return [Event(((name,),), defines) for name in names]
+
+
 def test_what_does_not_fit_the_registers_is_spilled() -> None:
-    names = [(f"v{k}",) for k in range(6)]
-    events = [Event((n,), defines=True) for n in names] + [Event((n,)) for n in names]
+    names = [f"v{k}" for k in range(6)]
+    events = lives(*names, defines=True) + lives(*names)
     assert play(events, (), 6).loads == 0
     few = play(events, (), 4)
     assert few.loads == few.stores == 2 and few.peak == 4
-    assert play([Event((n,)) for n in names], names, 4).loads > 0
+    assert play(lives(*names), [(name,) for name in names], 4).loads > 0
+
+
+def test_the_value_that_is_used_least_for_its_life_is_spilled() -> None:
+    """A value with many uses keeps its register, though one with a single use is needed as soon; what lasts and is not written is
+    loaded, never stored."""
+    made = lives("often", "rare", "x", defines=True)
+    found = play(made + lives("x", "rare", "often", "often", "often"), (), 2)
+    assert (found.loads, found.stores) == (1, 1)
+    kept = play(lives("a", "b", defines=True) + lives("a", "b", "lasts"), [("lasts",)], 2)
+    assert (kept.loads, kept.stores) == (1, 0)
+
+
+def test_a_spilled_value_stays_where_a_register_is_free() -> None:
+    busy = lives("a", "b", "c", defines=True) + 4 * lives("a", "b", "c")
+    found = play(lives("x", defines=True) + busy + lives("x", "y", "x", "y", "x"), (), 3)
+    assert (found.loads, found.stores) == (1, 1)
+
+
+def test_a_sum_takes_one_or_none_under_a_condition() -> None:
+    one = ir.Select(DATA[Y] < 5, ir.const(1, "int32"), ir.const(0, "int32"))
+    two = ir.Select(DATA[Y] < 5, ir.const(1, "int32"), ir.const(2, "int32"))
+    assert cost(loop(DATA[0] + one)).instructions == pytest.approx(cost(loop(DATA[0] + two)).instructions - 64)
+
+
+def test_a_product_of_words_is_one_instruction_whatever_has_a_name() -> None:
+    wide = ir.Var("wide", "int64")
+    value = ir.cast("int32", (wide * ir.cast("int64", DATA[0])) >> 32)
+    named = ir.Let(wide, ir.cast("int64", DATA[Y]), ir.Store(OUT, (Y,), value))
+    assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], named))).operations.get("multiply") is None
 
 
 def test_larger_tiles_help_until_they_spill() -> None:
