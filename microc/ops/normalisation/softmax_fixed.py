@@ -32,11 +32,12 @@ SUM_BITS = 12
 """Integer bits of the 8-bit kernel's sum of exponentials; more classes than 2**12 - 1 could overflow it."""
 
 
-def free_bits(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
-    """How far ``total``, within 2**lowest_bit .. 2**31 - 1, can be shifted left and stay an int32."""
+def free_bits(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX) -> Any:
+    """How far ``total``, within 2**lowest_bit .. ``most``, can be shifted left and stay an int32."""
     zero = total * 0
-    count = zero
-    for bit in range(lowest_bit + 1, 31):
+    highest = min(most.bit_length(), 31)
+    count = zero + (31 - highest)
+    for bit in range(lowest_bit + 1, highest):
         count = count + k.select(total < (1 << bit), zero + 1, zero)
     return count
 
@@ -117,8 +118,8 @@ def _compute_q(call: OpCall) -> te.Tensor:
     def term(n: Expr) -> Expr:
         return te.sum_reduce(fixedpoint.shift_right_half_up(power(n, j.var), SUM_BITS), j)
 
-    total = te.compute((rows,), term, "total", ("n",))
-    headroom = te.compute((rows,), lambda n: free_bits(total[n], 31 - SUM_BITS, TIR), "headroom", ("n",))
+    total, most = te.compute((rows,), term, "total", ("n",)), classes << 31 - SUM_BITS
+    headroom = te.compute((rows,), lambda n: free_bits(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
@@ -246,7 +247,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
     power = te.compute((rows, classes), lambda n, c: interpolated(read(exp), distance[n, c]), "power", ("n", "c"))
     j = te.reduce_axis(classes, "j")
     total = row("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = row("headroom", lambda n: free_bits(total[n], 14, TIR))
+    headroom = row("headroom", lambda n: free_bits(total[n], 14, TIR, classes << 15))
     place = row("place", lambda n: _centred(total[n], headroom[n], TIR))
     scale = row("scale", lambda n: interpolated(read(reciprocal), place[n]))
 
