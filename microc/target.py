@@ -45,9 +45,10 @@ class Target:
 
 
 def target_for(cpu: str) -> Target:
-    """The target of a known core."""
-    from microc.isa import CORES  # with all intrinsics: help and the parsing of arguments do without
+    """The target of a known core, by its name or another one (:data:`microc.isa.ALIASES`)."""
+    from microc.isa import ALIASES, CORES  # with all intrinsics: help and the parsing of arguments do without
 
+    cpu = ALIASES.get(cpu, cpu)
     if cpu not in CORES:
         raise UsageError(f"unknown core {cpu!r}", hint=suggestion(cpu, CORES, "cores"))
     core = CORES[cpu]

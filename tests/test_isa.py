@@ -11,10 +11,12 @@ import pytest
 import microc
 from microc.codegen.halves import HALVES
 from microc.codegen.network import network_files
+from microc.device.boards import bare_board
+from microc.device.machine import library_core
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
 from microc.dtypes import is_vector
-from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
+from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
 from tests.driver import digits
 
@@ -80,3 +82,10 @@ def test_words_of_the_vocabulary_are_whole(name: str) -> None:
 
 def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:
     assert all(t.needs <= set(SCALAR) for t in TENSOR.values())
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_another_name_is_the_same_core(name: str) -> None:
+    assert name not in CORES
+    assert target_for(name) == target_for(ALIASES[name]) == library_core(name)
+    assert bare_board(name) == bare_board(ALIASES[name])

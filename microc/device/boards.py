@@ -51,8 +51,9 @@ def load_board(name_or_path: str | Path) -> Board:
 
 def bare_board(cpu: str) -> Board:
     """No board but a core: what is compiled for it is at home in programs of the user's own, and nothing bounds its memory."""
-    title = "any core" if cpu == "host" else f"any {cpu}"
-    return replace(load_board("host"), name=cpu, title=title, target=target_for(cpu))
+    target = target_for(cpu)
+    title = "any core" if cpu == "host" else f"any {target.cpu}"
+    return replace(load_board("host"), name=target.cpu, title=title, target=target)
 
 
 def load_copy(path: Path, name: str) -> Board:

@@ -9,7 +9,7 @@ from functools import cache
 
 from microc.device.toolchain import host_compiler
 from microc.errors import UsageError
-from microc.isa import CORES, FAMILIES
+from microc.isa import ALIASES, CORES, FAMILIES
 from microc.target import Target, target_for
 
 NATIVE, PORTABLE = "native", "portable"
@@ -55,7 +55,7 @@ def library_core(name: str) -> Target:
     ``portable``: none in particular; others by their name. UsageError for what is neither."""
     if name in HERE:
         return target_for(native())
-    if name != PORTABLE and name not in CORES:
+    if name != PORTABLE and name not in CORES and name not in ALIASES:
         known = (*HERE, PORTABLE, *(core for core in CORES if core != PLAIN))
         raise UsageError(f"unknown core {name!r}", hint="known: " + ", ".join(known))
     return target_for(PLAIN if name == PORTABLE else name)

@@ -7,7 +7,8 @@ Nothing above names an instruction. The registries can be extended for a while, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from microc.isa.arm import ARM
 from microc.isa.arm_neon import AARCH64
@@ -28,6 +29,8 @@ FAMILIES: Registry[Family] = Registry(
     "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV, WASM)}
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
+ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})
+"""Other names that users give cores."""
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
 SCALAR: Registry[Intrin] = Registry(
     "an intrinsic", {i.name: i for i in (*INTRINSICS, *(i for s in _OWN.values() for i in s.intrinsics))}
@@ -37,6 +40,7 @@ TENSOR: Registry[TensorIntrin] = Registry(
 )
 
 __all__ = [
+    "ALIASES",
     "CORES",
     "FAMILIES",
     "SCALAR",
