@@ -72,3 +72,20 @@ def test_two_weights_share_a_byte(cpu: str) -> None:
     whole = 6 * 27 + 8 * 6 + 5 * 288
     assert constants(data, "speed", cpu) >= whole
     assert constants(data, "size", cpu) < 0.65 * whole
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_weights_beside_floats_stay_packed(channels: bool) -> None:
+    """A layer of floats on four-bit weights: their real numbers, two in a byte unless the code is made for speed."""
+    w = weights("w", 64, 48, channels=channels)
+    op = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
+    data = model((Tensor("x", (1, 48)), w, Tensor("y", (1, 64))), (op,), ("x",), ("y",))
+    graph = tflite.read(data, "float.tflite")
+    x = RNG.normal(size=(1, 48)).astype(np.float32)
+    scales = np.array(w.scale, np.float32).reshape(-1, 1)
+    wanted = x @ (graph.consts["w"].astype(np.float32) * scales).T
+    for optimize in ("speed", "size"):
+        np.testing.assert_allclose(library(graph, Options(optimize=optimize))(x), wanted, rtol=1e-4, atol=1e-4)
+    whole, floats = 64 * 48 // 2 + 4 * 64, 4 * 64 * 48
+    assert constants(data, "size", "cortex-m4") <= whole and constants(data, "balanced", "cortex-m4") <= whole
+    assert constants(data, "speed", "cortex-m4") >= floats
