@@ -45,6 +45,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
     from microc.codegen.files import check_folder
     from microc.codegen.relocatable import BLOB_SUFFIX
+    from microc.driver.report.words import memory_rows
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write", hint="add -o DIR")
@@ -75,6 +76,7 @@ def compile_(arguments: Arguments) -> show.Answer:
             "arena",
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
+        *memory_rows(report["memories"]),
         *_streamed_rows(report),
         *test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
@@ -157,6 +159,7 @@ def check(arguments: Arguments) -> show.Answer:
     from microc.device.boards import load_board
     from microc.driver.check import check_model
     from microc.driver.options import make_options
+    from microc.driver.report.words import memory_rows
 
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
@@ -172,7 +175,10 @@ def check(arguments: Arguments) -> show.Answer:
         ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
         ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
     ]
-    rows += estimate_rows(found.compiled) if found.compiled else state_rows(found.state, found.board)
+    if found.compiled:
+        rows += [*memory_rows(found.compiled["memories"]), *estimate_rows(found.compiled)]
+    else:
+        rows += state_rows(found.state, found.board)
     if found.verdict:
         rows.append((found.board or "budget", _verdict(found)))
     text = show.facts(rows)

@@ -60,7 +60,7 @@ def _report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | No
 def _text(data: Mapping[str, Any]) -> str:
     """What a terminal shows of a report: the numbers, the layers, what to do."""
     from microc.driver.report.accuracy import accuracy_words
-    from microc.driver.report.words import stack_words, time_words
+    from microc.driver.report.words import memory_rows, stack_words, time_words
 
     totals, board = data["totals"], data["board"]
     state = ", ".join(f"{s['name']} {s['dtype']} {show.shape(s['shape'])}" for s in data["state"])
@@ -74,6 +74,7 @@ def _text(data: Mapping[str, Any]) -> str:
             if totals[key] is not None
         ),
         ("arena", f"{show.count(totals['arena'])} bytes"),
+        *memory_rows(data.get("memories", ())),
         ("peak stack", stack_words(data)),
         ("holds state", state or "no"),
         *(

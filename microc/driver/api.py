@@ -80,8 +80,9 @@ class Program:
         ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there is (0: no bound);
         cycles are estimates, ``share`` a layer's part of them, milliseconds None where no clock is known.
         ``in_place`` of a layer: bytes of its results that lie over its operands; ``streamed``: the layers that it computes row
-        by row, and what that costs, or None. ``streaming``: how a run takes frames of a sequence, or None; ``state``: what is
-        kept. ``without_streams``: arena and estimated instructions without such kernels, or None.
+        by row, and what that costs, or None. ``memories``: what lies in each of the board's, where tensors have several.
+        ``streaming``: how a run takes frames of a sequence, or None; ``state``: what is kept.
+        ``without_streams``: arena and estimated instructions without such kernels, or None.
         """
         if self._found is not None:
             return dict(self._found.report)

@@ -30,7 +30,7 @@ VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": No
 """Whether a network fits: proven that it does not, neither proven, compiled and fitting."""
 
 
-_ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "layers")
+_ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memories", "layers")
 """What is known of a compiled network alone."""
 
 

@@ -20,8 +20,10 @@ from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.progress import Progress
 from microc.driver.report.dump import candidates_text, goal_text
+from microc.driver.report.memories import memories_data
 from microc.driver.report.tables import count, facts, table
 from microc.driver.report.unit import unit_table, unit_words
+from microc.driver.report.words import memory_rows
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError, nearest
 from microc.graph.ir import short
@@ -69,7 +71,9 @@ class Explanation:
         """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates.
         ``width``: letters of a line of tables, code is as long as it is; 0: any."""
         if self.kernel is None:
-            return _layers_text(self.module, width)
+            rows = memory_rows(memories_data(self.module))
+            memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
+            return _layers_text(self.module, width) + memories
         return "\n\n".join(_kernel_text(self.kernel, self.target, full=full, width=width))
 
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
@@ -77,7 +81,12 @@ class Explanation:
         price = None if isinf(self.goal.price) else self.goal.price
         data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
         if self.kernel is None:
-            return {**data, "layers": [_call_data(k, call) for k, call in enumerate(self.module.calls)]}
+            memories = memories_data(self.module)
+            return {
+                **data,
+                "memories": memories,
+                "layers": [_call_data(k, call) for k, call in enumerate(self.module.calls)],
+            }
         return {**data, "kernel": _kernel_data(self.kernel, full=full)}
 
 

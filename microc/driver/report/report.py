@@ -133,6 +133,7 @@ def report_of(
             {**{name: m[name] for name in ("name", "kind", "dtype", "shape", "bytes", "offset", "first", "last")}}
             for m in manifest["memory"]
         ],
+        "memories": list(known.get("memories", ())),
         "layers": layers,
         "firmware": size.parts() if size else None,
         "accuracy": dict(accuracy) if accuracy is not None else None,

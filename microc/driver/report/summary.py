@@ -10,6 +10,7 @@ from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
 from microc.driver.advice import told_of
 from microc.driver.compile.fit import capacity, footprint
+from microc.driver.report.memories import memories_data
 from microc.driver.report.words import milliseconds
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
@@ -39,6 +40,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "weight_bytes": module.const_bytes,
         "arena": plan.size,
         "arena_lower_bound": plan.lower_bound,
+        "memories": memories_data(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "without_streams": asdict(module.plain) if module.plain else None,
         "planner": plan.planner,
@@ -64,6 +66,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
                 "schedule": c.schedule,
                 "estimated_instructions": c.instructions,
                 "estimated_cycles": c.cycles,
+                "estimated_waits": c.waits,
                 "share": c.cycles / (cycles or 1),
                 "in_place": shared_bytes(module, c),
                 "streamed": _streamed(c),

@@ -69,3 +69,17 @@ def change_words(before: float | None, after: float | None) -> str:
     if not before:
         return "new"
     return f"{100 * (after / before - 1):+.1f} %".replace("-", MINUS)
+
+
+def memory_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """A board's memories (:func:`microc.driver.report.memories.memories_data`) as facts, one line for each."""
+    return [(f"  {row['memory']}", _memory_words(row)) for row in rows]
+
+
+def _memory_words(row: Mapping[str, Any]) -> str:
+    used = f"{row['bytes']:,} of {row['capacity']:,} bytes"
+    if not row["bytes"]:
+        return f"{used}, nothing lies there"
+    kinds = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in row["holds"].items())
+    waits = f"{row['waits']:,} cycles of waiting, estimated" if row["waits"] else "no waiting"
+    return f"{used}: {kinds}; {row['accesses']:,} accesses, {waits}"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.cli import main
 from microc.driver.api import Program
 from microc.driver.compile.bundle import bundle
 from microc.driver.measure.session import Device
@@ -159,3 +160,25 @@ def test_a_board_with_two_arenas_agrees_in_every_bit(tmp_path: Path) -> None:
             assert np.array_equal(device.run(image), host(image))
         layers, difference = verify(device, program.library(), [[image] for image in digits.images(2)], tolerance=0)
     assert difference is None and len(layers) == 6
+
+
+def test_reports_tell_what_lies_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = two_memories(tmp_path, FAST)
+    report = split(tmp_path).report()
+    fast, slow = report["memories"]
+    assert (fast["memory"], fast["bytes"], fast["waits"]) == ("dtcm", 612, 0)
+    assert slow == {
+        "memory": "sram", "bytes": 648, "capacity": slow["capacity"], "accesses": 2808, "waits": 5616,
+        "holds": {"workspace": 1},
+    }  # fmt: skip
+    assert sum(layer["estimated_waits"] for layer in report["layers"]) == 5616
+    for command in (["check", "--exact"], ["explain"], ["report"]):
+        word, *more = command
+        assert main([word, str(digits.INT8), "--board", str(tmp_path / "two.toml"), *more]) == 0
+        shown = capsys.readouterr().out
+        assert (
+            f"648 of {slow['capacity']:,} bytes: 1 workspace; 2,808 accesses, 5,616 cycles of waiting, estimated"
+            in shown
+        )
+    assert microc.compile(digits.INT8, board="mps2-an386").report()["memories"] == []
+    assert board.memories[1].name == "sram"

@@ -1,0 +1,33 @@
+"""A board's memories as a network uses them: what lies where, how full they are, what goes over their buses at what cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from microc.module import Module
+
+
+def memories_data(module: Module) -> list[dict[str, Any]]:
+    """Plain data, a row for each memory that may hold tensors; none on boards that have one.
+
+    ``bytes`` of its arena, and ``capacity`` for that; ``accesses`` of a run, ``waits``: cycles that these take beyond the core's
+    own, estimated; ``holds``: how many values of each kind lie there.
+    """
+    plan = module.plan
+    assert plan is not None
+    rows = []
+    for arena in plan.arenas:
+        inside = range(arena.start, arena.start + arena.size)
+        kinds = Counter(module.values[name].storage for name, at in plan.offsets.items() if at in inside)
+        rows.append(
+            {
+                "memory": arena.memory,
+                "bytes": arena.size,
+                "capacity": arena.capacity,
+                "accesses": arena.accesses,
+                "waits": arena.waits,
+                "holds": dict(sorted(kinds.items())),
+            }
+        )
+    return rows
