@@ -232,7 +232,8 @@ class Plan:
     """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
     ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won. ``arenas``: where the board
-    has several memories for tensors all of these, one behind the other, the one with the stack first; else empty.
+    has several memories for tensors all of these, one behind the other, the one with the stack first; else empty. ``copies``:
+    constants that lie in an arena, by the call at whose start their copy begins (-1: before all runs, when state is reset).
     """
 
     offsets: Mapping[str, int]
@@ -242,9 +243,11 @@ class Plan:
     io_in_arena: bool = True
     align: int = 16
     arenas: tuple[Arena, ...] = ()
+    copies: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
+        object.__setattr__(self, "copies", MappingProxyType(dict(self.copies)))
 
     @property
     def main(self) -> int:

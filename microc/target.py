@@ -122,7 +122,8 @@ class Memory:
     """RAM that may hold tensors: ``size`` bytes for them, and how long the core waits there beyond its own time of an access.
 
     An access waits ``wait_states`` cycles; where a cache keeps what was fetched (``cached``), every line of ``line_bytes``
-    does so once that a kernel reads, and once that it writes: an estimate that takes the cache for large enough.
+    does so once that a kernel reads, and once that it writes: an estimate that takes the cache for large enough. ``weights``:
+    copies of constants may lie here, too.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Memory:
     wait_states: int = 0
     line_bytes: int = WORD
     cached: bool = False
+    weights: bool = False
 
     def waits(self, traffic: Traffic, nbytes: int) -> float:
         """Cycles that a call waits for an operand of ``nbytes`` here."""
@@ -158,13 +160,21 @@ class Board:
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """RAM for tensors where the board says that there is more than one region of it: the first, then the others in the
-        order of its file. Empty on all other boards, which have one arena."""
+        """RAM for tensors where the board's file says what regions hold: the first one and those for tensors, in their order.
+        Empty on all other boards, which have one arena."""
         ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
         found = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
         speeds = ("wait_states", "line_bytes", "cached")
-        own = [Memory(m["name"], m["size"], **{key: m[key] for key in speeds if key in m}) for m in found]
-        return tuple(own) if len(own) > 1 else ()
+        return tuple(
+            Memory(
+                m["name"],
+                m["size"],
+                **{key: m[key] for key in speeds if key in m},
+                weights="weights" in m.get("holds", ()),
+            )
+            for m in found
+            if any("holds" in each for each in ram)
+        )
 
     @property
     def flash_bytes(self) -> int:

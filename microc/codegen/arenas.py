@@ -64,6 +64,21 @@ def given_at(module: Module, offset: int) -> tuple[str, int]:
     return (f"arenas->{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
+def copying(module: Module, step: int) -> tuple[Code, ...]:
+    """Calls around the copies of weights at the start of a step: it waits for its own, and begins those of the next one."""
+    copies = _plan(module).copies
+    mine = [name for name in copies if copies[name] >= 0 and name in module.calls[step].args]
+    wait = (Code(f"{module.name}_copy_wait();"),) if mine else ()
+    now = [name for name in mine if copies[name] == step]  # of the first step, which no other is before
+    later = [name for name, begin in copies.items() if begin == step and name not in mine]
+    return (*(_begun(module, name) for name in now), *wait, *(_begun(module, name) for name in later))
+
+
+def _begun(module: Module, name: str) -> Code:
+    arena, offset = placed_at(module, _plan(module).offsets[name])
+    return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes}u);")
+
+
 def _around(plan: Plan, offset: int) -> Arena | None:
     several = arenas_apart(plan)
     return next((arena for arena in reversed(several) if arena.start <= offset), None)

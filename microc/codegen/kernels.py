@@ -108,14 +108,14 @@ def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
     value = module.values[base]
     kind = dtypes.c_name(dtype)
     qualifier = "const " if const else ""
-    if value.storage == "const":
+    assert module.plan is not None
+    if value.storage == "const" and base not in module.plan.offsets:
         return f"{module.name}_{base}"
     if value.storage in ("input", "output"):
         place = f"{'inputs' if value.storage == 'input' else 'outputs'}->{base}"
         if offset or value.dtype != dtype:
             return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
         return place
-    assert module.plan is not None
     arena, offset = placed_at(module, module.plan.offsets[base] + offset)
     where = f"{arena} + {offset}" if offset else arena
     step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"

@@ -29,7 +29,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
     inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
     network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
-    bytes lie; on this computer they are one block.
+    bytes lie; on this computer they are one block. ``copies``: constants that lie there, by the step at whose start they are
+    copied (-1: when the network is reset).
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -44,6 +45,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "sha256": dict(module.hashes),
         "arena_size": module.plan.size,
         **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
+        **({"copies": dict(module.plan.copies)} if module.plan.copies else {}),
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,
         "io_in_arena": module.plan.io_in_arena,

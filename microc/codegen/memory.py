@@ -57,6 +57,7 @@ class Memory:
         A value whose memory others read through views of it lives as long as they do. Workspaces live for one step.
         """
         lives = [(name, *self._lifetime(name)) for name in self.names]
+        lives += [(name, *self._copied(name, step)) for name, step in self._copies().items()]
         lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
         entries = ((name, self._offset(name), first, last) for name, first, last in lives)
         return [self._entry(name, at, first, last) for name, at, first, last in entries if at is not None]
@@ -93,6 +94,16 @@ class Memory:
         base, start, _ = self._spans[name]
         found = self.module.plan.offsets.get(base)
         return None if found is None else found + start
+
+    def _copies(self) -> Mapping[str, int]:
+        assert self.module.plan is not None
+        return self.module.plan.copies
+
+    def _copied(self, name: str, step: int) -> tuple[int, int]:
+        """From when to when a copy of a constant lies in the arena: in all runs, or to the step that reads it."""
+        if step == BEFORE:
+            return BEFORE, len(self.module.calls)
+        return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
 
     def _lifetime(self, name: str) -> tuple[int, int]:
         if name in self.module.state:

@@ -33,9 +33,11 @@ stdout strtodf sun tanf tanhf truncf tzname unix vax"""
 WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
 """What nothing can be called."""
 
-_HEADER = "arena class class_name reset run run_kernel run_slice sample self_test sizes sizes_fit"
+_HEADER = (
+    "arena arenas class class_name copy_begin copy_wait reset run run_kernel run_slice sample self_test sizes sizes_fit"
+)
 """What the header puts behind the network's name, as it does with the names of inputs and outputs."""
-_LINKED = "reset run run_kernel sample self_test"
+_LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
 _EXPORTS = "base frame i network ready"
 """What exports have beside a tensor of this name: counters, members of an object, a variable of an example."""
 RESERVED = WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())

@@ -46,7 +46,7 @@ class RpcContext:
     inputs: tuple[tuple[Name, Code], ...]
     outputs: tuple[tuple[Name, Code], ...]
     fingerprint: tuple[Code, ...]
-    has_state: bool
+    has_reset: bool
     sizes: tuple[int, ...]
     shares_arena: bool
     arenas: ArenaContext
@@ -68,7 +68,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         inputs=tuple((Name(n), _place(module, n)) for n in module.inputs),
         outputs=tuple((Name(n), _place(module, n)) for n in module.outputs),
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
-        has_state=bool(module.state),
+        has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=several and not module.state,
         arenas=arena_context(module),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from microc import dtypes
-from microc.codegen.arenas import ArenaContext, arena_context, given_at
+from microc.codegen.arenas import ArenaContext, arena_context, copying, given_at
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
@@ -67,6 +67,7 @@ class ModelContext:
     kernels: tuple[Code, ...]
     steps: tuple[Step, ...]
     resets: tuple[Code, ...]
+    copies: bool
     data_declarations: tuple[Code, ...]
     data_definitions: tuple[Code, ...]
     flash_space: Name | None
@@ -80,9 +81,10 @@ class ModelContext:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One case of the step function: the call and where it comes from."""
+    """One case of the step function: the call and where it comes from, and ``before`` it copies of weights."""
 
     number: int
+    before: tuple[Code, ...]
     call: Code
     layer: Text
 
@@ -99,7 +101,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     tests = module.self_test.values if module.self_test else ()
     consts = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
-        Step(k, call_text(module, call), Text(short_layer(module, call))) for k, call in enumerate(module.calls)
+        Step(k, copying(module, k), call_text(module, call), Text(short_layer(module, call)))
+        for k, call in enumerate(module.calls)
     )
     prefixed = [_prefixed(module, v) for v in consts]
     resets = _resets(module)
@@ -119,7 +122,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         const_bytes=module.const_bytes,
         stack_bound=stack_bound,
         needs_math=printer.expr.needs_math,
-        needs_string=bool(resets) or any("memcpy" in h for h in helpers),
+        needs_string=bool(resets) or bool(plan.copies) or any("memcpy" in h for h in helpers),
         io_in_arena=plan.io_in_arena,
         sizes=tuple(
             SizeMember(Name(s.name), Name(s.name.upper()), s.minimum, s.maximum, s.step, Text(s.label))
@@ -133,6 +136,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         kernels=kernels,
         steps=steps,
         resets=resets,
+        copies=any(step >= 0 for step in plan.copies.values()),
         data_declarations=tuple(Code(f"extern {declaration(v, space)};") for v in prefixed),
         data_definitions=tuple(
             Code("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)))
@@ -168,11 +172,18 @@ def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
 
 
 def _resets(module: Module) -> tuple[Code, ...]:
-    """Statements that put every state tensor to its initial content: one byte, one number of more bytes, or a constant."""
+    """Statements that copy the weights that lie in RAM, and put every state tensor to its initial content: one byte, one number
+    of more bytes, or a constant."""
+    assert module.plan is not None
     lines = []
+    for name in (name for name, step in module.plan.copies.items() if step < 0):
+        arena, offset = given_at(module, module.plan.offsets[name])
+        lines.append(
+            f"(void)memcpy((uint8_t *){arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes});"
+        )
     for name in module.state:
         value = module.values[name]
-        assert value.data is not None and module.plan is not None
+        assert value.data is not None
         arena, offset = given_at(module, module.plan.offsets[name])
         place, raw = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
         width = value.data.itemsize

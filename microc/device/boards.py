@@ -169,6 +169,8 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
         place, name = _place(path, text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
             raise UsageError(f"memory region {name!r} is no RAM, and holds no tensors", where=place)
+        if "tensors" not in region["holds"] and any(other["kind"] == "ram" for other in data["memory"][:i]):
+            raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=place)
         if name in WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
         if "framework" in data or target_for(data["cpu"]).isa not in ("arm", "riscv"):

@@ -60,7 +60,7 @@ class Program:
         """The same for what has one memory for tensors: firmware of several networks, and other build systems."""
         from microc.plan.plan import in_one_arena
 
-        return in_one_arena(self.module)
+        return in_one_arena(self.module, self.board.target.flash_wait)
 
     def __repr__(self) -> str:
         return f"<Program {self._signature()} for {self.board.name}>"

@@ -176,13 +176,20 @@ def check_plan(module: Module) -> None:
     """Raise InternalError if the plan lets any value be damaged before its last use."""
     arena = _Arena(module)
     _check_arenas(arena.plan)
-    for name in (*module.inputs, *module.state):
+    kept = [name for name, step in arena.plan.copies.items() if step < 0]
+    for name in (*module.inputs, *module.state, *kept):
         arena.write(name)
-    for call in module.calls:
-        for name in call.reads:
+    for number, call in enumerate(module.calls):
+        copied = [name for name in call.args if module.values[name].storage == "const"]
+        for name, step in arena.plan.copies.items():
+            if step == number:  # the copy may be written while the call runs
+                arena.write(name)
+        for name in (*call.reads, *copied):
             arena.read(name, call.kernel)
         _check_call(arena, call)
         for name in (*call.workspace, *call.writes):
             arena.write(name)
-    for name in (*module.outputs, *module.state):
+        for name in copied:
+            arena.read(name, call.kernel)
+    for name in (*module.outputs, *module.state, *kept):
         arena.read(name, "the caller")

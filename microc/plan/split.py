@@ -19,7 +19,7 @@ from microc.plan.planners import greedy_by_conflicts, greedy_by_size, placed
 from microc.target import Memory
 
 Waits = Mapping[Unit, tuple[float, ...]]
-"""Cycles of a run that a unit's accesses wait, in each memory."""
+"""Cycles of a run that a unit's accesses wait, in each memory; infinite where it may not lie."""
 Homes = dict[Unit, int]
 """The number of each unit's memory."""
 
@@ -40,6 +40,15 @@ def part(wanted: Demand, units: Iterable[Unit]) -> Demand:
     return Demand(kept, {u: {o: r for o, r in wanted.rooms[u].items() if o in chosen} for u in kept})
 
 
+def fits(size: int, wanted: Demand) -> bool:
+    """Whether so many bytes hold all units, as quick planners place them."""
+    if sum(unit.size + unit.align for unit in wanted.units) <= size:
+        return True
+    if lower_bound(wanted) > size:
+        return False
+    return any(size_of(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts))
+
+
 class _Search:
     def __init__(self, wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> None:
         self.wanted, self.waits, self.memories = wanted, waits, memories
@@ -53,7 +62,7 @@ class _Search:
 
     def _ways(self, unit: Unit) -> list[int]:
         """The memories that are large enough for a unit, the one where it waits least first."""
-        large = (m for m in self.numbers if unit.size <= self.memories[m].size)
+        large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
 
     def _least(self, unit: Unit) -> float:
@@ -61,7 +70,7 @@ class _Search:
 
     def _gain(self, unit: Unit) -> float:
         """Cycles that the best memory saves over the worst, by byte and call."""
-        waits = self.waits[unit]
+        waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))
 
     def total(self, homes: Homes) -> float:
@@ -77,13 +86,10 @@ class _Search:
         return self._fits[key]
 
     def _found(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        if sum(unit.size + unit.align for unit in wanted.units) <= size:
+        if fits(size, wanted):
             return True
-        if lower_bound(wanted) > size:
-            return False
-        if any(size_of(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)):
-            return True
-        return fully and next(self._placements) < PLACEMENTS and size_of(placed(wanted)[1]) <= size
+        fully = fully and lower_bound(wanted) <= size and next(self._placements) < PLACEMENTS
+        return fully and size_of(placed(wanted)[1]) <= size
 
     def first_fit(self) -> None:
         """Every unit into the memory that waits least of those that still hold it."""

@@ -218,7 +218,7 @@ class _Walker:
                 self.access(buffer, indices)
                 self.touch(buffer)
             case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as place, *rest)):
-                self.access(buffer, indices, extent=extent, word=name.endswith("_aligned"))
+                self.access(buffer, indices, word=name.endswith("_aligned"))
                 self.touch(buffer, extent, place.step, writes=place.writes)
                 for argument in rest:
                     self.uses(argument)
@@ -237,17 +237,13 @@ class _Walker:
         if buffer.scope != "register":
             moved = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
             self.traffic[buffer.name] += moved.times(self.regions[-1].weight)
+            if buffer.scope == "const":
+                self.operations["constant_byte"] += self.regions[-1].weight * moved.bytes_read
 
     def access(
-        self,
-        buffer: ir.Buffer,
-        indices: tuple[ir.Expr, ...],
-        *,
-        writes: bool = False,
-        extent: int = 1,
-        word: bool = False,
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
     ) -> None:
-        """An access to ``extent`` elements; ``word``: they are an aligned word."""
+        """An access to one element or some in a row; ``word``: they are an aligned word."""
         region = self.regions[-1]
         if buffer.scope == "register":
             region.cell(buffer, indices, writes=writes)
@@ -259,8 +255,6 @@ class _Walker:
         distance = self.reach(place, writes=writes)
         near = distance <= self.core.pair
         self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
-        if buffer.scope == "const":
-            self.operations["constant_byte"] += region.weight * dtypes.nbytes(buffer.dtype) * extent
 
     def pair(self, word: Place | None) -> None:
         """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one

@@ -20,6 +20,10 @@ def estimated(module: Module, target: Target) -> Module:
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
     costs = {name: estimate(func, target) for name, func in funcs.items()}
     params = {kernel.name: [param.name for param in kernel.func.params] for kernel in module.kernels}
+    constants = {
+        k.name: [costs[k.name].traffic.get(p.name, Traffic()) for p in k.func.params if p.scope == "const"]
+        for k in module.kernels
+    }
     return replace(
         module,
         kernels=tuple(replace(k, code_bytes=costs[k.name].code_bytes) for k in module.kernels),
@@ -29,6 +33,7 @@ def estimated(module: Module, target: Target) -> Module:
                 instructions=round(costs[c.kernel].instructions),
                 cycles=round(costs[c.kernel].cycles),
                 unit=unit_use(funcs[c.kernel], target.core.tensor_unit, c.macs),
+                waits=round(target.flash_wait * sum(t.bytes_read for t in constants[c.kernel])),
                 traffic=tuple(costs[c.kernel].traffic.get(p, Traffic()) for p in params[c.kernel]),
             )
             for c in module.calls

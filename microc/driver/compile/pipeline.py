@@ -163,7 +163,7 @@ def _planned(
         if progress is not None:
             progress("memory plan", 0, 2)
         memories = memories_for(made, options, room)
-        made = plan_module(made, io_in_arena=options.io_in_arena, memories=memories)
+        made = plan_module(made, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
         if progress is not None:
             progress("fingerprint", 1, 2)
         found = fingerprint(made, target)
@@ -239,7 +239,7 @@ def _with_sizes(
     flash = room.flash if room else 0
     made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     memories = memories_for(made.module, options, room)
-    module = plan_module(made.module, io_in_arena=options.io_in_arena, memories=memories)
+    module = plan_module(made.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
     largest = read({size.label: size.maximum for size in sizes})
     chosen = {**module.options, "protocol": options.protocol}
     module = replace(

@@ -12,14 +12,15 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
     """Plain data, a row for each memory that may hold tensors; none on boards that have one.
 
     ``bytes`` of its arena, and ``capacity`` for that; ``accesses`` of a run, ``waits``: cycles that these take beyond the core's
-    own, estimated; ``holds``: how many values of each kind lie there.
+    own, estimated; ``holds``: how many values of each kind lie there, copies of constants among them.
     """
     plan = module.plan
     assert plan is not None
     rows = []
     for arena in plan.arenas:
         inside = range(arena.start, arena.start + arena.size)
-        kinds = Counter(module.values[name].storage for name, at in plan.offsets.items() if at in inside)
+        lying = (module.values[name].storage for name, at in plan.offsets.items() if at in inside)
+        kinds = Counter("constant" if storage == "const" else storage for storage in lying)
         rows.append(
             {
                 "memory": arena.memory,

@@ -88,7 +88,7 @@ def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
         columns=tuple(_columns(plot, names, live)),
         levels=tuple(Level(plot.y(at), f"{at:,}") for at in _levels(manifest["arena_size"])),
         arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
-        kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "output") if k in kinds),
+        kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "const", "output") if k in kinds),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,61 @@ from microc.driver.api import Program
 from microc.driver.compile.bundle import bundle
 from microc.driver.measure.session import Device
 from microc.driver.measure.verify import verify
-from microc.errors import FitError
+from microc.errors import FitError, InternalError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
+from microc.module import Module
+from microc.plan.check import check_plan
 from tests.driver import digits
-from tests.driver.memories import SLOW, two_memories
+from tests.driver.memories import SLOW, layers, two_memories
 from tests.models.test_boards import TOOLS
 from tests.native import WARNINGS
 
 FAST = 612
 """Bytes that hold all of digits' tensors but the largest workspace; all together they take 912."""
+LATE = """
+#include <stdio.h>
+#include <string.h>
+#include "model.h"
+
+static struct { void *to; const void *from; uint32_t bytes; } waiting[8];
+static int count;
+
+void layers_copy_begin(void *to, const void *from, uint32_t bytes)
+{
+    waiting[count].to = to;
+    waiting[count].from = from;
+    waiting[count].bytes = bytes;
+    ++count;
+}
+
+void layers_copy_wait(void)
+{
+    while (count > 0) {
+        --count;
+        memcpy(waiting[count].to, waiting[count].from, waiting[count].bytes);
+    }
+}
+
+static uint64_t in_dtcm[(LAYERS_ARENA_DTCM_SIZE + 7) / 8];
+static uint64_t in_sram[(LAYERS_ARENA_SRAM_SIZE + 7) / 8];
+
+int main(void)
+{
+    const struct layers_arenas arenas = { .dtcm = in_dtcm, .sram = in_sram };
+    const struct layers_inputs inputs = { .x = layers_x(&arenas) };
+    const struct layers_outputs outputs = { .y = layers_y(&arenas) };
+    FILE *const from = fopen("x.bin", "rb"), *const to = fopen("y.bin", "wb");
+    if (from == NULL || to == NULL || fread(layers_x(&arenas), 4, LAYERS_X_SIZE, from) != LAYERS_X_SIZE) {
+        return 1;
+    }
+    layers_reset(&arenas);
+    if (layers_run(&arenas, &inputs, &outputs) != LAYERS_OK || fwrite(outputs.y, 4, LAYERS_Y_SIZE, to) != LAYERS_Y_SIZE) {
+        return 2;
+    }
+    return fclose(from) + fclose(to);
+}
+"""
 
 
 def cycles(program: Program) -> int:
@@ -182,3 +228,80 @@ def test_reports_tell_what_lies_where(tmp_path: Path, capsys: pytest.CaptureFixt
         )
     assert microc.compile(digits.INT8, board="mps2-an386").report()["memories"] == []
     assert board.memories[1].name == "sram"
+
+
+def weighty(folder: Path, fast: int) -> Program:
+    """Five layers with 4,096 bytes of weights each, on a board whose flash is slow."""
+    program = microc.compile(layers(5), board=two_memories(folder, fast, flash=8))
+    assert isinstance(program, Program)
+    return program
+
+
+def test_weights_go_where_they_are_read_faster(tmp_path: Path) -> None:
+    """All of them stay where there is room; where there is little, two places take turns, and a copy goes on a layer ahead."""
+    linked = microc.compile(layers(5), board=two_memories(tmp_path, 1 << 17))
+    roomy, tight = weighty(tmp_path, 1 << 17), weighty(tmp_path, 9000)
+    for program, steps in ((roomy, [-1] * 5), (tight, [0, 0, 1, 2, 3])):
+        plan = program.module.plan
+        assert plan is not None and sorted(plan.copies.values()) == steps
+        check_plan(program.module)
+    assert cycles(roomy) == cycles(linked)  # nothing waits
+    without = sum(call.cycles + 8 // 4 * sum(t.bytes_read for t in call.traffic[1:2]) for call in linked.module.calls)
+    assert cycles(roomy) < cycles(tight) <= 0.5 * without
+    places = tight.module.plan.offsets  # type: ignore[union-attr]
+    names = [call.args[1] for call in tight.module.calls]
+    assert [places[name] for name in names] == [4096, 0, 4096, 0, 4096]
+    x = np.random.default_rng(2).standard_normal((48, 32)).astype(np.float32)
+    for program in (roomy, tight):
+        assert np.array_equal(np.asarray(program.library()(x)), np.asarray(linked.library()(x)))
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_a_controller_of_the_users_own_copies(compiler: str, tmp_path: Path) -> None:
+    """Functions with the names of the hook replace it; here they copy as late as they may, when the network waits."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"needs {compiler}")
+    program = weighty(tmp_path, 9000)
+    folder = program.write(tmp_path / "project")
+    x = np.random.default_rng(2).standard_normal((48, 32)).astype(np.float32)
+    (folder / "x.bin").write_bytes(x.tobytes())
+    (folder / "late.c").write_text(LATE)
+    command = [compiler, *WARNINGS, "late.c", "model.c", "model_data.c", "-lm", "-o", "late"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    subprocess.run(["./late"], cwd=folder, check=True)
+    found = np.fromfile(folder / "y.bin", np.float32).reshape(48, 32)
+    np.testing.assert_allclose(found, np.asarray(program.library()(x)), rtol=1e-5, atol=1e-6)
+
+
+def damaged(module: Module, what: str) -> Module:
+    plan = module.plan
+    assert plan is not None
+    weight, made = module.calls[2].args[1], module.calls[2].writes[0]
+    changes: dict[str, dict[str, Any]] = {
+        "not copied": {"copies": {name: step for name, step in plan.copies.items() if name != weight}},
+        "copied too early": {"copies": {**plan.copies, weight: 0}},
+        "copied too late": {"copies": {**plan.copies, weight: 3}},
+        "under a result": {"offsets": {**plan.offsets, weight: plan.offsets[made]}},
+    }
+    return module.with_plan(replace(plan, **changes[what]))
+
+
+@pytest.mark.parametrize("what", ["not copied", "copied too early", "copied too late", "under a result"])
+def test_the_checker_follows_copies(what: str, tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match=r"overwritten|in no arena"):
+        check_plan(damaged(weighty(tmp_path, 9000).module, what))
+
+
+@pytest.mark.emulator
+@pytest.mark.cross
+@pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
+@pytest.mark.parametrize("fast", [1 << 15, 9000])
+def test_a_board_with_weights_in_ram_agrees(fast: int, tmp_path: Path) -> None:
+    program = weighty(tmp_path, fast)
+    project = microc.open_project(program.write(tmp_path / "project"))
+    microc.build(project)
+    x = np.random.default_rng(2).standard_normal((48, 32)).astype(np.float32)
+    with Device(project) as device:
+        checked, difference = verify(device, program.library(), [[x], [-x]], tolerance=0)
+    assert difference is None and len(checked) == 5
