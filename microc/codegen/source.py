@@ -68,6 +68,7 @@ class ModelContext:
     steps: tuple[Step, ...]
     resets: tuple[Code, ...]
     copies: bool
+    kept: bool
     data_declarations: tuple[Code, ...]
     data_definitions: tuple[Code, ...]
     flash_space: Name | None
@@ -137,6 +138,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         steps=steps,
         resets=resets,
         copies=any(step >= 0 for step in plan.copies.values()),
+        kept=any(step < 0 for step in plan.copies.values()),
         data_declarations=tuple(Code(f"extern {declaration(v, space)};") for v in prefixed),
         data_definitions=tuple(
             Code("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)))

@@ -19,8 +19,9 @@ EXACT = 1 << 16
 """Places that are looked for by :func:`microc.plan.planners.exact`."""
 SPLITS = 1 << 12
 """Values that :func:`microc.plan.split.split` puts into a memory to try, in its search; whole splits are few among them."""
-PLACEMENTS = 1 << 5
-"""Memories of whole splits that all planners try to place, after the quick ones."""
+PLACEMENTS = 1 << 1
+"""Memories of whole splits that all planners try to place, after the quick ones. Those of few values, which are placed exactly,
+do not count."""
 MOVES = 1 << 9
 """Values that it moves, before that, into a better memory."""
 

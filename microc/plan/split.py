@@ -15,7 +15,7 @@ from math import inf
 
 from microc.plan.effort import MOVES, PLACEMENTS, SPLITS
 from microc.plan.liveness import Demand, Unit, lower_bound, size_of
-from microc.plan.planners import greedy_by_conflicts, greedy_by_size, placed
+from microc.plan.planners import EXACT_LIMIT, greedy_by_conflicts, greedy_by_size, placed
 from microc.target import Memory
 
 Waits = Mapping[Unit, tuple[float, ...]]
@@ -88,8 +88,10 @@ class _Search:
     def _found(self, size: int, wanted: Demand, *, fully: bool) -> bool:
         if fits(size, wanted):
             return True
-        fully = fully and lower_bound(wanted) <= size and next(self._placements) < PLACEMENTS
-        return fully and size_of(placed(wanted)[1]) <= size
+        if not fully or lower_bound(wanted) > size:
+            return False
+        small = len(wanted.units) <= EXACT_LIMIT
+        return (small or next(self._placements) < PLACEMENTS) and size_of(placed(wanted)[1]) <= size
 
     def first_fit(self) -> None:
         """Every unit into the memory that waits least of those that still hold it."""

@@ -209,6 +209,11 @@ def test_memories_for_tensors() -> None:
         ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
         ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a word of C"),
         ('kind = "ram"', 'kind = "ram"\nholds = ["code"]', "memory.1.holds.0"),
+        (
+            "[link]",
+            '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["weights"]\n\n[link]',
+            "alone",
+        ),
         ('kind = "ram"', 'kind = "ram"\ncached = 1', "memory.1.cached"),
     ],
 )
