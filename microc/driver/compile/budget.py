@@ -50,8 +50,11 @@ class Room:
 
 
 def memories_for(module: Module, options: Options, room: Room | None) -> tuple[Memory, ...]:
-    """The memories that a module's arenas may lie in: the first one without what lies there outside, and within the budget."""
-    if room is None or not room.memories:
+    """The memories that a module's arenas may lie in: the first one without what lies there outside, and within the budget.
+
+    None where the network has one arena: on most boards, and as it is loaded into a firmware that gives it one.
+    """
+    if room is None or not room.memories or options.relocatable:
         return ()
     first, *others = room.memories
     outside = (

@@ -178,6 +178,7 @@ def test_what_other_build_systems_and_several_networks_get_has_one_arena(tmp_pat
     program = split(tmp_path)
     program.export("c", tmp_path / "export")
     assert "digits_int8_run(void *arena, " in next((tmp_path / "export").rglob("*_model.h")).read_text()
+    assert not split(tmp_path, 1 << 12, relocatable=True, name="loaded").module.plan.arenas  # type: ignore[union-attr]
     files = bundle(program, split(tmp_path, name="second")).files()
     assert "second_run(void *arena, " in str(files["second/model.h"])
 
