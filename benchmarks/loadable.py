@@ -66,7 +66,7 @@ def main() -> None:
     for board in arguments.boards.split(","):
         for name in arguments.models.split(","):
             model = CORPUS / "tflite" / f"mlperf_{name}_int8.tflite"
-            program = microc.compile(model, board=roomy(board), relocatable=True)
+            program = microc.compile(model, board=roomy(board), relocatable=True, cache=False)
             with tempfile.TemporaryDirectory() as place:
                 folder = program.write(Path(place) / "network")
                 loaded, plain = image_bytes(folder), image_bytes(folder, PLAIN)

@@ -21,6 +21,7 @@ from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES
 from microc.target import Board, Region, target_for
 
+_SLOT_ALIGN = 64
 _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}, "setup": {"registers": []}}
 
 
@@ -150,6 +151,7 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
                 place = _place(path, text, ["memory", i, "origin"])
                 raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
     _check_memories(path, text, data)
+    _check_slots(path, text, data)
     kinds = {region["kind"] for region in memory}
     if target_for(data["cpu"]).isa != "host" and (
         kinds != {"flash", "ram"} or "link" not in data or not data["console"]
@@ -176,6 +178,21 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
         if "framework" in data or target_for(data["cpu"]).isa not in ("arm", "riscv"):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
             raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
+
+
+def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """Two slots lie in a region of flash, behind what they leave to the firmware, as code asks to be aligned."""
+    slots = data.get("slots")
+    if slots is None:
+        return
+    begin, end = slots["base"], slots["base"] + 2 * slots["bytes"]
+    flash = [(m["origin"], m["origin"] + m["size"]) for m in data["memory"] if m["kind"] == "flash"]
+    if begin % _SLOT_ALIGN or not any(low < begin and end <= high for low, high in flash):
+        raise UsageError(
+            f"two slots of {slots['bytes']} bytes from {begin:#x} on do not lie in the flash, at a multiple of {_SLOT_ALIGN}",
+            where=_place(path, text, ["slots", "base"]),
+            hint="put them at the end of a flash region, at its pages",
+        )
 
 
 def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -165,6 +165,20 @@ def test_a_microcontroller_needs_memory(tmp_path: Path) -> None:
     assert "flash and a RAM region" in wrong(tmp_path, before + rest[rest.index("[link]") :]).what
 
 
+def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
+    text = (paths.boards() / "microbit.toml").read_text()
+    for base, said in (("0x2_0000", "do not lie in the flash"), ("0x1_0020", "at a multiple of 64")):
+        path = tmp_path / "mine.toml"
+        path.write_text(text.replace("base = 0x1_0000", f"base = {base}"))
+        with pytest.raises(UsageError, match=said) as caught:
+            load_board(path)
+        assert caught.value.where.startswith(f"{path}:")
+    board = load_board("microbit")
+    assert "LENGTH = 0x10000" in linker_script(board, takes="networks") and "LENGTH = 0x40000" in linker_script(board)
+    assert "#define MICROC_SLOTS_BASE 0x00010000u" in board_header(board, takes="networks")
+    assert "SLOTS" not in board_header(board)
+
+
 def test_linker_script(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(

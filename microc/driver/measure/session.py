@@ -90,7 +90,8 @@ class Device:
                 transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": told}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
-            if load or (project.relocatable and reconnect == 0.0):
+            begun = reconnect == 0.0  # by us, just now
+            if load or (begun and project.relocatable):
                 send_network(client, built_network(project))
             self._attach(project, client, emulated)
             self._stack = stack.pop_all()

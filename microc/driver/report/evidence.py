@@ -155,10 +155,13 @@ def _board(project: Project, port: str) -> dict[str, Any]:
     if project.emulated and not port:
         program = project.board.raw["emulator"]["argv"][0]
         found |= {"line": f"emulator {Path(program).name}", "emulator": _first_line(program)}
-    firmware = project.elf
-    return found | (
-        {"firmware_sha256": hashlib.sha256(firmware.read_bytes()).hexdigest()} if firmware.is_file() else {}
-    )
+    files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
+    hashes = {
+        f"{name}_sha256": hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files.items()
+        if path.is_file()
+    }
+    return found | hashes
 
 
 def _versions() -> dict[str, str]:

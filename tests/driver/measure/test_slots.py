@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.cli import main
 from microc.device.blob import Blob
 from microc.device.boards import load_board
 from microc.device.client import Client
@@ -183,6 +185,15 @@ def test_a_file_alone(m4: Project, tmp_path: Path) -> None:
     path = program.write(tmp_path / "net.bin")
     assert path.read_bytes() == m4.blob.read_bytes() == built_network(m4).pack()
     assert isinstance(built_network(m4), Blob) and not list(tmp_path.glob("*.h"))
+
+
+def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["load", str(m4.blob)]) == 2
+    assert "a file does not say which board it is for" in capsys.readouterr().err
+    with Emulator(m4.board, m4.elf) as emulator:
+        assert main(["load", str(m4.blob), "--port", emulator.url, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert (data["slot"], data["commits"], data["bytes"]) == (0, 1, m4.blob.stat().st_size)
 
 
 @pytest.mark.parametrize(
