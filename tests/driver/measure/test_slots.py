@@ -187,6 +187,13 @@ def test_a_file_alone(m4: Project, tmp_path: Path) -> None:
     assert isinstance(built_network(m4), Blob) and not list(tmp_path.glob("*.h"))
 
 
+def test_a_network_that_is_loaded_has_one_memory() -> None:
+    """Also on a board with several: which of them its neighbours take is not known."""
+    several, one = (microc.compile(digits.INT8, board="nucleo-h743zi", relocatable=loaded) for loaded in (False, True))
+    assert several.module.plan is not None and several.module.plan.arenas
+    assert one.module.plan is not None and not one.module.plan.arenas
+
+
 def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["load", str(m4.blob)]) == 2
     assert "a file does not say which board it is for" in capsys.readouterr().err
