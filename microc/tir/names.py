@@ -83,7 +83,9 @@ PRIVATE: Final = "private"
 
 DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop of groups of items: what is copied for the next turn is copied while this one computes, into another half."""
-LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER})
+LOOP_NOTES: Final = frozenset(
+    {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER}
+)
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
