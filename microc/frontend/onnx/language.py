@@ -75,6 +75,8 @@ def rotary_embedding(application: Application) -> None:
 def angles_at(application: Application, position: int, places: str, length: int) -> str:
     """The table of operand ``position`` (cosines or sines), a row for every place, as (batch, 1, S, half)."""
     table = application.value(position)
+    if len(application.type(table).shape) != 2:
+        application.broken(f"angles of shape {application.type(table).shape}")
     rows = application.emit(
         "gather", (table, application.reshaped(places, (application.type(places).size,))), {"axis": 0}
     )

@@ -132,3 +132,13 @@ def test_heads_that_do_not_fit_are_refused(attrs: Mapping[str, int]) -> None:
         attribute.i = attrs.get(attribute.name, attribute.i)
     with pytest.raises(ModelError, match="heads"):
         read(model)
+
+
+def test_tables_that_are_none_are_refused() -> None:
+    model, _ = attention(1, True, do_rotary=1)
+    for table in model.graph.initializer:
+        if table.name == "cos":
+            del table.dims[:]
+            table.dims.extend([16 * WIDTH // 2])
+    with pytest.raises(ModelError, match="angles"):
+        read(model)
