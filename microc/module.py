@@ -74,16 +74,59 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """The body of a kernel that somebody else's code computes: ``lines`` of C over the function's parameters, the headers that
+    they need. ``instructions`` of a call and ``code_bytes`` are what ``backend`` says that it costs; floats may differ from our
+    code's by ``bound``, a share of the largest magnitude."""
+
+    backend: str
+    lines: tuple[str, ...]
+    includes: tuple[str, ...]
+    instructions: int
+    code_bytes: int
+    bound: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sources:
+    """What external code is built from. ``files``: contents by path, in a folder of the backend's (``name``); those that end in
+    ``.c`` are compiled, with ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``:
+    what is linked, without ``-l``. ``licence``: for the bill of materials, in SPDX's words; ``version``: of the code, if known.
+    """
+
+    name: str
+    files: Mapping[str, bytes]
+    include: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    licence: str = "NOASSERTION"
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
+
+    def __repr__(self) -> str:
+        return f"<Sources of {self.name}: {len(self.files)} files>"
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """Paths of the C files."""
+        return tuple(path for path in self.files if path.endswith(".c"))
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
 
-    ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes.
+    ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes. ``external``:
+    what is printed in the place of the loops, which then only say what is read and written.
     """
 
     func: PrimFunc
     comment: tuple[str, ...] = ()
     code_bytes: int = 0
     blocks: tuple[tuple[str, str], ...] = ()
+    external: External | None = None
 
     @property
     def name(self) -> str:
@@ -290,7 +333,8 @@ class Module:
     initial contents of state that is not all one number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the
     model (``model``) and of plugins by their names. ``ties``: where reals in the middle of two integers go at the network's
     ends, ``away`` from zero or to ``even``. ``classes``: names of the classes that ``class_output`` tells apart, if given.
-    ``self_test``: what it checks itself with, if asked for; its bytes are beside those of weights and tables.
+    ``self_test``: what it checks itself with, if asked for; its bytes are beside those of weights and tables. ``sources``: what
+    external kernels are built from; ``own``: the same steps in code of ours, where some are external.
     """
 
     name: str
@@ -316,6 +360,8 @@ class Module:
     classes: tuple[str, ...] = ()
     class_output: str = ""
     self_test: SelfTest | None = None
+    sources: tuple[Sources, ...] = ()
+    own: Module | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))

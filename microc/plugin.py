@@ -33,11 +33,15 @@ from typing import TYPE_CHECKING, Any
 from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
+from microc.external.backend import Backend, Code, Entry, Region
+from microc.external.known import BACKENDS
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.graph.match import P
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
 from microc.isa.reference_unit import with_unit
 from microc.isa.tensor_unit import Scratchpad, TensorUnit
 from microc.isa.words import UNALIGNED
+from microc.module import Sources
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
@@ -55,18 +59,24 @@ __all__ = (
     "Array",
     "Attr",
     "Attribute",
+    "Backend",
     "Body",
     "Case",
+    "Code",
     "Core",
     "Costs",
+    "Entry",
     "InstructionSet",
     "ModelError",
     "OnnxApplication",
     "OpCall",
     "OpDef",
     "Operand",
+    "P",
     "Plugin",
+    "Region",
     "Scratchpad",
+    "Sources",
     "TensorType",
     "TensorUnit",
     "TfliteApplication",
@@ -101,6 +111,7 @@ class Plugin:
     - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
     - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
     - ``cores``: rows of cores (:class:`microc.isa.sets.Core`) that compilations may be for, with instruction sets of their own.
+    - ``backends``: other people's code for parts of networks (:mod:`microc.external.backend`), which ``--external`` names.
     - ``source``: the file's name, for messages; ``digest``: its SHA-256.
     """
 
@@ -109,6 +120,7 @@ class Plugin:
     onnx: Mapping[str, Callable[[OnnxApplication], None]] = field(default_factory=dict)
     externs: tuple[Intrin, ...] = ()
     cores: tuple[Core, ...] = ()
+    backends: tuple[Backend, ...] = ()
     source: str = ""
     digest: str = ""
 
@@ -116,6 +128,7 @@ class Plugin:
         object.__setattr__(self, "operators", tuple(self.operators))
         object.__setattr__(self, "externs", tuple(self.externs))
         object.__setattr__(self, "cores", tuple(self.cores))
+        object.__setattr__(self, "backends", tuple(self.backends))
         for name in ("tflite", "onnx"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
@@ -183,6 +196,7 @@ def _extend(plugin: Plugin, stack: ExitStack) -> None:
     stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in words}))
     stack.enter_context(TENSOR.extended({tensor.name: tensor for s in sets for tensor in s.tensors}))
     stack.enter_context(CORES.extended({core.name: core for core in plugin.cores}))
+    stack.enter_context(BACKENDS.extended({backend.name: backend for backend in plugin.backends}))
 
 
 def load_plugin(path: str | Path) -> Plugin:

@@ -48,13 +48,13 @@ def equal_sources_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) ->
     kept = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "libraries"
     kept.mkdir(exist_ok=True)
 
-    def once(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
-        digest = hashlib.sha256(repr((os.environ.get("CC"), os.environ.get("PATH"), flags)).encode())
+    def once(folder: Path, sources: Sequence[Path], target: Path, *flags: str, libraries: Sequence[str] = ()) -> Path:
+        digest = hashlib.sha256(repr((os.environ.get("CC"), os.environ.get("PATH"), flags, libraries)).encode())
         for path in sorted(each for each in folder.iterdir() if each.suffix in (".c", ".h")):
             digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
         known = kept / digest.hexdigest()
         if not known.exists():
-            toolchain.compile_shared(folder, sources, target, *flags)
+            toolchain.compile_shared(folder, sources, target, *flags, libraries=libraries)
             partial = known.with_name(f"{known.name}.{os.getpid()}")
             shutil.copyfile(target, partial)
             partial.replace(known)

@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ops"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),
+    frozenset({"external"}),
     frozenset({"plugin", "topi"}),
     frozenset({"device"}),
     frozenset({"driver"}),

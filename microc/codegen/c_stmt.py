@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from microc import dtypes
 from microc.codegen.blocks import Blocks
@@ -134,8 +134,6 @@ class StmtPrinter:
         self.func, self.turns = func, []
         self.blocks = Blocks(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
-        scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
-        params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
         self.expr.bounds = dict(self.sizes)
         used = written | {b.name for b in buffers_read(func.body)}
         unused = [
@@ -143,7 +141,20 @@ class StmtPrinter:
         ]  # a result proved constant reads nothing
         body = _indented([*unused, *self.lines(func.body)])
         before = [line for turns in self.turns for line in turns.function]
-        return [*before, f"{head} {func.name}({params or 'void'})", "{", *body, "}"]
+        return [*before, self._head(func, head, written), "{", *body, "}"]
+
+    def foreign(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
+        """A function of the parameters of ``func`` whose body is somebody's text."""
+        used = {word for line in lines for word in re.findall(r"\w+", line)}
+        unused = [f"(void){p.name};" for p in func.params if p.name not in used]
+        return [
+            self._head(func, head, {b.name for b in buffers_written(func.body)}), "{", *_indented([*unused, *lines]), "}"
+        ]  # fmt: skip
+
+    def _head(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
+        scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
+        params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
+        return f"{head} {func.name}({params or 'void'})"
 
 
 WIDTH = 118

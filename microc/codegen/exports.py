@@ -190,6 +190,12 @@ def export_files(
     found = load_format(name)
     if is_relocatable(module.options):
         raise UsageError("an export becomes part of a program: it is not loaded", hint="leave out relocatable")
+    if module.own is not None:
+        raise UsageError(
+            "no export format carries external code",
+            where=module.source,
+            hint="leave out external, or take the project that microc compile writes, whose CMakeLists.txt builds it",
+        )
     if found.fixed and module.sizes:
         varying = ", ".join(size.label for size in module.sizes)
         raise UsageError(

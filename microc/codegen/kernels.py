@@ -48,7 +48,10 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     notes = [*layers, *kernel.comment, *([f"in memory: {arrays}"] if arrays else []), *_in_place(module, kernel, uses)]
     head = [line for note in notes for line in textwrap.wrap(f" * {Note(note)}", WIDTH, subsequent_indent=" *     ")]
     declared = f"{module.name.upper()}_KERNEL"
-    code = printer.function(kernel.func, declared, kernel.blocks)
+    if kernel.external is None:
+        code = printer.function(kernel.func, declared, kernel.blocks)
+    else:
+        code = printer.foreign(kernel.func, kernel.external.lines, declared)
     flags = dict(kernel.func.annotations).get(FLAGS)
     if flags:
         start = next(k for k, line in enumerate(code) if line.startswith(declared))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from microc.codegen.external import external_data
 from microc.codegen.memory import Memory, described
 from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
@@ -30,7 +31,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
     network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
     bytes lie; on this computer they are one block. ``copies``: constants that lie there, by the step at whose start they are
-    copied (-1: when the network is reset).
+    copied (-1: when the network is reset). ``external``, where it has some: what code of others is built from,
+    and which kernels it computes.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -53,6 +55,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "stack_bound": stack_bound(module),
         "macs": module.macs,
         **sizes,
+        **external_data(module),
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
         "deviations": list(deviations(module)),

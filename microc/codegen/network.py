@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from microc.codegen.data import definition
+from microc.codegen.external import external_files
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
@@ -65,9 +66,16 @@ def render_network(context: ModelContext) -> dict[str, str]:
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
-    """The network with entry points for a desktop library."""
+    """The network with entry points for a desktop library, and what its external code is built from."""
     data = manifest(module, version)
-    return {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+    foreign = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
+    own = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+    return {**own, **foreign}
+
+
+def own_files(module: Module, version: str) -> dict[str, str]:
+    """The network for this computer, to be compared with what a board computes."""
+    return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
 def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> str:

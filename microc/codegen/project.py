@@ -11,9 +11,16 @@ from microc import paths
 from microc.codegen.board import KERNELS, NETWORKS, board_header, linker_script
 from microc.codegen.compiler_options import RUNTIME_OPTIMISATION, optimisation
 from microc.codegen.editor import TASKS, tasks
+from microc.codegen.external import (
+    OWN,
+    ExternalContext,
+    external_context,
+    external_files,
+    external_of,
+)
 from microc.codegen.manifest import manifest, table, to_json
 from microc.codegen.mlperf import benchmark_main
-from microc.codegen.network import render_network
+from microc.codegen.network import own_files, render_network
 from microc.codegen.relocatable import LINKED, POSITION_INDEPENDENT, entry_files, is_relocatable
 from microc.codegen.render import render
 from microc.codegen.rpc import buffer_sizes, rpc_context
@@ -25,7 +32,7 @@ from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
 
-RESERVED = frozenset({"board", "runtime", "build", "firmware", "main", "m"})
+RESERVED = frozenset({"board", "runtime", "build", "external", "firmware", "main", "m", "own"})
 """Folders and targets of a project, which no network of several may be called after."""
 SLOTS = "slots"
 RUNTIME = (
@@ -99,6 +106,7 @@ class ProjectContext:
     self_test: bool
     linked: tuple[tuple[Word, Code], ...]
     position_independent: Word
+    external: ExternalContext | None
 
 
 def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
@@ -113,13 +121,20 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     )
     loadable = is_relocatable(modules[0].options)
     protocol = SLOTS if loadable else modules[0].options["protocol"]
-    context = _project_context(networks, shared_arena(modules), board, modules[0].options, protocol)
+    foreign = external_of(modules)
+    context = _project_context(
+        networks, shared_arena(modules), board, modules[0].options, protocol, external_context(foreign)
+    )
     files: dict[str, str | bytes] = {}
     for network, module in zip(networks, modules, strict=True):
         own = render_network(network.model)
         own |= entry_files(modules) if loadable else _descriptor(module, several)
         if several:
             own["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
+        if module.own is not None:
+            files.update(
+                {f"{network.folder}{OWN}/{name}": text for name, text in own_files(module.own, version).items()}
+            )
         files.update({network.folder + name: text for name, text in own.items()})
     for name in ("Makefile", *(() if loadable else ("CMakeLists.txt",)), "README.md"):
         files[name] = render(f"project/{name}.j2", context)
@@ -134,6 +149,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     runtime = paths.runtime_c()
     for name in (*RUNTIME, *sources_around(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
+    files.update(external_files(foreign))
     files["board/board.json"] = to_json(dict(board.raw))
     files["manifest.json"] = to_json(
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
@@ -182,7 +198,12 @@ def _headers(runtime: Path) -> tuple[str, ...]:
 
 
 def _project_context(
-    networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str], protocol: str
+    networks: tuple[Network, ...],
+    shared: int,
+    board: Board,
+    options: Mapping[str, str],
+    protocol: str,
+    external: ExternalContext | None,
 ) -> ProjectContext:
     build = board.raw["build"]
     own = board.raw.get("framework")
@@ -212,4 +233,5 @@ def _project_context(
         self_test=any(n.model.self_test for n in networks),
         linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINKED.items()) if protocol == SLOTS else (),
         position_independent=Word(POSITION_INDEPENDENT),
+        external=external,
     )

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from microc.codegen.external import FOLDER, external_of
 from microc.codegen.manifest import deviations, to_json
 from microc.errors import UsageError
 from microc.module import Module
@@ -38,7 +39,10 @@ def with_sbom(
 def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
     title = "_".join(module.name for module in modules)
     contents = {name: text if isinstance(text, bytes) else text.encode() for name, text in sorted(files.items())}
-    listed = [_file(k, name, data) for k, (name, data) in enumerate(contents.items())]
+    licences = {f"{FOLDER}/{each.name}/": each.licence for each in external_of(modules)} | {
+        "runtime/": _RUNTIME_LICENSE
+    }
+    listed = [_file(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
     models = [_model(k, module) for k, module in enumerate(modules)]
     tools = [_tool("microc", version), *(_tool(name, _version(name)) for name in _LIBRARIES)]
     packages = [_project(title, contents, modules, board, version), *models, *tools]
@@ -74,8 +78,8 @@ def created() -> str:
         raise UsageError(f"SOURCE_DATE_EPOCH is {given!r}", hint="seconds since 1970, or leave it unset") from error
 
 
-def _file(number: int, name: str, data: bytes) -> dict[str, Any]:
-    runtime = name.startswith("runtime/")
+def _file(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
+    licence = next((each for folder, each in licences.items() if name.startswith(folder)), _NONE)
     return {
         "SPDXID": f"SPDXRef-File-{number}",
         "fileName": f"./{name}",
@@ -83,7 +87,7 @@ def _file(number: int, name: str, data: bytes) -> dict[str, Any]:
             {"algorithm": "SHA1", "checksumValue": _sha1(data)},
             {"algorithm": "SHA256", "checksumValue": hashlib.sha256(data).hexdigest()},
         ],
-        "licenseConcluded": _RUNTIME_LICENSE if runtime else _NONE,
+        "licenseConcluded": licence,
         "licenseInfoInFiles": [_NONE],
         "copyrightText": _NONE,
     }

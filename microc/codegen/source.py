@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,7 @@ class ModelContext:
     threads: int
     optimized: bool
     unit: UnitContext | None
+    includes: tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,16 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         stem=Name(stem),
         threads=threads_of(module),
         unit=unit_context(module, printer.expr.helpers),
+        includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
+
+
+def _includes(module: Module) -> Iterator[str]:
+    """The headers of external code."""
+    for kernel in module.kernels:
+        if kernel.external is not None:
+            yield from kernel.external.includes
 
 
 def _flash_space(module: Module) -> Name:

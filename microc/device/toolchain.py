@@ -164,12 +164,14 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+def compile_shared(
+    folder: Path, sources: Sequence[Path], target: Path, *flags: str, libraries: Sequence[str] = ()
+) -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
 
-    ``flags``: more arguments for the compiler; a later ``-O`` counts.
+    ``flags``: more arguments for the compiler; a later ``-O`` counts. ``libraries``: what is linked behind the sources.
     """
-    return _shared(folder, [*flags, *map(str, sources)], target)
+    return _shared(folder, [*flags, *map(str, sources), *libraries], target)
 
 
 def link_shared(folder: Path, objects: Sequence[Path], target: Path) -> Path:

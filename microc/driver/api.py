@@ -162,12 +162,13 @@ class Program:
         return [tuple(RunShapes({}).fitting(given, frame)) for frame in zip(*arrays, strict=True)]
 
     def library(self) -> Library:
-        """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
+        """The same kernels as a library for this computer: what the board must agree with, bit by bit. External code is ours
+        there."""
         from microc.codegen.network import shared_files
         from microc.driver.desktop.load import build_library
 
         with active(self.plugins):
-            return build_library(shared_files(self.module, __version__))
+            return build_library(shared_files(self.module.own or self.module, __version__))
 
 
 @overload
@@ -270,6 +271,11 @@ def _library(source: Path | Graph, target: str, options: Options, progress: Prog
 def _several(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
     """The network for several cores in one library, the first of which is taken that a computer is."""
     from microc.device.machine import library_cores
+
+    if options.external:
+        raise UsageError(
+            "a library for several cores has no external code", hint="name one target, or leave out external"
+        )
     from microc.driver.desktop.load import build_levels, levels_of
 
     with active(options.plugins):

@@ -77,7 +77,7 @@ def _read(module: Module, data: Path) -> Samples:
 
 def _run(module: Module, samples: Samples) -> dict[str, Array]:
     """The outputs of all samples, by name."""
-    library = build_library(shared_files(module, __version__), f"-D{PORTABLE}")
+    library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
     library.reset()
     rows: list[Sequence[Array]] = []
     for number in range(len(samples)):

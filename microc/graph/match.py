@@ -124,12 +124,14 @@ class Scope:
 
 @dataclass(repr=False)
 class Match:
-    """What a pattern found: ``root``, captured ``values`` and ``nodes``. Also collects the nodes of the replacement."""
+    """What a pattern found: ``root``, captured ``values`` and ``nodes``, and all nodes that it stands for (``whole``). Also
+    collects the nodes of the replacement."""
 
     scope: Scope
     root: Node
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
+    whole: tuple[Node, ...] = ()
     _nodes: list[Node] = field(default_factory=list)
     _types: dict[str, TensorType] = field(default_factory=dict)
     _consts: dict[str, Array] = field(default_factory=dict)
@@ -199,22 +201,24 @@ Rule = tuple[Op, Callable[[Match], Replacement | None]]
 class _Captures:
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
+    whole: tuple[Node, ...] = ()
 
     def with_value(self, name: str, value: str) -> _Captures | None:
         if not name:
             return self
         if self.values.get(name, value) != value:
             return None
-        return _Captures({**self.values, name: value}, self.nodes)
+        return _Captures({**self.values, name: value}, self.nodes, self.whole)
 
     def with_node(self, name: str, node: Node) -> _Captures:
-        return _Captures(self.values, {**self.nodes, name: node}) if name else self
+        whole = self.whole if any(node is each for each in self.whole) else (*self.whole, node)
+        return _Captures(self.values, {**self.nodes, name: node} if name else self.nodes, whole)
 
 
 def matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
     """Every way in which a node is the root of a pattern."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
-        yield Match(scope, node, found.values, found.nodes)
+        yield Match(scope, node, found.values, found.nodes, found.whole)
 
 
 def _match_value(pattern: Pattern, value: str, scope: Scope, found: _Captures) -> Iterator[_Captures]:

@@ -48,7 +48,8 @@ def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
-def _total_macs(graph: Graph) -> int:
+def total_macs(graph: Graph) -> int:
+    """Multiply-accumulates of a graph."""
     total = 0
     for node in graph.nodes:
         count = registry.get(node.op).macs
@@ -94,7 +95,7 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     turns = 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
-    return turns * _total_macs(attrs["body"])
+    return turns * total_macs(attrs["body"])
 
 
 def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
@@ -141,7 +142,7 @@ def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return max(_total_macs(attrs["then"]), _total_macs(attrs["otherwise"]))
+    return max(total_macs(attrs["then"]), total_macs(attrs["otherwise"]))
 
 
 def one_node(op: str, kind: TensorType) -> Graph:

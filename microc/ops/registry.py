@@ -193,6 +193,7 @@ FAMILIES = (
     "elementwise.elementwise",
     "elementwise.lookup",
     "elementwise.prelu",
+    "external",
     "images.grid_sample",
     "images.resample",
     "images.roi_align",

@@ -8,7 +8,8 @@ from microc import __version__
 from microc.codegen.names import network_name
 from microc.codegen.network import shared_files
 from microc.driver.compile.fingerprint import fingerprint
-from microc.driver.compile.pipeline import build_within_budget, optimise
+from microc.driver.compile.pipeline import optimise
+from microc.driver.compile.within import build_within_budget
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
 from microc.driver.options import Options

@@ -36,7 +36,18 @@ LARGEST = 256 << 20
 _MARK = b"microc 1 "
 _LEVEL = 1  # of compression: an entry is written as often as it is read
 _OPEN = frozenset(
-    {"example_inputs", "plugins", "passes", "instruments", "schedules", "dump", "tuned", "plan", "self_test"}
+    {
+        "example_inputs",
+        "plugins",
+        "passes",
+        "instruments",
+        "schedules",
+        "dump",
+        "tuned",
+        "plan",
+        "self_test",
+        "external",
+    }
 )
 """Options that run code of the user's own, name a file that grows, or are there to see a compilation happen: with one of them
 nothing is kept."""

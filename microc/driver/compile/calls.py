@@ -10,6 +10,7 @@ from microc.driver.compile.comments import block_comments, describe, kernel_comm
 from microc.driver.compile.maker import Copy, Group
 from microc.driver.stripes.kernel import LoweredStream
 from microc.dtypes import Array
+from microc.external.kernel import function
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel
 from microc.ops.lowering import LoweredGroup, macs_of
@@ -89,6 +90,36 @@ def add_control(builder: Builder, node: Node) -> None:
             op=node.op,
             macs=macs_of(builder.graph, node),
             operators=applied(builder.graph, (node,)),
+        ),
+        Group((node,)),
+    )
+
+
+def add_external(builder: Builder, node: Node) -> None:
+    """A region in somebody else's code."""
+    graph = builder.graph
+    taken = builder.make.external[node.attr("code")]
+    func, external = function(taken)
+    layers = "+".join(inner.op for inner in taken.region.graph.nodes)
+    stem = slug(node.loc.name or node.outputs[0])
+    comment = (f"external code of {taken.backend.name}: {layers}",)
+    name = register(builder, Kernel(func, comment, external=external), f"external_{stem}")
+    read = tuple(builder.name_of(value) for value in node.inputs)
+    data = tuple(builder.constant(f"{stem}_{role}", array.reshape(-1)) for role, array in taken.code.data.items())
+    written = tuple(builder.declare(value, "intermediate") for value in node.outputs)
+    scratch = workspaces(builder, stem, func.params[len((*read, *data, *written)) :])
+    builder.call(
+        Call(
+            kernel=name,
+            args=(*read, *data, *written, *scratch),
+            reads=tuple(dict.fromkeys(read)),
+            writes=written,
+            workspace=scratch,
+            layer=str(node.loc),
+            op=layers,
+            macs=macs_of(graph, node),
+            rule=f"external: {taken.backend.name} {taken.entry.name}",
+            operators=applied(taken.region.graph, taken.region.graph.nodes),
         ),
         Group((node,)),
     )

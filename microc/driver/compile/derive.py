@@ -22,6 +22,7 @@ from microc.graph.ir import Graph, Node
 from microc.graph.text import nodes_text
 from microc.module import Call
 from microc.ops import registry
+from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
 from microc.schedule.cost import Cost, estimate
@@ -234,7 +235,10 @@ def _notes(made: Compiled, call: Call) -> Iterator[str]:
             "and what joins them is not shown as steps"
         )
     elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
-        yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
+        if origin.nodes[0].op == EXTERNAL:
+            yield "external code: the parts are what would be ours"
+        else:
+            yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
     if made.module.sizes and isinstance(origin, Copy):
         yield "a copy where sizes vary: the loops as they are written, without other candidates"
     elif made.module.sizes:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from microc.module import Module
-from microc.schedule.cost import estimate
+from microc.module import Kernel, Module
+from microc.schedule.cost import Cost, estimate
 from microc.schedule.unit_time import unit_use
 from microc.target import Target, Traffic
 from microc.tir.generalise import instantiate
+from microc.tir.ir import PrimFunc
 
 
 def estimated(module: Module, target: Target) -> Module:
     """``module`` with the estimates filled in, at the largest sizes where they vary.
 
-    Cycles include the waits of constants in the target's flash, but none for a tensor unit, whose cycles are apart.
+    Cycles include the waits of constants in the target's flash, but none for a tensor unit, whose cycles are apart. Of external
+    code they are its instructions, which is all that its backend says.
     """
     largest = {size.scalar.name: size.maximum for size in module.sizes}
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
-    costs = {name: estimate(func, target) for name, func in funcs.items()}
+    costs = {kernel.name: _cost(kernel, funcs[kernel.name], target) for kernel in module.kernels}
     params = {kernel.name: [param.name for param in kernel.func.params] for kernel in module.kernels}
     constants = {
         k.name: [costs[k.name].traffic.get(p.name, Traffic()) for p in k.func.params if p.scope == "const"]
@@ -39,3 +41,10 @@ def estimated(module: Module, target: Target) -> Module:
             for c in module.calls
         ),
     )
+
+
+def _cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
+    external = kernel.external
+    if external is None:
+        return estimate(func, target)
+    return Cost(external.instructions, external.instructions, external.code_bytes, 0, {})

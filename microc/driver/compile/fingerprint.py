@@ -20,6 +20,9 @@ def fingerprint(module: Module, target: Target) -> str:
     calls = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
     if not externs.isdisjoint(calls):
         digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
+    for sources in module.sources:
+        for path, data in sources.files.items():
+            digest.update(f"{path} {len(data)} ".encode() + data)
     for call in module.calls:
         digest.update(repr((call.kernel, call.args)).encode())
     for name in sorted(module.values):

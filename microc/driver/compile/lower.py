@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from microc import dtypes
 from microc.driver.compile.builder import Builder, make_value
-from microc.driver.compile.calls import add_control, add_copy, add_kernel, add_stream, shapes_of
+from microc.driver.compile.calls import add_control, add_copy, add_external, add_kernel, add_stream, shapes_of
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.maker import Maker
 from microc.driver.compile.state import copied, in_order, partly_updated, starts_uniform, written_in_place
@@ -16,6 +16,7 @@ from microc.driver.stripes.kernel import LoweredStream
 from microc.graph.ir import Graph, Node
 from microc.module import Module, View
 from microc.ops import registry
+from microc.ops.external import EXTERNAL
 from microc.target import Goal, Target
 
 
@@ -53,6 +54,8 @@ def build_module(
         if stream is not None:
             if stream.chain.groups[-1] == nodes[0].group:
                 add_stream(builder, stream, [named[name] for name in stream.chain.groups])
+        elif nodes[0].op == EXTERNAL and builder.make.external:
+            add_external(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
             add_control(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:

@@ -12,6 +12,7 @@ from microc.driver.compile.weights import stored
 from microc.driver.control.function import LoweredControl, lower_control
 from microc.driver.stripes.kernel import Chain
 from microc.errors import MicrocError
+from microc.external.partition import Taken
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
@@ -53,6 +54,8 @@ TAKEN = ", tuned"
 """What the names of rules end with whose schedules were measured."""
 Tuned = Mapping[str, TunedSchedule]
 """By :func:`key_of`."""
+External = Mapping[tuple[str, ...], Taken]
+"""Regions that somebody else's code computes, by the attribute ``code`` of their nodes."""
 Origin = Group | Copy | Chain
 """What a call was made from."""
 
@@ -70,8 +73,9 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 class Maker:
     """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of
-    kernels that were measured; ``shipped``: those that come with the compiler are taken. ``origins``: what every call was made
-    from, by the values that it writes."""
+    kernels that were measured; ``shipped``: those that come with the compiler are taken. ``external``: regions with code of
+    others; without, they are lowered as control flow is. ``origins``: what every call was made from, by the values that it
+    writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
@@ -83,11 +87,12 @@ class Maker:
         goal: Goal,
         threads: int = 1,
         tuned: Tuned = MappingProxyType({}),
+        external: External = MappingProxyType({}),
         *,
         shipped: bool = False,
     ) -> None:
         self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
-        self.tuned, self.shipped = tuned, shipped
+        self.tuned, self.shipped, self.external = tuned, shipped, external
         self.origins: dict[tuple[str, ...], Origin] = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +12,20 @@ from types import MappingProxyType
 from microc.codegen.names import network_name
 from microc.driver.compile.arithmetic import arithmetic_of, with_math
 from microc.driver.compile.attention import by_blocks
-from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, memories_for, refusal
+from microc.driver.compile.budget import Room, count_macs, memories_for
 from microc.driver.compile.ends import ends_of
-from microc.driver.compile.estimates import estimated
+from microc.driver.compile.external import divided
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
-from microc.driver.compile.lower import build_module
 from microc.driver.compile.maker import Compiled, Maker, Tuned
-from microc.driver.compile.merge import merge_kernels
+from microc.driver.compile.within import build_within_budget, built, maker_of
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.progress import Progress
 from microc.driver.sizes.dimensions import open_sizes
-from microc.driver.sizes.family import Family, read_family
-from microc.driver.sizes.general import GeneralMaker
-from microc.driver.stripes.kernel import Chain, LoweredStream, Streams
+from microc.driver.sizes.family import read_family
+from microc.driver.stripes.kernel import Chain, Streams
 from microc.driver.stripes.limit import Search, arena, ram_refusal, stream_within
 from microc.errors import FitError, UsageError
 from microc.frontend.detect import contents
@@ -38,7 +36,7 @@ from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.rules import RULES
-from microc.target import Goal, Target
+from microc.target import Target
 from microc.transform import LOWERING, PASSES
 from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
@@ -50,8 +48,11 @@ def optimise(graph: Graph, options: Options) -> Graph:
     return optimised(graph, options)[0]
 
 
-def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
-    """The same, and how the network streams."""
+def optimised(
+    graph: Graph, options: Options, between: Callable[[Graph], Graph] = lambda graph: graph
+) -> tuple[Graph, Streaming | None]:
+    """The same, and how the network streams. ``between``: what is done where formats are spelled alike, and integers are not
+    explicit yet."""
     instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
     context = PassContext(
         opt_level=options.opt_level,
@@ -65,7 +66,7 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
     graph, streaming = run_passes(graph, passes[:middle], context, passes), None
     if options.stream:
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
-    return run_passes(graph, passes[middle:], context, passes), streaming
+    return run_passes(between(graph), passes[middle:], context, passes), streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
@@ -154,16 +155,20 @@ def _compiled(
 def _planned(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
-    graph, streaming = optimised(read, options)
+    parts = divided(lambda between: optimised(read, options, between), target, options)
+    graph, streaming = parts.graph, parts.streaming
     refuse_hopeless(graph, source, options, room)
-    first = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
+    least = room.flash if room else 0
+    first = build_within_budget(graph, target, source, options, progress, least, external=parts.external)
     goal = first.make.goal
 
     def planned(made: Module) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
         memories = memories_for(made, options, room)
-        made = plan_module(made, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
+        made = plan_module(
+            parts.built_from(made), io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait
+        )
         if progress is not None:
             progress("fingerprint", 1, 2)
         found = fingerprint(made, target)
@@ -178,8 +183,11 @@ def _planned(
             **ends_of(made, read, options),
         )
 
+    def maker(graph: Graph, tuned: Tuned = MappingProxyType({})) -> Maker:
+        return maker_of(graph, target, goal, options, tuned, parts.external)
+
     def blocked(changed: Graph) -> Compiled:
-        made = _built(changed, target, source, None, _maker(changed, target, goal, options))
+        made = built(changed, target, source, None, maker(changed))
         return replace(made, module=planned(made.module))
 
     first = replace(first, module=planned(first.module))
@@ -192,34 +200,37 @@ def _planned(
         from microc.driver.tuned.taken import as_planned, measured_schedules
 
         tuned = measured_schedules(untuned, options, room.board if room else "", min(limits, default=0))
-        first = _built(graph, target, source, progress, _maker(graph, target, goal, options, tuned))
+        first = built(graph, target, source, progress, maker(graph, tuned))
         plain = planned(first.module)
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        built = _built(
-            graph,
-            target,
-            source,
-            None,
-            _maker(graph, target, goal, options, first.make.tuned),
-            [streams.lower(chain) for chain in chains],
+        found = built(
+            graph, target, source, None, maker(graph, first.make.tuned), [streams.lower(chain) for chain in chains]
         )
-        made = planned(built.module)
+        made = planned(found.module)
         made = replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
-        tried.append(replace(built, module=made))
+        tried.append(replace(found, module=made))
         return made
 
-    tried = [replace(first, module=plain)]
-    if all(arena(plain) <= limit for limit in limits):
-        return as_planned(untuned, tried[0], options) if options.plan else tried[0]
+    def own(chosen: Compiled) -> Module:
+        chains = [streams.lower(each) for each in chosen.make.origins.values() if isinstance(each, Chain)]
+        make = maker_of(graph, target, goal, options, chosen.make.tuned)
+        return planned(built(graph, target, source, None, make, chains).module)
+
+    def whole(chosen: Compiled) -> Compiled:
+        chosen = as_planned(untuned, chosen, options) if options.plan else chosen
+        return replace(chosen, module=parts.beside(chosen.module, lambda: own(chosen)))
+
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
     streams = Streams(graph, groups, target, goal)
+    tried = [replace(first, module=plain)]
+    if all(arena(plain) <= limit for limit in limits):
+        return whole(tried[0])
     search = Search(streams, plain, io_in_arena=options.io_in_arena)
     found = stream_within(min(limits), plain, search, streamed)
     if options.ram and arena(found) > options.ram:
         raise ram_refusal(options.ram, found, search)
-    chosen = next(made for made in tried if made.module is found)
-    return as_planned(untuned, chosen, options) if options.plan else chosen
+    return whole(next(made for made in tried if made.module is found))
 
 
 def _with_sizes(
@@ -228,6 +239,8 @@ def _with_sizes(
     """The planned module of a model some of whose sizes are told when it runs."""
     if options.threads > 1:
         raise UsageError("a network whose sizes vary runs in one thread", hint="leave out threads, or fix the sizes")
+    if options.external:
+        raise UsageError("a network whose sizes vary has no external code", hint="leave out external, or fix the sizes")
     if options.plan is not None:
         raise UsageError("a network whose sizes vary takes no plan", hint="leave out plan, or fix the sizes")
     if options.stream or options.protocol == "mlperf":
@@ -268,47 +281,3 @@ def _arena_room(module: Module, room: int) -> int:
     """What is left of the board's RAM for the arena by inputs and outputs outside of it; 0: any amount."""
     outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
     return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
-
-
-def build_within_budget(
-    graph: Graph,
-    target: Target,
-    source: str,
-    options: Options,
-    progress: Progress | None,
-    room: int,
-    family: Family | None = None,
-) -> Compiled:
-    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
-
-    ``family``: the graph at other sizes, where they vary.
-    """
-    limits = [limit for limit in (options.flash, room) if limit]
-    for goal in goals(graph, options):
-        make = _maker(graph, target, goal, options) if family is None else GeneralMaker(family, target, goal)
-        made = _built(graph, target, source, progress, make)
-        if all(flash_bytes(made.module) <= limit for limit in limits):
-            return made
-    if options.flash and least_flash(made.module) > options.flash:
-        raise refusal(made.module, options.flash)
-    return made
-
-
-def _maker(graph: Graph, target: Target, goal: Goal, options: Options, tuned: Tuned = MappingProxyType({})) -> Maker:
-    """What makes the functions. Beside measured schedules that are named rules choose, with which those were compared."""
-    shipped = options.shipped and options.tuned is None and options.plan is None
-    return Maker(graph, target, goal, options.threads, tuned, shipped=shipped)
-
-
-def _built(
-    graph: Graph,
-    target: Target,
-    source: str,
-    progress: Progress | None,
-    make: Maker,
-    streams: Sequence[LoweredStream] = (),
-) -> Compiled:
-    """The graph as kernels and calls, with what they cost."""
-    module = build_module(graph, target, source, make.goal, progress, streams, make)
-    alike = make.goal.price > 0 and not make.sizes
-    return Compiled(estimated(merge_kernels(module) if alike else module, target), make)

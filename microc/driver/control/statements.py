@@ -9,6 +9,7 @@ from microc.driver.control.memory import ZERO, Memory, Names
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops.copies import copy_loop
+from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
 from microc.target import Target
@@ -44,6 +45,8 @@ class Flow:
         assert step.inside is not None
         if node.op == "loop":
             return self.loop(node, step.inside["body"], places, results, stem)
+        if node.op == EXTERNAL:
+            return self.part(node, step.inside["body"], places, results)
         condition = places[node.inputs[0]]
         assert condition.start is not None
         self.memory.workspaces.read(condition)
@@ -61,6 +64,20 @@ class Flow:
             sides.append(ir.seq(*made, *copies))
         self.memory.workspaces.joined(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
+
+    def part(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place]) -> ir.Stmt:
+        """A region in code of ours."""
+        graph: Graph = node.attr("body")
+        bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
+        wanted = dict(zip(graph.outputs, results, strict=True))
+        made, found, kept = self.steps(graph, steps, bound, wanted)
+        made += [
+            self.copy(result, found[name], graph.types[name].size)
+            for name, result in wanted.items()
+            if found[name] != result
+        ]
+        self.memory.release(kept)
+        return ir.seq(*made)
 
     def loop(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
         """What is carried lies in the results from the start; a turn's values replace it when all of them are there."""

@@ -110,7 +110,16 @@ def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
 
 
 def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags: str) -> Path:
-    """Write C sources into a folder, and compile them into the shared library ``name`` there."""
+    """Write C sources into a folder, and compile them into the shared library ``name`` there, with external code as its
+    manifest says."""
     for file, text in sources.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)
-    return compile_shared(folder, [folder / file for file in SOURCES], folder / name, *flags)
+    files, libraries = [folder / file for file in SOURCES], []
+    external = json.loads(sources["manifest.json"]).get("external") if "manifest.json" in sources else None
+    if external:
+        files += [folder / file for file in external["sources"]]
+        libraries = [f"-l{library}" for library in external["libraries"]]
+        flags = (*flags, "-w", *(f"-I{folder / each}" for each in external["include"]))
+        flags += tuple(f"-D{each}" for each in external["defines"])
+    return compile_shared(folder, files, folder / name, *flags, libraries=libraries)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from microc.codegen.external import OWN
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.network import shared_source
@@ -150,10 +151,14 @@ def build(project: Project) -> BuildResult:
 
 def host_library(project: Project) -> Library:
     """The project's own network, compiled for this computer; externs of plugins by their meaning, so that a board that runs
-    their C text is compared with it."""
+    their C text is compared with it, and so that external code is compared with ours."""
+    folder, told = project.sources, project.manifest
     try:
+        if "external" in told:
+            folder = folder / OWN
+            told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
-        sources = {name: (project.sources / name).read_text(encoding="utf-8") for name in names}
+        sources = {name: (folder / name).read_text(encoding="utf-8") for name in names}
     except (OSError, ValueError) as error:
         raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
-    return build_library({**sources, "shared.c": shared_source(project.manifest)}, f"-D{PORTABLE}")
+    return build_library({**sources, "shared.c": shared_source(told)}, f"-D{PORTABLE}")

@@ -33,6 +33,7 @@ MATH = ("exact", "fast", "half")
 WEIGHTS = ("model", "float16", "bfloat16")
 PROTOCOLS = ("rpc", "mlperf", "tuning")
 OPT_LEVELS = (0, 1, 2, 3, 4)
+EXTERNAL_CHOICE = ("cost", "all")
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
 """What is done to raw inputs, each ``input_...``."""
@@ -215,6 +216,15 @@ class Options:
         True, accepted.truth, "choose all schedules anew: for kernels of shapes that many networks have they come with microc "
         "(docs/tuning.md)", flag="--no-shipped",
     )  # fmt: skip
+    external: Mapping[str, str] = option(
+        dict, checks.external, "layers in other people's code, where it takes fewer instructions than ours: cmsis-nn, from a "
+        "copy of the library, or a plugin's backend (docs/external.md)", flag="--external", word=words.external,
+        metavar="NAME[=PATH]",
+    )  # fmt: skip
+    external_choice: str = choice(
+        "cost", EXTERNAL_CHOICE, "which layers that is: those where that costs less, or all that a backend has code for",
+        "external_choice", flag="--external-choice",
+    )  # fmt: skip
     stream: Mapping[str, int] = option(
         dict, checks.by_name(checks.axis),
         "the input's time axis: a run takes the next frames, and gives what the whole sequence gives",
@@ -244,7 +254,7 @@ class Options:
     schedules: tuple[ScheduleRule, ...] = option((), checks.schedules, "schedule rules of your own")
 
     def __post_init__(self) -> None:
-        for name in ("input_shapes", "state", "rename", "bounds", "stream", *ENDS):
+        for name in ("input_shapes", "state", "rename", "bounds", "external", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def chosen(self) -> dict[str, str]:
@@ -256,9 +266,10 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset(
-    {"name", "example_inputs", "class_names", "plugins", "dump", "cache", "instruments", "tuned", "plan", "self_test"}
-)
+_UNSPOKEN = frozenset({
+    "name", "example_inputs", "class_names", "plugins",
+    "dump", "cache", "instruments", "tuned", "plan", "self_test", "external",
+})  # fmt: skip
 
 
 def _words(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,16 @@ def class_names(what: str, value: Any) -> tuple[str, ...]:
     if len(value) == 1 or len(value) > CLASSES:
         raise UsageError(f"{what} has {len(value):,} names", hint=f"2 to {CLASSES:,}, one for every class")
     return tuple(map(str, value))
+
+
+def external(what: str, value: Any) -> dict[str, str]:
+    """Backends by name, each with where its library is (empty: it needs none), or one name."""
+    given = {value: ""} if isinstance(value, str) and value else value or {}
+    if not isinstance(given, Mapping):
+        raise accepted.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
+    return {
+        accepted.text(what, name): str(accepted.path(what, place)) if place else "" for name, place in given.items()
+    }
 
 
 def some_of(known: Sequence[str]) -> Check:

@@ -73,6 +73,8 @@ class CompileOptions(ReadingOptions, total=False):
     tuned: str | Path | None
     plan: str | Path | None
     shipped: bool
+    external: str | Mapping[str, str | Path]
+    external_choice: Literal["cost", "all"]
     stream: int | Mapping[str, int]
     hop: int
     stream_allow: Late | Collection[Late]

@@ -104,6 +104,14 @@ def feedback(text: str) -> tuple[str, str]:
     return name, output
 
 
+def external(text: str) -> tuple[str, str]:
+    """NAME=PATH, or the name alone."""
+    name, _, place = text.partition("=")
+    if not name:
+        raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
+    return name, place
+
+
 def lines(text: str) -> tuple[str, ...]:
     """The lines of a file of text in UTF-8; empty ones at its end do not count."""
     try:

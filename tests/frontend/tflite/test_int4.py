@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import build_within_budget, optimise
+from microc.driver.compile.pipeline import optimise
+from microc.driver.compile.within import build_within_budget
 from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.frontend.tflite import reader as tflite

@@ -1,0 +1,88 @@
+"""What external code is built from, beside the network: its files in a folder of the project, and how they are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from microc.codegen.text import Word
+from microc.errors import UsageError
+from microc.module import Module, Sources
+
+FOLDER = "external"
+OWN = "own"
+"""Where a project keeps its network in code of ours, which external code is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalContext:
+    """Of all backends together: C files and folders of headers, in the project, definitions, libraries."""
+
+    sources: tuple[Word, ...]
+    include: tuple[Word, ...]
+    defines: tuple[Word, ...]
+    libraries: tuple[Word, ...]
+
+
+def external_of(modules: Sequence[Module]) -> tuple[Sources, ...]:
+    """What the external code of some networks is built from, each backend's once."""
+    found: dict[str, Sources] = {}
+    for each in (sources for module in modules for sources in module.sources):
+        known = found.get(each.name)
+        found[each.name] = each if known is None else _joined(known, each)
+    return tuple(found.values())
+
+
+def _joined(one: Sources, other: Sources) -> Sources:
+    differs = [path for path in one.files.keys() & other.files.keys() if one.files[path] != other.files[path]]
+    if differs or one.defines != other.defines:
+        raise UsageError(
+            f"networks have different copies of {one.name}: {min(differs, default='its definitions')}",
+            hint="compile all of a firmware with one copy",
+        )
+    files, libraries = {**one.files, **other.files}, dict.fromkeys((*one.libraries, *other.libraries))
+    include = dict.fromkeys((*one.include, *other.include))
+    return Sources(one.name, files, tuple(include), one.defines, tuple(libraries), one.licence, one.version)
+
+
+def external_context(found: Sequence[Sources]) -> ExternalContext | None:
+    """None where there is no external code."""
+    if not found:
+        return None
+    return ExternalContext(
+        sources=tuple(Word(f"{FOLDER}/{each.name}/{path}") for each in found for path in each.compiled),
+        include=tuple(Word(f"{FOLDER}/{each.name}/{path}".rstrip("/")) for each in found for path in each.include),
+        defines=tuple(Word(name) for each in found for name in each.defines),
+        libraries=tuple(Word(name) for each in found for name in each.libraries),
+    )
+
+
+def external_files(found: Sequence[Sources]) -> dict[str, bytes]:
+    """The files by their paths in a project."""
+    return {f"{FOLDER}/{Word(each.name)}/{Word(path)}": data for each in found for path, data in each.files.items()}
+
+
+def external_data(module: Module) -> dict[str, Any]:
+    """What a manifest says of it: whose code, of which version and licence, how it is built, and which steps it computes."""
+    context = external_context(module.sources)
+    kernels = {kernel.name: kernel.external for kernel in module.kernels if kernel.external is not None}
+    if not kernels:
+        return {}
+    return {
+        "external": {
+            "sources": list(context.sources) if context else [],
+            "include": list(context.include) if context else [],
+            "defines": list(context.defines) if context else [],
+            "libraries": list(context.libraries) if context else [],
+            "backends": [
+                {"name": each.name, "version": each.version, "licence": each.licence, "files": len(each.files)}
+                for each in module.sources
+            ],
+            "kernels": [
+                {"index": k, "backend": found.backend, "bound": found.bound}
+                for k, call in enumerate(module.calls)
+                if (found := kernels.get(call.kernel)) is not None
+            ],
+        }
+    }

@@ -1,0 +1,72 @@
+"""A graph as kernels and calls, within a flash budget: for the goal that is asked for, or one that takes less."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from microc.driver.compile.budget import flash_bytes, goals, least_flash, refusal
+from microc.driver.compile.estimates import estimated
+from microc.driver.compile.lower import build_module
+from microc.driver.compile.maker import Compiled, External, Maker, Tuned
+from microc.driver.compile.merge import merge_kernels
+from microc.driver.options import Options
+from microc.driver.progress import Progress
+from microc.driver.sizes.family import Family
+from microc.driver.sizes.general import GeneralMaker
+from microc.driver.stripes.kernel import LoweredStream
+from microc.graph.ir import Graph
+from microc.target import Goal, Target
+
+
+def build_within_budget(
+    graph: Graph,
+    target: Target,
+    source: str,
+    options: Options,
+    progress: Progress | None,
+    room: int,
+    family: Family | None = None,
+    external: External = MappingProxyType({}),
+) -> Compiled:
+    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
+
+    ``family``: the graph at other sizes, where they vary. ``external`` as in :class:`Maker`.
+    """
+    limits = [limit for limit in (options.flash, room) if limit]
+    for goal in goals(graph, options):
+        plain = maker_of(graph, target, goal, options, external=external)
+        make = plain if family is None else GeneralMaker(family, target, goal)
+        made = built(graph, target, source, progress, make)
+        if all(flash_bytes(made.module) <= limit for limit in limits):
+            return made
+    if options.flash and least_flash(made.module) > options.flash:
+        raise refusal(made.module, options.flash)
+    return made
+
+
+def maker_of(
+    graph: Graph,
+    target: Target,
+    goal: Goal,
+    options: Options,
+    tuned: Tuned = MappingProxyType({}),
+    external: External = MappingProxyType({}),
+) -> Maker:
+    """What makes the functions. Beside measured schedules that are named rules choose, with which those were compared."""
+    shipped = options.shipped and options.tuned is None and options.plan is None
+    return Maker(graph, target, goal, options.threads, tuned, external, shipped=shipped)
+
+
+def built(
+    graph: Graph,
+    target: Target,
+    source: str,
+    progress: Progress | None,
+    make: Maker,
+    streams: Sequence[LoweredStream] = (),
+) -> Compiled:
+    """The graph as kernels and calls, with what they cost."""
+    module = build_module(graph, target, source, make.goal, progress, streams, make)
+    alike = make.goal.price > 0 and not make.sizes
+    return Compiled(estimated(merge_kernels(module) if alike else module, target), make)

@@ -1,0 +1,123 @@
+"""What a backend is: patterns of layers that it computes, with checks; how a region becomes its C; what that is built from.
+
+::
+
+    def code(region: Region) -> Code:
+        return Code((f"vendor_relu(in_0, out_0, {region.input_types[0].size});",), functions=("vendor_relu",))
+
+    BACKEND = Backend("vendor", (Entry("relu", P.op("relu"), code, check),), open=vendor_sources, headers=("vendor.h",))
+
+Patterns are those of :mod:`microc.graph.match`, over operators as the formats have them (docs/operators.md): quantisation is on
+the types, layouts are canonical, paddings and activations are attributes of their layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.match import Op
+from microc.module import Sources
+from microc.target import Target
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Region:
+    """Nodes that a pattern found, alone: ``graph`` has what they read from others as its inputs, what others read of them as
+    its outputs, and their constants. ``nodes`` and ``values`` are the pattern's captures, ``root`` its last node; ``target`` is
+    what the code is for."""
+
+    graph: Graph
+    root: Node
+    nodes: Mapping[str, Node]
+    values: Mapping[str, str]
+    target: Target
+
+    def __repr__(self) -> str:
+        return f"<Region of {'+'.join(node.op for node in self.graph.nodes)}>"
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value by its name in the graph."""
+        return self.graph.types[value]
+
+    def const(self, value: str) -> Array | None:
+        """The data of a value; None where they are not known when compiling."""
+        return self.graph.consts.get(value)
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(self.graph.types[name] for name in self.graph.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(self.graph.types[name] for name in self.graph.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A region as C.
+
+    - ``lines``: statements, the body of a function whose parameters are ``in_0``, ``in_1`` ... (the region's inputs, const),
+      ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, a multiple of 4) if ``workspace`` is
+      not 0. Tensors lie in row-major order; none overlaps another.
+    - ``data``: constants in flash, by parameter; each name is an identifier of C.
+    - ``workspace``: bytes of the arena that the code may use while it runs.
+    - ``instructions``, ``code_bytes``: what it costs, by the backend's own model; the first is compared with our code's.
+    - ``functions``: of the library that it calls, so that what they need is built.
+    """
+
+    lines: tuple[str, ...]
+    data: Mapping[str, Array] = field(default_factory=dict)
+    workspace: int = 0
+    instructions: float = 0
+    code_bytes: int = 0
+    functions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lines", tuple(self.lines))
+        data = {name: np.ascontiguousarray(array) for name, array in self.data.items()}
+        object.__setattr__(self, "data", MappingProxyType(data))
+
+
+def always(region: Region) -> str:
+    """A check that nothing fails."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a backend's table: the pattern called ``name``, how a region of it becomes C, and ``check``: why one does not,
+    as the end of a sentence, or nothing where it does."""
+
+    name: str
+    pattern: Op
+    code: Callable[[Region], Code]
+    check: Callable[[Region], str] = always
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Somebody's code.
+
+    - ``name``: what users call it: ``--external NAME=PATH``.
+    - ``entries``: its table; of two patterns that fit a node the larger is taken, of two as large the first.
+    - ``open(place, target, functions)``: what the ``functions`` that regions call are built from, taken from where the user says
+      that the library is (empty: nothing was said). UsageError where that is no such library, or not for the target.
+    - ``headers``: what the code includes.
+    - ``bound``: by what floats may differ from our code's, as a share of the largest magnitude; 0: in no bit.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    open: Callable[[str, Target, Iterable[str]], Sources]
+    headers: tuple[str, ...] = ()
+    bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", tuple(self.entries))
+        object.__setattr__(self, "headers", tuple(self.headers))

@@ -1,0 +1,10 @@
+"""The backends that there are: those of the wheel, which plugins extend."""
+
+from __future__ import annotations
+
+from microc.external.backend import Backend
+from microc.sealed import Registry
+
+BUILT_IN: tuple[Backend, ...] = ()
+BACKENDS: Registry[Backend] = Registry("a backend", {backend.name: backend for backend in BUILT_IN})
+"""Every backend by what ``--external`` calls it."""
