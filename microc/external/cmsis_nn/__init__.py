@@ -1,0 +1,25 @@
+"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN), from the user's own copy: the layers of int8 networks on Cortex-M.
+
+``library`` finds a copy and what of it is needed, ``layers`` and ``windows`` say what its functions compute.
+"""
+
+from microc.external.backend import Backend, Entry
+from microc.external.cmsis_nn import layers, windows
+from microc.external.cmsis_nn.library import HEADER, NAME, open_copy
+from microc.graph.match import P
+
+BACKEND = Backend(
+    NAME,
+    (
+        Entry("conv2d", P.op("conv2d"), layers.convolution, layers.check_convolution),
+        Entry("dense", P.op("dense"), layers.dense, layers.check_dense),
+        Entry("avg_pool2d", P.op("avg_pool2d"), windows.pool, windows.check_pool),
+        Entry("max_pool2d", P.op("max_pool2d"), windows.pool, windows.check_pool),
+        Entry("add", P.op("add"), windows.add, windows.check_add),
+        Entry("softmax", P.op("softmax"), windows.softmax, windows.check_softmax),
+    ),
+    open=open_copy,
+    headers=(HEADER,),
+)
+
+__all__ = ["BACKEND"]
