@@ -23,19 +23,31 @@ from tests.device.smoke import needs
 
 COPY = os.environ.get("MICROC_CMSIS_NN", "")
 copied = pytest.mark.skipif(not COPY, reason="MICROC_CMSIS_NN names no copy of CMSIS-NN")
-DATA = Quant((0.05,), (3,))
+DATA, WIDE = Quant((0.05,), (3,)), Quant((0.0002,), (0,))
 
 
 def _integers(shape: tuple[int, ...], dtype: str, seed: int, most: int = 127) -> Any:
     return np.random.default_rng(seed).integers(-most, most, shape, endpoint=True).astype(dtype)
 
 
+def _any(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    return _integers(shape, dtype, seed, np.iinfo(dtype).max)
+
+
 def _layer(
-    op: str, x: tuple[int, ...], weight: tuple[int, ...] = (), *, result: Quant = DATA, bias: bool = True, **attrs: Any
+    op: str,
+    x: tuple[int, ...],
+    weight: tuple[int, ...] = (),
+    *,
+    result: Quant = DATA,
+    bias: str = "int32",
+    dtype: str = "int8",
+    **attrs: Any,
 ) -> Graph:
     """One quantised layer, its weights by channel but for a dense one."""
     b = GraphBuilder("net")
-    data = b.input("x", x, "int8", DATA)
+    given = DATA if dtype == "int8" else WIDE
+    data = b.input("x", x, dtype, given)
     operands = [data]
     if weight:
         channels = 1 if op == "dense" else weight[0]
@@ -44,35 +56,40 @@ def _layer(
         zeros = (0,) * channels
         operands.append(b.set_quant(b.constant("w", _integers(weight, "int8", 1)), Quant(scales, zeros, axis)))
         if bias:
-            shift = tuple(s * DATA.scale[0] for s in scales)
-            operands.append(
-                b.set_quant(b.constant("b", _integers((weight[0],), "int32", 2, 20000)), Quant(shift, zeros, axis))
-            )
-    made = b.set_quant(b.op(op, *operands, rounding="double", **attrs), result, "int8")
+            shift = tuple(s * given.scale[0] for s in scales)
+            terms = b.constant("b", _integers((weight[0],), bias, 2, 20000))
+            operands.append(b.set_quant(terms, Quant(shift, zeros, axis)))
+    made = b.set_quant(b.op(op, *operands, rounding="double", **attrs), result, dtype)
     return b.graph("net", {"y": made})
 
 
-def _sum(activation: str = "", constant: bool = False) -> Graph:
-    b = GraphBuilder("net")
-    x = b.input("x", (1, 6, 5, 4), "int8", DATA)
-    other = Quant((0.031,), (-7,))
-    y = (
-        b.set_quant(b.constant("c", _integers((1, 6, 5, 4), "int8", 3)), other)
-        if constant
-        else b.input("z", (1, 6, 5, 4), "int8", other)
+def _sum(activation: str = "", constant: bool = False, dtype: str = "int8") -> Graph:
+    wide = dtype == "int16"
+    mine, other, result = (
+        Quant((scale,), (0 if wide else zero,))
+        for scale, zero in zip((0.05, 0.031, 0.07), (*DATA.zero_point, -7, 5), strict=True)
     )
-    made = b.set_quant(b.op("add", x, y, rounding="double", activation=activation), Quant((0.07,), (5,)), "int8")
-    return b.graph("net", {"y": made})
+    b = GraphBuilder("net")
+    x = b.input("x", (1, 6, 5, 4), dtype, mine)
+    if constant:
+        y = b.set_quant(b.constant("c", _integers((1, 6, 5, 4), dtype, 3)), other)
+    else:
+        y = b.input("z", (1, 6, 5, 4), dtype, other)
+    return b.graph(
+        "net", {"y": b.set_quant(b.op("add", x, y, rounding="double", activation=activation), result, dtype)}
+    )
 
 
 OUT = Quant((0.9,), (-4,))
+SHORT: dict[str, Any] = {"dtype": "int16", "bias": "int64", "result": Quant((0.0031,), (0,))}
+ALIKE: dict[str, Any] = {"dtype": "int16", "result": WIDE}
 WINDOW: dict[str, Any] = {"kernel": (3, 2), "strides": (2, 2), "padding": (1, 0, 1, 1)}
 LAYERS: dict[str, Callable[[], Graph]] = {
     "conv": lambda: _layer("conv2d", (1, 9, 7, 5), (6, 3, 3, 5), result=OUT, padding=(1, 1, 1, 1), activation="relu"),
     "conv strided": lambda: _layer(
         "conv2d", (2, 9, 8, 3), (7, 5, 2, 3), result=OUT, strides=(2, 2), padding=(1, 0, 2, 1)
     ),
-    "conv dilated": lambda: _layer("conv2d", (1, 9, 9, 4), (4, 3, 3, 4), result=OUT, dilation=(2, 2), bias=False),
+    "conv dilated": lambda: _layer("conv2d", (1, 9, 9, 4), (4, 3, 3, 4), result=OUT, dilation=(2, 2), bias=""),
     "pointwise": lambda: _layer("conv2d", (1, 5, 5, 19), (13, 1, 1, 19), result=OUT, activation="relu6"),
     "pointwise strided": lambda: _layer("conv2d", (1, 5, 5, 8), (13, 1, 1, 8), result=OUT, strides=(2, 2)),
     "one row": lambda: _layer("conv2d", (1, 1, 20, 8), (5, 1, 4, 8), result=OUT, padding=(0, 1, 0, 2)),
@@ -87,7 +104,7 @@ LAYERS: dict[str, Callable[[], Graph]] = {
         "conv2d", (1, 7, 6, 5), (10, 3, 3, 1), result=OUT, groups=5, padding=(1, 1, 1, 1)
     ),
     "dense": lambda: _layer("dense", (3, 37), (11, 37), result=OUT, activation="relu"),
-    "dense without bias": lambda: _layer("dense", (1, 16), (4, 16), result=OUT, bias=False),
+    "dense without bias": lambda: _layer("dense", (1, 16), (4, 16), result=OUT, bias=""),
     "average": lambda: _layer("avg_pool2d", (1, 7, 5, 17), count_include_pad=False, **WINDOW),
     "average relu": lambda: _layer("avg_pool2d", (1, 7, 5, 3), count_include_pad=False, activation="relu", **WINDOW),
     "largest": lambda: _layer("max_pool2d", (1, 7, 5, 17), **WINDOW),
@@ -95,6 +112,27 @@ LAYERS: dict[str, Callable[[], Graph]] = {
     "sum": _sum,
     "sum relu": lambda: _sum("relu"),
     "sum of a constant": lambda: _sum(constant=True),
+    "conv of int16": lambda: _layer(
+        "conv2d", (2, 9, 7, 5), (6, 3, 3, 5), padding=(1, 1, 1, 1), activation="relu", **SHORT
+    ),
+    "conv of int16, int32 sums": lambda: _layer("conv2d", (1, 9, 7, 5), (6, 3, 3, 5), **{**SHORT, "bias": "int32"}),
+    "conv of int16, no bias": lambda: _layer(
+        "conv2d", (1, 9, 8, 3), (7, 5, 2, 3), strides=(2, 2), **{**SHORT, "bias": ""}
+    ),
+    "pointwise of int16": lambda: _layer("conv2d", (1, 5, 5, 19), (13, 1, 1, 19), **SHORT),
+    "depthwise of int16": lambda: _layer(
+        "conv2d", (1, 7, 6, 20), (20, 3, 3, 1), groups=20, padding=(1, 1, 1, 1), **SHORT
+    ),
+    "depthwise of int16 twice": lambda: _layer(
+        "conv2d", (1, 7, 6, 5), (10, 5, 3, 1), groups=5, strides=(2, 2), **SHORT
+    ),
+    "dense of int16": lambda: _layer("dense", (3, 37), (11, 37), activation="relu", **SHORT),
+    "average of int16": lambda: _layer("avg_pool2d", (1, 7, 5, 17), count_include_pad=False, **WINDOW, **ALIKE),
+    "largest of int16": lambda: _layer("max_pool2d", (1, 7, 5, 17), activation="relu", **WINDOW, **ALIKE),
+    "sum of int16": lambda: _sum("relu", dtype="int16"),
+    "softmax of int16": lambda: _layer(
+        "softmax", (4, 13), axis=1, beta=1.0, dtype="int16", result=Quant((1 / 32768,), (0,))
+    ),
     "softmax": lambda: _layer("softmax", (4, 13), result=Quant((1 / 256,), (-128,)), axis=1, beta=1.0),
 }
 
@@ -113,7 +151,7 @@ def test_every_layer_has_code(name: str) -> None:
     region, code = only(LAYERS[name]())
     assert code.functions and any(code.functions[0] in line for line in code.lines) and code.instructions > 0
     if "bias" in code.data:
-        assert code.data["bias"].dtype == np.int32 and code.data["weight"].dtype == np.int8
+        assert code.data["weight"].dtype == np.int8
     assert region.root.op != "conv2d" or code.data["multiplier"].size == region.output_types[0].shape[-1]
 
 
@@ -178,52 +216,48 @@ def test_the_library_gives_our_bits_here(name: str) -> None:
     ours = microc.compile(graph)
     assert any("cmsis-nn" in kernel["rule"] for kernel in theirs.manifest["kernels"])
     for seed in range(3):
-        inputs = [_integers(tensor["shape"], "int8", 10 + seed) for tensor in theirs.inputs]
+        inputs = [_any(tensor["shape"], tensor["dtype"], 10 + seed) for tensor in theirs.inputs]
         np.testing.assert_array_equal(theirs(*inputs), ours(*inputs))
 
 
-def chain() -> Graph:
-    """All layers of a small network: what one build on a board checks."""
-    b = GraphBuilder("net")
+def chain(dtype: str) -> Graph:
+    """All layers in a small network: what one build on a board checks."""
+    b, data = GraphBuilder("net"), DATA if dtype == "int8" else WIDE
 
     def product(op: str, x: str, shape: tuple[int, ...], seed: int, **attrs: Any) -> str:
-        n = shape[0]
-        scales = tuple(0.002 + 0.0001 * k for k in range(n)) if op == "conv2d" else (0.003,)
-        axis = 0 if op == "conv2d" else None
-        w = b.set_quant(b.constant(f"w{seed}", _integers(shape, "int8", seed)), Quant(scales, (0,) * len(scales), axis))
-        c = b.set_quant(
-            b.constant(f"b{seed}", _integers((n,), "int32", seed, 9000)),
-            Quant(tuple(s * DATA.scale[0] for s in scales), (0,) * len(scales), axis),
-        )
-        return b.set_quant(b.op(op, x, w, c, rounding="double", **attrs), DATA, "int8")
+        scales = tuple(0.002 + 0.0001 * k for k in range(shape[0])) if op == "conv2d" else (0.003,)
+        axis, zeros = (0 if op == "conv2d" else None), (0,) * len(scales)
+        w = b.set_quant(b.constant(f"w{seed}", _integers(shape, "int8", seed)), Quant(scales, zeros, axis))
+        terms = b.constant(f"b{seed}", _integers(shape[:1], "int32" if dtype == "int8" else "int64", seed, 9000))
+        c = b.set_quant(terms, Quant(tuple(s * data.scale[0] for s in scales), zeros, axis))
+        return b.set_quant(b.op(op, x, w, c, rounding="double", **attrs), data, dtype)
 
-    x = b.input("x", (1, 13, 10, 1), "int8", DATA)
+    def plain(op: str, *x: str, result: Quant = data, **attrs: Any) -> str:
+        return b.set_quant(b.op(op, *x, rounding="double", **attrs), result, dtype)
+
+    x = b.input("x", (1, 13, 10, 1), dtype, data)
     h = product("conv2d", x, (18, 5, 4, 1), 1, strides=(2, 2), padding=(2, 1, 2, 1), activation="relu")
     d = product("conv2d", h, (18, 3, 3, 1), 2, groups=18, padding=(1, 1, 1, 1), activation="relu6")
     d = product("conv2d", d, (18, 5, 3, 1), 3, groups=18, padding=(2, 1, 2, 1))
-    p = product("conv2d", d, (18, 1, 1, 18), 4)
-    h = b.set_quant(b.op("add", h, p, rounding="double", activation="relu"), DATA, "int8")
+    h = plain("add", h, product("conv2d", d, (18, 1, 1, 18), 4), activation="relu")
     h = product("conv2d", h, (9, 3, 3, 18), 5, padding=(1, 1, 1, 1))
-    h = b.set_quant(b.op("max_pool2d", h, kernel=(2, 2), strides=(2, 2), rounding="double"), DATA, "int8")
-    h = b.set_quant(
-        b.op("avg_pool2d", h, kernel=(3, 2), strides=(1, 1), count_include_pad=False, rounding="double"), DATA, "int8"
-    )
+    h = plain("max_pool2d", h, kernel=(2, 2), strides=(2, 2))
+    h = plain("avg_pool2d", h, kernel=(3, 2), strides=(1, 1), count_include_pad=False)
     size = int(np.prod(b.shape(h)))
-    h = b.set_quant(b.reshape(h, (1, size)), DATA)
-    h = product("dense", h, (7, size), 6)
-    return b.graph(
-        "net", {"y": b.set_quant(b.op("softmax", h, axis=1, rounding="double"), Quant((1 / 256,), (-128,)), "int8")}
-    )
+    h = product("dense", b.set_quant(b.reshape(h, (1, size)), data), (7, size), 6)
+    ends = Quant((1 / 256,), (-128,)) if dtype == "int8" else Quant((1 / 32768,), (0,))
+    return b.graph("net", {"y": plain("softmax", h, result=ends, axis=1)})
 
 
 @copied
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
 @needs("arm-none-eabi-gcc")
 @needs("qemu-system-arm")
 def test_emulated_boards_agree_with_our_code_kernel_by_kernel(
-    board: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    board: str, dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = microc.compile(chain(), board=board, external={"cmsis-nn": COPY}, external_choice="all")
+    program = microc.compile(chain(dtype), board=board, external={"cmsis-nn": COPY}, external_choice="all")
     external = [call for call in program.module.calls if "cmsis-nn" in call.rule]
     assert len(external) == 10
     folder = program.write(tmp_path / "firmware")

@@ -1,4 +1,5 @@
-"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN), from the user's own copy: the layers of int8 networks on Cortex-M.
+"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN), from the user's own copy: the layers of int8 and
+int16 networks on Cortex-M.
 
 ``library`` finds a copy and what of it is needed, ``layers`` and ``windows`` say what its functions compute.
 """

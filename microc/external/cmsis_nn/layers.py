@@ -1,4 +1,4 @@
-"""Layers with weights, of int8: convolutions, depthwise ones, dense layers. They give TFLite Micro's bits, and ours."""
+"""Layers with weights: convolutions, depthwise ones, dense layers. They give TFLite Micro's bits, and ours."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from microc.external.cmsis_nn.numbers import (
     refused,
     scaled,
     structure,
+    suffix_of,
     tile,
     zero_point,
 )
 from microc.ops.convolution.geometry import Geometry, geometry
 
-PRODUCT = {MVE: 0.16, DSP: 0.95, PLAIN: 4.0}
-"""Instructions for a product of a matrix, by version: ARM's kernels, counted on emulated cores (docs/external.md)."""
-DEPTHWISE = {MVE: 0.35, DSP: 3.2, PLAIN: 7.0}
-"""The same of a depthwise layer."""
-RESULT = {MVE: 4.0, DSP: 17.0, PLAIN: 24.0}
+PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
+"""Instructions for a product of a matrix, by version: counted on emulated cores over MLPerf's networks (docs/external.md)."""
+ROW = {MVE: 0.48, DSP: 1.85, PLAIN: 3.4}
+"""The same of a row with a matrix."""
+GATHER = {MVE: 12.0, DSP: 30.0, PLAIN: 50.0}
+"""For a number of a patch, which larger windows gather."""
+DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
+"""For a tap of a depthwise layer."""
+RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
 """For a result: its requantisation, its share of what is around the loop over the sum."""
 CALL = 300.0
 _CODE = 1500
@@ -45,11 +50,14 @@ def check_convolution(region: Region) -> str:
 
 
 def check_dense(region: Region) -> str:
-    return _check(region, "dense")
+    why = _check(region, "dense")
+    if not why and region.output_types[0].dtype == "int16" and scaled(region).multiplier.size > 1:
+        return "its weights have a scale for each unit"
+    return why
 
 
 def _check(region: Region, op: str) -> str:
-    why = refused(region, ("int8",), (op, "requantize"))
+    why = refused(region, (op, "requantize"))
     if why:
         return why
     names = [name for name in region.root.inputs[1:] if name]
@@ -58,18 +66,26 @@ def _check(region: Region, op: str) -> str:
     weight = region.type(names[0])
     if weight.dtype != "int8" or weight.quant is None or any(weight.quant.zero_point):
         return "its weights are no int8 around zero"
-    if len(names) > 1 and region.type(names[1]).dtype != "int32":
-        return f"its bias is {region.type(names[1]).dtype}"
+    wide = region.output_types[0].dtype == "int16"
+    biases = (
+        ("int32",) if not wide else ("int64", "int32") if op == "conv2d" and not _is_depthwise(region) else ("int64",)
+    )
+    if len(names) > 1 and region.type(names[1]).dtype not in biases:
+        return f"its bias is {region.type(names[1]).dtype}, not {' or '.join(biases)}"
     return ""
 
 
+def _is_depthwise(region: Region) -> bool:
+    return region.root.op == "conv2d" and region.root.attr("groups") > 1
+
+
 def convolution(region: Region) -> Code:
-    """``arm_convolve_wrapper_s8``, or of one channel each ``arm_depthwise_conv_wrapper_s8``."""
+    """``arm_convolve_wrapper_s8``, or of one channel each ``arm_depthwise_conv_wrapper_s8``; ``_s16``."""
     g, found, kind = _geometry(region), scaled(region), kind_of(region.target)
     weight, bias = _weights(region, g.out_channels)
-    depthwise = g.groups > 1
-    name = "depthwise_conv_wrapper" if depthwise else "convolve_wrapper"
-    workspace = _depthwise_bytes(g) if depthwise else _patch_bytes(g)
+    depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
+    name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
+    workspace = (2 if wide else 1) * (_depthwise_bytes(g) if depthwise else _patch_bytes(g))
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
         "output_offset": found.zero_point,
@@ -94,7 +110,9 @@ def convolution(region: Region) -> Code:
         kernel,
         dims("biases", 1, 1, 1, g.out_channels),
         dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
-        f"(void)arm_{name}_s8(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
+        *([_biases(bias)] if wide and not depthwise else []),
+        f"(void){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
+        f"{'&terms' if wide and not depthwise else 'bias'}, &output, out_0);",
     )
     data = {
         "weight": weight.transpose(3, 1, 2, 0) if depthwise else weight,
@@ -103,13 +121,15 @@ def convolution(region: Region) -> Code:
         "shift": np.broadcast_to(found.shift, g.out_channels),
     }
     results = g.batch * g.out_height * g.out_width * g.out_channels
-    each = DEPTHWISE[kind] * g.kernel[0] * g.kernel[1] if depthwise else PRODUCT[kind] * g.depth
-    cost = CALL + results * (each + RESULT[kind])
-    return Code(lines, data, workspace, cost, _CODE, (f"arm_{name}_s8",))
+    taps = g.kernel[0] * g.kernel[1]
+    gathered = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
+    each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
+    cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gathered)
+    return Code(lines, data, workspace, cost, _CODE, (name,))
 
 
 def dense(region: Region) -> Code:
-    """``arm_fully_connected_s8``. Cores with MVE add sums of the weights, which are constants here."""
+    """``arm_fully_connected_s8`` or ``_s16``. Of int8, cores with MVE add sums of the weights, which are constants here."""
     found, kind = scaled(region), kind_of(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
@@ -117,7 +137,9 @@ def dense(region: Region) -> Code:
     depth = weight.shape[1]
     rows, offset = x.size // depth, -zero_point(region, region.root.inputs[0])
     data = {"weight": weight, "bias": bias}
-    if kind == MVE:
+    wide = region.output_types[0].dtype == "int16"
+    summed = kind == MVE and not wide
+    if summed:
         data["sums"] = (bias.astype(np.int64) + offset * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
     one = found.multiplier.size == 1 and found.shift.size == 1
     if one:
@@ -130,8 +152,8 @@ def dense(region: Region) -> Code:
         quant = structure(
             "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
         )
-    name = "arm_fully_connected_s8" if one else "arm_fully_connected_per_channel_s8"
-    buffer = {"buf": "(void *)sums", "size": 4 * units} if kind == MVE else {"buf": "NULL", "size": 0}
+    name = f"arm_fully_connected_{'' if one else 'per_channel_'}{suffix_of(region)}"
+    buffer = {"buf": "(void *)sums", "size": 4 * units} if summed else {"buf": "NULL", "size": 0}
     lines = (
         structure("cmsis_nn_context", "context", **buffer),
         structure(
@@ -145,16 +167,22 @@ def dense(region: Region) -> Code:
         dims("output", rows, 1, 1, units),
         f"(void){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
     )  # fmt: skip
-    cost = CALL + rows * units * (PRODUCT[kind] * depth + RESULT[kind])
-    used = (name, "arm_vector_sum_s8") if kind == MVE else (name,)
+    cost = CALL + rows * units * (ROW[kind] * depth + RESULT[kind])
+    used = (name, "arm_vector_sum_s8") if summed else (name,)
     return Code(lines, data, 0, cost, 400, used)
+
+
+def _biases(bias: Array) -> str:
+    """The bias of a convolution of int16: sums have its bits."""
+    return structure("cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower())
 
 
 def _weights(region: Region, channels: int) -> tuple[Array, Array]:
     """Weights and bias; zeros where there is none."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
-    given = bias[0] if bias and bias[0] is not None else np.zeros(channels, np.int32)
+    dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32
+    given = bias[0] if bias and bias[0] is not None else np.zeros(channels, dtype)
     return weight, given.reshape(-1)
 
 
@@ -164,12 +192,12 @@ def _geometry(region: Region) -> Geometry:
 
 
 def _patch_bytes(g: Geometry) -> int:
-    """What ``arm_convolve_wrapper_s8`` needs at most, in any version: four patches of int8, each in whole vectors of 16."""
+    """What convolutions of bytes need at most, in any version: four patches, each in whole vectors of 16."""
     return 4 * (-(-g.kernel[0] * g.kernel[1] * g.channels // 16) * 16)
 
 
 def _depthwise_bytes(g: Geometry) -> int:
-    """What ``arm_depthwise_conv_wrapper_s8`` needs at most: a patch of int16, or four blocks of 124 channels; of one channel of
+    """What depthwise ones of bytes need at most: a patch of int16, or four blocks of 124 channels; of one channel of
     data, which MVE computes as a convolution, its patches and the weights turned round."""
     taps = g.kernel[0] * g.kernel[1]
     blocks = max(2 * g.channels * taps, 4 * 124 * taps)

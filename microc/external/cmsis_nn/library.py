@@ -27,6 +27,13 @@ FUNCTIONS: Mapping[str, int] = {
     "arm_max_pool_s8": 7,
     "arm_elementwise_add_s8": 16,
     "arm_softmax_s8": 7,
+    "arm_convolve_wrapper_s16": 11,
+    "arm_depthwise_conv_wrapper_s16": 11,
+    "arm_fully_connected_s16": 11,
+    "arm_avgpool_s16": 7,
+    "arm_max_pool_s16": 7,
+    "arm_elementwise_add_s16": 16,
+    "arm_softmax_s16": 7,
 }
 """What is called, with its number of parameters: releases differ in them, and C would take a wrong one for a cast."""
 _GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"

@@ -12,7 +12,7 @@ from microc.errors import MicrocError
 from microc.external.backend import Region
 from microc.graph.ir import Node
 from microc.isa import CORES
-from microc.ops.rounding import Rounding
+from microc.ops.rounding import Multiplier, Rounding
 from microc.target import Target
 from microc.transform.context import PassContext
 from microc.transform.legalize import legalize
@@ -58,6 +58,8 @@ def scaled(region: Region) -> Scaled:
         value = node.attr(name)
         numbers.append(np.array([value]) if value is not None else operands.pop(0).reshape(-1))
     multiplier, shift = (array.astype(np.int32) for array in numbers)
+    if node.attr("rounding") == Multiplier.WIDE:  # the upper half, which the library takes of a whole one
+        multiplier = multiplier << 16
     return Scaled(multiplier, shift, node.attr("zero_point"), node.attr("minimum"), node.attr("maximum"))
 
 
@@ -67,12 +69,20 @@ def zero_point(region: Region, value: str) -> int:
     return quant.zero_point[0]
 
 
-def refused(region: Region, dtypes: Sequence[str], ops: Sequence[str]) -> str:
+SUFFIXES = {"int8": "s8", "int16": "s16"}
+"""What functions' names end with, by the dtype of data."""
+
+
+def suffix_of(region: Region) -> str:
+    return SUFFIXES[region.output_types[0].dtype]
+
+
+def refused(region: Region, ops: Sequence[str]) -> str:
     """Why a region's numbers are not for the library: dtypes of data, rounding, and what the layer is in integers."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for kind in types:
-        if kind.dtype not in dtypes:
-            return f"it has data of {kind.dtype}, the library of {' and '.join(dtypes)}"
+        if kind.dtype not in SUFFIXES or kind.dtype != types[0].dtype:
+            return f"it has data of {kind.dtype}, the library of {' or '.join(SUFFIXES)}"
         if kind.quant is None or kind.quant.axis is not None:
             return "its data are not quantised, or by channel"
     if region.root.attrs.get("rounding", Rounding.DOUBLE) != Rounding.DOUBLE:
