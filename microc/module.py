@@ -119,7 +119,8 @@ class Kernel:
     """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
 
     ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes. ``external``:
-    what is printed in the place of the loops, which then only say what is read and written.
+    what is printed in the place of the loops, which then only say what is read and written. ``apart``: its operands share no
+    memory, though its loops may let them.
     """
 
     func: PrimFunc
@@ -127,6 +128,7 @@ class Kernel:
     code_bytes: int = 0
     blocks: tuple[tuple[str, str], ...] = ()
     external: External | None = None
+    apart: bool = False
 
     @property
     def name(self) -> str:

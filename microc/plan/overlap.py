@@ -60,6 +60,7 @@ class Overlaps:
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
         if (
             kernel is None
+            or kernel.apart
             or not all(sizes)
             or sum(sizes) > MOST_BYTES
             or (kernel.func.scalars and self._columns(kernel) is None)

@@ -80,6 +80,27 @@ def _sum(activation: str = "", constant: bool = False, dtype: str = "int8") -> G
     )
 
 
+def _svdf(dtype: str, rank: int = 2, batch: int = 1) -> Graph:
+    """Two layers whose state lives from run to run."""
+    b = GraphBuilder("net")
+    h = b.input("x", (batch, 11), "int8", DATA)
+    for number, (depth, filters) in enumerate(((11, 8 * rank), (8, 5 * rank))):
+        most = 127 if dtype == "int8" else 20000
+        w = b.set_quant(b.constant(f"w{number}", _integers((filters, depth), "int8", number)), Quant((0.004,), (0,)))
+        t = b.set_quant(
+            b.constant(f"t{number}", _integers((filters, 6), dtype, number, most)), Quant((0.6 / most,), (0,))
+        )
+        c = b.constant(f"b{number}", _integers((filters // rank,), "int32", number, 900))
+        kept = Quant((0.02 if dtype == "int8" else 0.0002,), (0,))
+        state = b.state(f"s{number}", np.zeros((batch, filters * 6), dtype))
+        b.set_quant(state, kept)
+        terms = b.set_quant(c, Quant((kept.scale[0] * 0.6 / most,), (0,)))
+        h, after = b.emit_all("svdf", (h, w, t, terms, state), {"rank": rank, "activation": "", "rounding": "double"})
+        b.set_quant(h, DATA, "int8")
+        b.update(state, b.set_quant(after, kept, dtype))
+    return b.graph("net", {"y": h})
+
+
 OUT = Quant((0.9,), (-4,))
 SHORT: dict[str, Any] = {"dtype": "int16", "bias": "int64", "result": Quant((0.0031,), (0,))}
 ALIKE: dict[str, Any] = {"dtype": "int16", "result": WIDE}
@@ -249,17 +270,41 @@ def chain(dtype: str) -> Graph:
     return b.graph("net", {"y": plain("softmax", h, result=ends, axis=1)})
 
 
+STATES = [("int8", 2, 1), ("int16", 2, 1), ("int16", 1, 2), ("int8", 1, 2)]
+
+
+@pytest.mark.parametrize(("dtype", "rank", "batch"), STATES)
+def test_a_state_is_copied_and_moved_on_by_the_library(dtype: str, rank: int, batch: int) -> None:
+    found = parted(_svdf(dtype, rank, batch))
+    assert [each.entry.name for each in found.taken] == ["svdf", "svdf"]
+    assert found.taken[0].code.lines[0].startswith("(void)memcpy(out_1, in_1, ")
+    assert found.taken[0].code.workspace == 4 * batch * (8 * rank + 8)
+
+
 @copied
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize(("dtype", "rank", "batch"), STATES)
+def test_states_go_on_from_run_to_run_as_ours(dtype: str, rank: int, batch: int) -> None:
+    graph = _svdf(dtype, rank, batch)
+    theirs = microc.compile(graph, external={"cmsis-nn": COPY}, external_choice="all")
+    ours = microc.compile(graph)
+    for seed in range(12):
+        x = _integers((batch, 11), "int8", seed)
+        np.testing.assert_array_equal(theirs(x), ours(x))
+
+
+@copied
+@pytest.mark.parametrize("dtype", ["int8", "int16", "svdf int8", "svdf int16"])
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
 @needs("arm-none-eabi-gcc")
 @needs("qemu-system-arm")
 def test_emulated_boards_agree_with_our_code_kernel_by_kernel(
     board: str, dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = microc.compile(chain(dtype), board=board, external={"cmsis-nn": COPY}, external_choice="all")
+    state, _, kind = dtype.rpartition(" ")
+    graph = _svdf(kind) if state else chain(kind)
+    program = microc.compile(graph, board=board, external={"cmsis-nn": COPY}, external_choice="all")
     external = [call for call in program.module.calls if "cmsis-nn" in call.rule]
-    assert len(external) == 10
+    assert len(external) == (2 if state else 10)
     folder = program.write(tmp_path / "firmware")
     assert main(["verify", str(folder)]) == 0
     assert "every bit" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from microc.dtypes import Array
 from microc.external.kernel import function
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel
+from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup, macs_of
 from microc.schedule.schedule import Schedule
 
@@ -69,10 +70,11 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
 
 
 def add_control(builder: Builder, node: Node) -> None:
-    """Control flow: one kernel with those of its graphs inside."""
+    """Control flow: one kernel with those of its graphs inside. So is a region in our code, which has the steps that it has in
+    somebody else's: state is copied there as here."""
     lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
-    name = register(builder, Kernel(lowered.func, (node.op,)), f"{node.op}_{stem}")
+    name = register(builder, Kernel(lowered.func, (node.op,), apart=node.op == EXTERNAL), f"{node.op}_{stem}")
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params

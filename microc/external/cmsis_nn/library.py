@@ -34,6 +34,8 @@ FUNCTIONS: Mapping[str, int] = {
     "arm_max_pool_s16": 7,
     "arm_elementwise_add_s16": 16,
     "arm_softmax_s16": 7,
+    "arm_svdf_s8": 18,
+    "arm_svdf_state_s16_s8": 17,
 }
 """What is called, with its number of parameters: releases differ in them, and C would take a wrong one for a cast."""
 _GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"
