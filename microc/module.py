@@ -91,7 +91,8 @@ class External:
 class Sources:
     """What external code is built from. ``files``: contents by path, in a folder of the backend's (``name``); those that end in
     ``.c`` are compiled, with ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``:
-    what is linked, without ``-l``. ``licence``: for the bill of materials, in SPDX's words; ``version``: of the code, if known.
+    what is linked, without ``-l``; ``folders``: where they are, beside the linker's own. ``licence``: for the bill of materials,
+    in SPDX's words; ``version``: of the code, if known.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Sources:
     include: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     licence: str = "NOASSERTION"
     version: str = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from microc.codegen.text import Word
@@ -17,12 +17,14 @@ OWN = "own"
 
 @dataclass(frozen=True, slots=True)
 class ExternalContext:
-    """Of all backends together: C files and folders of headers, in the project, definitions, libraries."""
+    """Of all backends together: C files and folders of headers, in the project, definitions, libraries and
+    where these are."""
 
     sources: tuple[Word, ...]
     include: tuple[Word, ...]
     defines: tuple[Word, ...]
     libraries: tuple[Word, ...]
+    folders: tuple[Word, ...]
 
 
 def external_of(modules: Sequence[Module]) -> tuple[Sources, ...]:
@@ -42,8 +44,14 @@ def _joined(one: Sources, other: Sources) -> Sources:
             hint="compile all of a firmware with one copy",
         )
     files, libraries = {**one.files, **other.files}, dict.fromkeys((*one.libraries, *other.libraries))
-    include = dict.fromkeys((*one.include, *other.include))
-    return Sources(one.name, files, tuple(include), one.defines, tuple(libraries), one.licence, one.version)
+    include, folders = ((*one.include, *other.include), (*one.folders, *other.folders))
+    return replace(
+        one,
+        files=files,
+        include=tuple(dict.fromkeys(include)),
+        libraries=tuple(libraries),
+        folders=tuple(dict.fromkeys(folders)),
+    )
 
 
 def external_context(found: Sequence[Sources]) -> ExternalContext | None:
@@ -55,6 +63,7 @@ def external_context(found: Sequence[Sources]) -> ExternalContext | None:
         include=tuple(Word(f"{FOLDER}/{each.name}/{path}".rstrip("/")) for each in found for path in each.include),
         defines=tuple(Word(name) for each in found for name in each.defines),
         libraries=tuple(Word(name) for each in found for name in each.libraries),
+        folders=tuple(Word(name) for each in found for name in each.folders),
     )
 
 
@@ -75,6 +84,7 @@ def external_data(module: Module) -> dict[str, Any]:
             "include": list(context.include) if context else [],
             "defines": list(context.defines) if context else [],
             "libraries": list(context.libraries) if context else [],
+            "folders": list(context.folders) if context else [],
             "backends": [
                 {"name": each.name, "version": each.version, "licence": each.licence, "files": len(each.files)}
                 for each in module.sources

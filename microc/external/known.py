@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from microc.external import cmsis_nn
+from microc.external import blas, cmsis_nn
 from microc.external.backend import Backend
 from microc.sealed import Registry
 
-BUILT_IN: tuple[Backend, ...] = (cmsis_nn.BACKEND,)
+BUILT_IN: tuple[Backend, ...] = (cmsis_nn.BACKEND, blas.BACKEND)
 BACKENDS: Registry[Backend] = Registry("a backend", {backend.name: backend for backend in BUILT_IN})
 """Every backend by what ``--external`` calls it."""

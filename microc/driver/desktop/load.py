@@ -119,7 +119,8 @@ def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags:
     external = json.loads(sources["manifest.json"]).get("external") if "manifest.json" in sources else None
     if external:
         files += [folder / file for file in external["sources"]]
-        libraries = [f"-l{library}" for library in external["libraries"]]
+        libraries = [part for each in external["folders"] for part in (f"-L{each}", f"-Wl,-rpath,{each}")]
+        libraries += [f"-l{library}" for library in external["libraries"]]
         flags = (*flags, "-w", *(f"-I{folder / each}" for each in external["include"]))
         flags += tuple(f"-D{each}" for each in external["defines"])
     return compile_shared(folder, files, folder / name, *flags, libraries=libraries)

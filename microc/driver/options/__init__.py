@@ -217,8 +217,8 @@ class Options:
         "(docs/tuning.md)", flag="--no-shipped",
     )  # fmt: skip
     external: Mapping[str, str] = option(
-        dict, checks.external, "layers in other people's code, where it takes fewer instructions than ours: cmsis-nn, from a "
-        "copy of the library, or a plugin's backend (docs/external.md)", flag="--external", word=words.external,
+        dict, checks.external, "layers in other people's code, where it takes fewer instructions than ours: cmsis-nn=PATH of "
+        "a copy, cblas, or a plugin's backend (docs/external.md)", flag="--external", word=words.external,
         metavar="NAME[=PATH]",
     )  # fmt: skip
     external_choice: str = choice(
