@@ -27,8 +27,8 @@ LEAST, DEEPEST = 1 << 15, 4096
 """Products in all that a call is worth; products of one sum at most, for the bound."""
 BOUND = 1e-4
 CALL, PRODUCT = 20000.0, 0.55
-"""Of a call, which packs its operands and perhaps wakes threads; of a product: as many instructions as the cost model gives code of
-ours that takes as long, measured with vectors of 16 floats in one thread (docs/external.md)."""
+"""Of a call, which packs its operands and perhaps wakes threads; of a product: as many instructions as the cost model gives
+code of ours that takes as long, measured with vectors of 16 floats in one thread (docs/external.md)."""
 _NAMES = ("openblas", "cblas", "blas")
 _GET = "apt-get install libopenblas-dev, or --external cblas=FOLDER that has one"
 _DECLARED = b"""/* What is called of a BLAS; its own header is not needed. Enumerations of CBLAS are ints. */
