@@ -131,6 +131,14 @@ def test_a_plugin_of_a_strangers_file_does_not_run(project: Path, said: Any, mon
         main(["check"])
 
 
+def test_a_library_of_a_strangers_file_is_not_built(project: Path, said: Any) -> None:
+    text = (project / "microc.toml").read_text()
+    (project / "microc.toml").write_text(text + 'external = ["cmsis-nn=evil"]\n')
+    for name in ("check", "build"):
+        error = said(name, code=2)["error"]
+        assert "names a library" in error["what"] and TRUST in error["hint"] and "--external" in error["hint"]
+
+
 def test_a_project_over_what_is_there(project: Path, said: Any) -> None:
     error = said("new", str(project), code=2)["error"]
     assert error["code"] == "E0202" and "holds other files" in error["what"]

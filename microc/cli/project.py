@@ -138,13 +138,17 @@ def _stale(config: Config) -> bool:
 
 
 def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
-    """A file that came with a folder may name a plugin; only its user says that it may run."""
+    """A file that came with a folder may name a plugin, or a library in C; only its user says that they may run."""
     from microc.driver.config import TRUST, trusted
 
-    named = config.options.get("plugins", ())
-    if named and "plugins" not in spoken_options(arguments) and not trusted(config.path.parent):
-        raise UsageError(
-            f"microc.toml names a plugin, whose code would run: {', '.join(path.name for path in named)}",
-            where=str(config.path),
-            hint=f"if the folder is yours, say so once: export {TRUST}={config.path.parent}; or give --plugin",
-        )
+    libraries = [Path(place) for place in config.options.get("external", {}).values() if place]
+    for option, what, flag, named in (
+        ("plugins", "a plugin", "--plugin", config.options.get("plugins", ())),
+        ("external", "a library", "--external", libraries),
+    ):
+        if named and option not in spoken_options(arguments) and not trusted(config.path.parent):
+            raise UsageError(
+                f"microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
+                where=str(config.path),
+                hint=f"if the folder is yours, say so once: export {TRUST}={config.path.parent}; or give {flag}",
+            )

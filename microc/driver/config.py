@@ -20,10 +20,14 @@ NAME = "microc.toml"
 FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
 TRUST = "MICROC_TRUST"
-"""The environment's list of folders whose files may name plugins, which run."""
+"""The environment's list of folders whose files may name plugins and libraries, which run."""
 _LARGEST = 1 << 20
+_OFF = "--no-"
+"""How a flag begins that turns its option off: in the file the option itself is false."""
 _FLAGS = {
-    option.flag[2:].replace("-", "_"): name for name, option in OPTIONS.items() if option.flag and name != "cache"
+    option.flag[2:].replace("-", "_"): name
+    for name, option in OPTIONS.items()
+    if option.flag and not option.flag.startswith(_OFF)
 }
 NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in OPTIONS}})
 """What an option is called in the file: as in Python, or as its flag."""
@@ -171,9 +175,12 @@ def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
         given = option.words.get(given, given)
     elif option.flag and isinstance(default, Mapping) and _spoken(given):
         given = joined(default, map(option.word, [given] if isinstance(given, str) else given))
-    elif option.flag and isinstance(given, str) and name != "cache":
+    elif option.flag and isinstance(given, str) and not option.flag.startswith(_OFF):
         given = option.word(given)
-    return option.check(name, given)
+    checked = option.check(name, given)
+    if option.word is words.external:
+        return {each: str(folder / place) if place else "" for each, place in checked.items()}
+    return checked
 
 
 def _spoken(given: Any) -> bool:

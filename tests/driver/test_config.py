@@ -48,9 +48,13 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "stream": ("1", {"*": 1}),
     "hop": ("2", 2),
     "stream_allow": ('"window"', frozenset({"window"})),
+    "relocatable": ("true", True),
+    "shipped": ("false", False),
+    "external_choice": ('"all"', "all"),
     "cache": ("false", False),
 }
 FILES = ("plugins", "tuned", "plan", "dump", "self_test")
+FOLDERS = ("external",)
 OBJECTS = ("example_inputs", "passes", "instruments", "schedules")
 
 
@@ -67,14 +71,14 @@ def plain(value: Any) -> Any:
 
 
 def test_every_option_is_here() -> None:
-    assert {*SPOKEN, *FILES, *OBJECTS} == set(OPTIONS) == set(NAMES.values())
+    assert {*SPOKEN, *FILES, *FOLDERS, *OBJECTS} == set(OPTIONS) == set(NAMES.values())
 
 
 @pytest.mark.parametrize("name", SPOKEN)
 def test_an_option_stands_under_both_names(name: str, tmp_path: Path) -> None:
     text, value = SPOKEN[name]
     flag = OPTIONS[name].flag.lstrip("-") or name
-    for spelled in {name, flag} - {"no-cache"}:
+    for spelled in {name, flag} - {"no-cache", "no-shipped"}:
         found = read_config(written(tmp_path, f"[options]\n{spelled} = {text}\n"))
         assert plain(found.options[name]) == value and list(found.options) == [name]
         again = read_config(written(tmp_path, config_text("m", "host", found.options)))
@@ -87,6 +91,12 @@ def test_files_lie_beside_the_file(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     assert found.options[name] == ((path,) if name == "plugins" else path)
     assert (path in found.sources) == (name != "dump")
+
+
+def test_libraries_lie_beside_the_file_too(tmp_path: Path) -> None:
+    for text in ('{ cmsis-nn = "../CMSIS-NN", cblas = "" }', '["cmsis-nn=../CMSIS-NN", "cblas"]'):
+        found = read_config(written(tmp_path, f"[options]\nexternal = {text}\n"))
+        assert found.options["external"] == {"cmsis-nn": str(tmp_path / "../CMSIS-NN"), "cblas": ""}
 
 
 @pytest.mark.parametrize("name", OBJECTS)
