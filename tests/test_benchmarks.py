@@ -69,6 +69,7 @@ SMOKES = {
     "muriscv_nn": Smoke(
         ("peer", "--networks", str((CORPUS or FOLDER) / "tflite/mlperf_ad_int8.tflite")), "mlperf_ad_int8 "
     ),
+    "loadable": Smoke(("--models", "ad", "--boards", "qemu-riscv32"), "qemu-riscv32"),
     "peak": Smoke(("--size", "32", "--rounds", "2"), "conv2d_int8 "),
     "quantisation": Smoke(
         (str(FOLDER.parent / "tests/data/quantize"), "--networks", "lstm", "--schemes", "int8"),
@@ -102,6 +103,7 @@ MARKS = {
     "line": (needs("make", "gcc"),),
     "mixed_precision": (),
     "mlperf_tiny": (*EMULATED, needs_corpus),
+    "loadable": (pytest.mark.cross, needs_corpus, needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make")),
     "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": VECTORS,
