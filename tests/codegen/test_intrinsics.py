@@ -13,6 +13,7 @@ from microc.device.boards import load_board
 from microc.dtypes import Array, c_name, to_numpy
 from microc.isa import SCALAR, TENSOR
 from microc.isa.base import ANY
+from microc.isa.vocabulary.unit import UNIT_WORDS
 from microc.module import Value
 from microc.schedule.meaning import meanings
 from microc.tir import ir
@@ -24,9 +25,11 @@ COUNT = 257
 NAMES = [
     name
     for name, intrin in SCALAR.items()
-    if not intrin.lanes and not any(isinstance(p, ir.Buffer) and p.size == ANY for p in intrin.params)
+    if intrin not in UNIT_WORDS
+    and not intrin.lanes
+    and not any(isinstance(p, ir.Buffer) and p.size == ANY for p in intrin.params)
 ]
-"""Vectors, and runs of memory, have tests of their own."""
+"""Vectors, runs of memory and instructions of a tensor unit have tests of their own."""
 ALIGNED = "__attribute__((aligned(4)))"
 
 
