@@ -127,8 +127,10 @@ def prepared() -> Iterator[None]:
 
 
 def schema_of(values: Sequence[Any]) -> dict[str, Any]:
-    """What all these values have in common."""
+    """What all these values have in common; of one that does not exist here, nothing is known."""
     kinds = sorted({_kind(value) for value in values})
+    if kinds == ["null"]:
+        return {}
     found: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds} if kinds else {}
     objects = [value for value in values if isinstance(value, dict)]
     if objects:
