@@ -103,7 +103,7 @@ def class_names(what: str, value: Any) -> tuple[str, ...]:
 
 def external(what: str, value: Any) -> dict[str, str]:
     """Backends by name, each with where its library is (empty: it needs none), or one name."""
-    given = {value: ""} if isinstance(value, str) and value else value or {}
+    given = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
     if not isinstance(given, Mapping):
         raise accepted.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
