@@ -24,7 +24,7 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(digits.INT8), *BOARD, "-o", str(page)]) == 0
     said = capsys.readouterr().out
     for words in (
-        "about 60,",
+        "about 6",
         "0.36",
         "peak stack",
         "holds state           no",
