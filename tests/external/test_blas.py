@@ -48,7 +48,7 @@ def blas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a BLAS that adds from the last product on."""
     folder = tmp_path_factory.mktemp("blas")
     (folder / "blas.c").write_text(BLAS)
-    command = [host_compiler(), "-shared", "-fPIC", str(folder / "blas.c"), "-o", str(folder / "libopenblas.so.0")]
+    command = [host_compiler(), "-shared", "-fPIC", str(folder / "blas.c"), "-o", str(folder / "libcblas.so.3")]
     subprocess.run(command, check=True)
     return folder
 
@@ -89,7 +89,7 @@ def test_products_are_within_the_bound_of_ours(name: str, blas: Path) -> None:
 def test_a_project_links_it_where_it_is(blas: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = microc.compile(PRODUCTS["dense relu"](), board="host", external={"cblas": blas}, external_choice="all")
     folder = program.write(tmp_path / "firmware")
-    assert f"-L{blas} -Wl,-rpath,{blas} -l:libopenblas.so.0" in (folder / "Makefile").read_text()
+    assert f"-L{blas} -Wl,-rpath,{blas} -l:libcblas.so.3" in (folder / "Makefile").read_text()
     subprocess.run(["make", "-C", str(folder), "CFLAGS=-Werror"], check=True, capture_output=True)
     assert main(["verify", str(folder)]) == 0
     capsys.readouterr()
