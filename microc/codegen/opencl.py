@@ -132,8 +132,7 @@ class _Statements(StmtPrinter):
             case ir.Evaluate(ir.Call(name)) if name in _FENCES:
                 return [f"barrier({_FENCES[name]});"]
             case ir.Store() if self.idle and stmt.buffer.scope not in ("register", "local"):
-                items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle))
-                return [f"if ({items}) {{", *(INDENT + line for line in super()._lines(stmt)), "}"]
+                return self._by_the_first(super()._lines(stmt))
             case _:
                 return super()._lines(stmt)
 
@@ -170,7 +169,10 @@ class _Statements(StmtPrinter):
             )
         place = self.expr.element(store.buffer, _first(store.buffer, store.indices, loop.var))
         value = self._lanes(store.value, loop.var, lanes)
-        lines = [f"vstore{lanes}({value}, 0, &{place});"]
+        return self._by_the_first([f"vstore{lanes}({value}, 0, &{place});"])
+
+    def _by_the_first(self, lines: list[str]) -> list[str]:
+        """Done by the first items along the axes that no loop here is bound to: all would store the same."""
         if not self.idle:
             return lines
         items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle))

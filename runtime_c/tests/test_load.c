@@ -1,49 +1,8 @@
 /* Loading and calling, driven in memory: what is refused, and that nothing is touched outside of the region. */
 #include <string.h>
 
-#include "check.h"
-#include "memory_port.h"
+#include "ask.h"
 #include "microc_load.h"
-
-static struct microc_rpc rpc;
-static uint8_t sequence;
-static uint8_t reply[MICROC_RPC_MAX_PAYLOAD + MICROC_FRAME_OVERHEAD];
-static const uint8_t *const answer = reply + MICROC_FRAME_HEADER;
-static uint16_t answer_size;
-
-/* A request of session 5; returns the status of its only reply. */
-static int ask(unsigned operation, const uint8_t *payload, uint16_t size)
-{
-    uint8_t frame[MICROC_RPC_MAX_PAYLOAD + MICROC_FRAME_OVERHEAD];
-    static uint8_t line[1u << 12];
-    uint16_t whole = (uint16_t)(size + MICROC_FRAME_OVERHEAD);
-    struct microc_decoder decoder;
-    size_t line_size, i;
-    int replies = 0;
-    frame[0] = MICROC_RPC_VERSION;
-    frame[1] = (uint8_t)operation;
-    microc_put16(frame + 2, 5);
-    frame[4] = ++sequence;
-    frame[5] = 0;
-    microc_put16(frame + 6, size);
-    if (size != 0) {
-        memcpy(frame + MICROC_FRAME_HEADER, payload, size);
-    }
-    microc_frame_seal(frame, whole);
-    memory_sent_size = 0;
-    CHECK(microc_frame_send(frame, whole) == 0);
-    line_size = memory_sent_size;
-    memcpy(line, memory_sent, line_size);
-    memory_sent_size = 0;
-    CHECK(microc_rpc_receive(&rpc, line, line_size) == 0);
-    microc_decoder_init(&decoder, reply, sizeof reply);
-    for (i = 0; i < memory_sent_size; i++) {
-        replies += microc_decoder_take(&decoder, memory_sent[i]) == MICROC_FRAME_GOOD;
-    }
-    CHECK(replies == 1);
-    answer_size = microc_get16(reply + 6);
-    return reply[5] > 127 ? reply[5] - 256 : reply[5];
-}
 
 static void begin(void)
 {
@@ -99,7 +58,7 @@ static int call(uint32_t image, uint32_t size, uint32_t crc, uint32_t entry, uin
 static void test_region(void)
 {
     begin();
-    CHECK(ask(MICROC_REGION, NULL, 0) == MICROC_OK && answer_size == 12);
+    CHECK(ask(MICROC_REGION, NULL, 0) == MICROC_OK && microc_get16(reply + 6) == 12);
     CHECK(microc_get32(answer) == (uint32_t)((uintptr_t)(memory_region + 8) & 0xFFFFFFFFu));
     CHECK(microc_get32(answer + 8) == MEMORY_REGION);
     CHECK(ask(MICROC_REGION, answer, 1) == MICROC_BAD_LENGTH);
@@ -110,7 +69,7 @@ static void test_bytes(void)
     static const uint8_t bytes[4] = {1, 2, 3, 4};
     begin();
     CHECK(load(MEMORY_REGION - 4, bytes, 4) == MICROC_OK && fetch(MEMORY_REGION - 4, 4) == MICROC_OK);
-    CHECK(answer_size == 4 && memcmp(answer, bytes, 4) == 0);
+    CHECK(microc_get16(reply + 6) == 4 && memcmp(answer, bytes, 4) == 0);
     CHECK(load(MEMORY_REGION, bytes, 0) == MICROC_OK && fetch(MEMORY_REGION, 0) == MICROC_OK);
     CHECK(load(MEMORY_REGION - 3, bytes, 4) == MICROC_BAD_RANGE && fetch(MEMORY_REGION - 3, 4) == MICROC_BAD_RANGE);
     CHECK(load(0xFFFFFFFEu, bytes, 4) == MICROC_BAD_RANGE && fetch(0xFFFFFFFEu, 4) == MICROC_BAD_RANGE);
@@ -127,7 +86,7 @@ static void test_checks(void)
     CHECK(load(5, bytes, 4) == MICROC_OK);
     microc_put32(payload, 5);
     microc_put32(payload + 4, 4);
-    CHECK(ask(MICROC_CHECK, payload, 8) == MICROC_OK && answer_size == 4 && microc_get32(answer) == microc_crc32(bytes, 4));
+    CHECK(ask(MICROC_CHECK, payload, 8) == MICROC_OK && microc_get16(reply + 6) == 4 && microc_get32(answer) == microc_crc32(bytes, 4));
     microc_put32(payload + 4, MEMORY_REGION - 4);
     CHECK(ask(MICROC_CHECK, payload, 8) == MICROC_BAD_RANGE && ask(MICROC_CHECK, payload, 7) == MICROC_BAD_LENGTH);
 }
@@ -142,7 +101,7 @@ static void test_calls(void)
     CHECK(call(16, 12, crc, 20, 1, 0, 0) == MICROC_BAD_IMAGE); /* a part of it */
     CHECK(load(24, image + 8, 4) == MICROC_OK);
     CHECK(call(16, 12, crc, 20, 3, MEMORY_REGION, 2) == MICROC_OK && memory_calls == 3 && memory_number == 7);
-    CHECK(answer_size == 16 && microc_get32(answer) == 10 && microc_get32(answer + 4) == 10 && microc_get32(answer + 8) == 30);
+    CHECK(microc_get16(reply + 6) == 16 && microc_get32(answer) == 10 && microc_get32(answer + 4) == 10 && microc_get32(answer + 8) == 30);
     CHECK(call(16, 12, crc, 20, 0, 0, 0) == MICROC_BAD_COUNT);
     CHECK(call(16, 12, crc, 28, 1, 0, 0) == MICROC_BAD_RANGE && call(16, 12, crc, 15, 1, 0, 0) == MICROC_BAD_RANGE);
     CHECK(call(16, 0, 0, 16, 1, 0, 0) == MICROC_BAD_RANGE);
@@ -152,7 +111,7 @@ static void test_calls(void)
     CHECK(ask(MICROC_CALL, image, 12) == MICROC_BAD_LENGTH);
     CHECK(memory_calls == 3);
     memory_fails = 1;
-    CHECK(call(16, 12, crc, 20, 5, 0, 0) == MICROC_RUN_FAILED && memory_calls == 4 && answer_size == 0);
+    CHECK(call(16, 12, crc, 20, 5, 0, 0) == MICROC_RUN_FAILED && memory_calls == 4 && microc_get16(reply + 6) == 0);
     CHECK(load(20, image, 1) == MICROC_OK && call(16, 12, crc, 20, 1, 0, 0) == MICROC_BAD_IMAGE); /* damaged */
     check_guards();
 }

@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[Callable[[], Schedule], str]] = {
     ),
     "a workspace": (lambda: product(16).cache_read("C", "A", "workspace"), "no workspace, where 'A_workspace' is"),
     "others' registers": (lambda: bound(tiles(16, 8), "C_init"), "use each other's part of it"),
-    "other parts": (lambda: other_parts(), "items of threadIdx.y different parts"),
+    "other parts": (other_parts, "items of threadIdx.y different parts"),
     "shared in one nest": (
         lambda: bound(tiles(16, 8).compute_at("A_shared", "j_1"), "C_init", "C_register"),
         "one nest of items writes 'A_shared'",
