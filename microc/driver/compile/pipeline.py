@@ -155,6 +155,10 @@ def _compiled(
 def _planned(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
+    if options.tuned is not None or options.plan is not None:
+        from microc.driver.tuned.taken import refuse_unreadable
+
+        refuse_unreadable(options)
     parts = divided(lambda between: optimised(read, options, between), target, options)
     graph, streaming = parts.graph, parts.streaming
     refuse_hopeless(graph, source, options, room)

@@ -111,10 +111,15 @@ def _readable(value: object) -> bool:
 
 def records_of(path: Path) -> Database:
     """The records of a file that is there; UsageError where it is not."""
+    refuse_absent(path)
+    return Database(path)
+
+
+def refuse_absent(path: Path) -> None:
+    """UsageError where no file of records is."""
     if not path.is_file():
         hint = nearest_file(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
-    return Database(path)
 
 
 class Database:
