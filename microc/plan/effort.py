@@ -22,6 +22,12 @@ SPLITS = 1 << 12
 PLACEMENTS = 1 << 1
 """Memories of whole splits that all planners try to place, after the quick ones. Those of few values, which are placed exactly,
 do not count."""
+PAIRS = 1 << 22
+"""Pairs of values that quick planners look at for it: beyond, only what fits in any order is known to fit."""
+BRANCHED = 1 << 8
+"""Values up to which its search follows branches, one below the other: of more, so few steps would hardly leave the first."""
+COPIES = 1 << 7
+"""Constants, those that gain most by a byte, that are thought of as copies in a memory."""
 MOVES = 1 << 9
 """Values that it moves, before that, into a better memory."""
 

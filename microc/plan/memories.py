@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from microc.module import Arena, Call, Module, Plan
+from microc.plan.effort import COPIES
 from microc.plan.liveness import Demand, Unit, lower_bound, size_of
 from microc.plan.planners import placed
 from microc.plan.split import Homes, fits, part, split
@@ -27,7 +28,7 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
     tensors, and what is left of them is copied ahead where there is room; or the other way round, whichever waits less.
     """
     waits = _tensor_waits(module, wanted, memories)
-    stay, come = resident(module, memories, flash), ahead(module, memories, flash)
+    stay, come = (_promising(copies(module, memories, flash)) for copies in (resident, ahead))
     if not stay and not come:
         return _laid_out(module, wanted, split(wanted, waits, memories), {}, waits, memories)
     ways = [_together(wanted, waits, *kinds, memories) for kinds in ((stay, come), (come, stay))]
@@ -41,6 +42,11 @@ def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory],
     homes, copied = min(ways, key=total)
     waits |= {each.unit: each.waits for each in copied.values()}
     return _laid_out(module, _with(wanted, copied.values()), homes, copied, waits, memories)
+
+
+def _promising(copies: Sequence[Copied]) -> list[Copied]:
+    """Those that gain most by a byte: how long the search takes must not follow the number of a network's constants."""
+    return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:COPIES]
 
 
 def _with(wanted: Demand, copies: Iterable[Copied]) -> Demand:
@@ -134,17 +140,15 @@ def _laid_out(
 def waiting(module: Module, memories: Sequence[Memory], flash: float) -> Module:
     """``module`` with the cycles of its calls as they wait for their operands where these lie."""
     assert module.plan is not None
-    return replace(module, calls=tuple(_timed(module, call, memories, flash) for call in module.calls))
+    runs = any(map(_runs, module.plan.copies.values()))
+    come = {each.unit.name: each for each in ahead(module, memories, flash)} if runs else {}
+    return replace(module, calls=tuple(_timed(module, call, memories, flash, come) for call in module.calls))
 
 
-def _timed(module: Module, call: Call, memories: Sequence[Memory], flash: float) -> Call:
+def _timed(module: Module, call: Call, memories: Sequence[Memory], flash: float, come: Mapping[str, Copied]) -> Call:
+    """``come``: constants that may be copied in every run."""
     plan, cycles = module.plan, 0.0
     assert plan is not None
-    come = (
-        {each.unit.name: each for each in ahead(module, memories, flash)}
-        if any(map(_runs, plan.copies.values()))
-        else {}
-    )
     for name, moved in zip(call.args, call.traffic, strict=True):
         base, _ = module.base_of(name)
         at, nbytes = plan.offsets.get(base), module.values[name].nbytes

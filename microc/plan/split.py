@@ -3,8 +3,9 @@
 Values are decided one by one, those first that gain most by a byte of fast memory and a call; a branch ends where what is
 decided, with all others where they wait least, is no better than the best split so far, or where some call needs more of a
 memory than there is. That is exact (up to the placements that the planners find) while it takes no more than
-:data:`~microc.plan.effort.SPLITS` steps. A first fit in the same order, from which single values are then moved in and others
-out, is there before it begins, so that large networks have a good split, too.
+:data:`~microc.plan.effort.SPLITS` steps, of up to :data:`~microc.plan.effort.BRANCHED` values. A first fit in the same order,
+from which single values are then moved in and others out, is there before it begins, so that large networks have a good split,
+too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from math import inf
 
-from microc.plan.effort import MOVES, PLACEMENTS, SPLITS
+from microc.plan.effort import BRANCHED, MOVES, PAIRS, PLACEMENTS, SPLITS
 from microc.plan.liveness import Demand, Unit, lower_bound, size_of
 from microc.plan.planners import EXACT_LIMIT, greedy_by_conflicts, greedy_by_size, placed
 from microc.target import Memory
@@ -42,11 +43,18 @@ def part(wanted: Demand, units: Iterable[Unit]) -> Demand:
 
 def fits(size: int, wanted: Demand) -> bool:
     """Whether so many bytes hold all units, as quick planners place them."""
-    if sum(unit.size + unit.align for unit in wanted.units) <= size:
-        return True
-    if lower_bound(wanted) > size:
-        return False
-    return any(size_of(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts))
+    return fits_anyhow(size, wanted) or _fits_placed(size, wanted)
+
+
+def fits_anyhow(size: int, wanted: Demand) -> bool:
+    """Whether so many bytes hold all units side by side."""
+    return sum(unit.size + unit.align for unit in wanted.units) <= size
+
+
+def _fits_placed(size: int, wanted: Demand) -> bool:
+    return lower_bound(wanted) <= size and any(
+        size_of(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)
+    )
 
 
 class _Search:
@@ -58,6 +66,7 @@ class _Search:
         self.best: Homes = {}
         self.cost = inf
         self._placements = count()
+        self._pairs = 0
         self._fits: dict[tuple[int, frozenset[str], bool], bool] = {}
 
     def _ways(self, unit: Unit) -> list[int]:
@@ -86,7 +95,12 @@ class _Search:
         return self._fits[key]
 
     def _found(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        if fits(size, wanted):
+        if fits_anyhow(size, wanted):
+            return True
+        self._pairs += len(wanted.units) ** 2
+        if self._pairs > PAIRS:
+            return False
+        if _fits_placed(size, wanted):
             return True
         if not fully or lower_bound(wanted) > size:
             return False
@@ -133,12 +147,13 @@ class _Search:
         out: list[Unit] = []
         inside = [u for u, home in homes.items() if home == memory]
         for other in reversed(self.units):
+            if other is unit or homes[other] != memory or not other.conflicts(unit):
+                continue
             if self.fits(memory, inside, fully=False):
                 break
-            if other is not unit and other in inside and other.conflicts(unit):
-                inside.remove(other)
-                out.append(other)
-                del homes[other]
+            inside.remove(other)
+            out.append(other)
+            del homes[other]
         for other in reversed(out):
             home = self._home(other, homes)
             if home is None:
@@ -147,7 +162,9 @@ class _Search:
         return homes if self.fits(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
 
     def branch(self) -> None:
-        """Branch and bound over all splits."""
+        """Branch and bound over all splits, of few enough values."""
+        if len(self.units) > BRANCHED:
+            return
         least = [0.0]
         for unit in reversed(self.units):
             least.append(least[-1] + self._least(unit))

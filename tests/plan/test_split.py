@@ -45,6 +45,14 @@ def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
             yield dict(zip(wanted.units, homes, strict=True))
 
 
+def test_a_network_of_thousands_of_values_is_split() -> None:
+    """Deeper than Python calls itself: a chain of 1,200, of which the first two do not fit fast memory together."""
+    wanted = demand_of((unit(1200, (40, 0, 1)), *(unit(k, (20, k, 1)) for k in range(1200))))
+    waits: Waits = dict.fromkeys(wanted.units, (0.0, 5.0))
+    found = split(wanted, waits, [Memory("fast", 48), Memory("far", 1 << 20)])
+    assert set(found) == set(wanted.units) and set(found.values()) == {0, 1}
+
+
 @given(demands, st.data())
 @settings(max_examples=80, deadline=None)
 def test_no_split_waits_less(wanted: Demand, data: st.DataObject) -> None:
