@@ -41,7 +41,10 @@ def _doubled(loop: ir.For, halves: Halves) -> ir.Stmt:
         )
     wrong = sorted(b.name for s in fills for b in (buffers_written(s) - shared) | (buffers_read(s) & shared))
     if wrong:
-        raise ScheduleError(f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too")
+        raise ScheduleError(
+            f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too",
+            hint="it may copy from memory of all groups only, and write nothing else",
+        )
     taken = {b: replace(b, shape=(2, *b.shape)) for b in shared}
     halves.update(taken)
     zero, one, two = (ir.const(n, "int32") for n in range(3))

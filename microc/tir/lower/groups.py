@@ -93,7 +93,10 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
 def _count(loop: ir.For) -> int:
     count = ir.int_value(loop.extent)
     if count is None:
-        raise ScheduleError(f"loop {loop.var.name!r} is bound to {loop.kind} and has no fixed number of turns")
+        raise ScheduleError(
+            f"loop {loop.var.name!r} is bound to {loop.kind} and has no fixed number of turns",
+            hint="split it by a factor, and bind the part with that many",
+        )
     return count
 
 
