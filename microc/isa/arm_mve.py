@@ -16,6 +16,11 @@ _LANEWISE = {
     "high_product": "vmulhq", "high_mul_round": "vrmulhq", "shl": "vshlq", "shift_round": "vrshlq", "min": "vminq",
     "max": "vmaxq", "and": "vandq", "or": "vorrq", "xor": "veorq",
 }  # fmt: skip
+_SHIFT = """if (__builtin_constant_p(b)) {
+    return b < 0 ? a >> -b : a << b;
+}
+return vshlq_r_s32(a, b);"""
+"""Shifts by a literal have instructions of their own, which keep their operand."""
 WORDS, STRAIGHT = 8, 4
 """Bytes that are copied by words, and vectors without a loop."""
 CLOSE = ((1 << 8) - 1) // 15
@@ -26,7 +31,7 @@ def _arithmetic() -> Iterator[tuple[str, str]]:
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
     for name in NUMBERED:
-        yield f"{name}_n_i32x4", f"return {_LANEWISE[name]}_{'r' if name == 'shl' else 'n'}_s32(a, b);"
+        yield f"{name}_n_i32x4", _SHIFT if name == "shl" else f"return {_LANEWISE[name]}_n_s32(a, b);"
     yield "mac_n_i32x4", "return vmlaq_n_s32(a, b, n);"
     yield "dup_i32x4", "return vdupq_n_s32(n);"
     yield "ramp_i32x4", "return vmulq_n_s32(vreinterpretq_s32_u32(vidupq_n_u32(0u, 1)), n);"

@@ -272,8 +272,7 @@ def _apply(
             args.append(group.placeholder(value, role, group.graph.types[value].shape))
         else:
             args.append(_element(group, value, role, shape, result, index))
-    scalar = definition.branchless if group.target.has("lanes") else None
-    return (scalar or definition.scalar)(node.attrs, args)  # type: ignore[arg-type]
+    return definition.scalar(node.attrs, args)  # type: ignore[misc]
 
 
 def _element(

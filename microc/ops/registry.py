@@ -109,7 +109,6 @@ class OpDef:
     - ``infer(attrs, types) -> types``: output types; raises ModelError on inputs that make no sense.
     - ``reference(attrs, arrays) -> arrays``: numpy, exact for integers; the meaning of the operator.
     - ``scalar(attrs, args) -> Expr`` for elementwise operators: TIR over one element of each operand.
-    - ``branchless``: the same without choices, for cores with lanes, which compute both sides of each.
     - ``compute(call) -> tensor(s)`` for the others; the tensors' elements in row-major order are the outputs'.
     - ``cases()``: the tests; every operator has some.
     - ``attrs``: what attributes it has; ``defaults`` follow: those that may be left out when a node is built.
@@ -143,7 +142,6 @@ class OpDef:
     infer: Callable[[Mapping[str, Any], Sequence[TensorType]], tuple[TensorType, ...]]
     reference: Callable[[Mapping[str, Any], Sequence[Any]], tuple[Array, ...]]
     scalar: Callable[[Mapping[str, Any], Sequence[Expr]], Expr] | None = None
-    branchless: Callable[[Mapping[str, Any], Sequence[Any]], Expr] | None = None
     compute: Callable[[OpCall], te.Tensor | tuple[te.Tensor, ...]] | None = None
     cases: Callable[[], Iterable[Case]] = tuple
     attrs: Attributes = field(default_factory=dict)

@@ -16,7 +16,7 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
-from microc.ops.quantised.sigmoid16 import sigmoid_table
+from microc.ops.quantised.sigmoid16 import both_signs
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.fuse import MANDATORY, MOST, fuse
@@ -69,7 +69,7 @@ def test_accumulators_are_always_requantised_in_their_kernel(level: int) -> None
 
 def test_operators_that_read_an_operand_often_read_memory() -> None:
     net = Network(x=INT8)
-    table = net.constant(sigmoid_table())
+    table = net.constant(both_signs())
     scaled = net.op("requantize", accumulator(net, "x"), **SCALE | {"out_dtype": "int16"})
     net.op("qsigmoid16", scaled, table, curve="sigmoid", multiplier=3, shift=0)
     assert kernels(net) == ["conv2d+requantize", "qsigmoid16"]

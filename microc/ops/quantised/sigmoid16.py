@@ -1,21 +1,21 @@
 """``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table, as TFLite Micro's kernels do.
 
-The table holds sigmoid(i / 24) in Q0.16 for i = 0 .. 255. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
+The table holds sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
 (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc`` (multiplier and shift).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.fixed import FAR_APART, NUMPY, Arith
+from microc.fixed import FAR_APART
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Rewrite, scalar_quant
+from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.attributes import choice, integer
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -23,11 +23,15 @@ from microc.tir.ir import Expr
 
 _BITS = {"sigmoid": 9, "tanh": 8}
 """Bits of a place between two entries."""
+_ENDS = {"sigmoid": (255 << 9) - 1, "tanh": 255 << 8}
+"""Magnitudes that data are clamped to: sigmoid does not reach the last point, which would be 1; tanh stays there."""
+_PLACES = 511
+"""A mask: points of negative numbers lie behind those of the others, at 512 less."""
 
 
 def sigmoid_table() -> Array:
-    """The 256 points (uint16), each raised by half of what interpolation lacks in the middle of the segment after it; the
-    last one is the largest number there is."""
+    """The 256 points (uint16) of TFLite, each raised by half of what interpolation lacks in the middle of the segment after it;
+    the last one is the largest number there is."""
     x = np.arange(257) / 24
     exact = 1 / (1 + np.exp(-x))
     middle = 1 / (1 + np.exp(-(x[:-1] + 1 / 48)))
@@ -35,6 +39,13 @@ def sigmoid_table() -> Array:
     points = np.floor(65536 * (exact[:-1] + lack / 2) + 0.5)
     points[-1] = 65535
     return points.astype(np.uint16)
+
+
+def both_signs() -> Array:
+    """Points (uint16) from 0 to 256, from -255 to -1, and once more that of 0: of -i what the point of i lacks to one, so that no
+    sign is to be looked at."""
+    points = np.append(sigmoid_table(), 65535).astype(np.int64)
+    return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
 def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
@@ -58,52 +69,44 @@ def _scaled(attrs: Mapping[str, Any], x: Any) -> Any:
     return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
 
 
-def _of_size(attrs: Mapping[str, Any], size: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """The sigmoid of a magnitude, or of twice it: Q0.25, Q0.24 for tanh."""
-    bits = _BITS[attrs["curve"]]
+def _by_definition(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
+    """The result in Q0.15, by magnitude and sign as TFLite has it."""
+    scaled = _scaled(attrs, x)
+    bits, size = _BITS[attrs["curve"]], np.abs(scaled)
     segment = size >> bits
-    first = k.clamp(segment, 0, 254)
-    low = table(first)
-    inside = (low << bits) + (size & ((1 << bits) - 1)) * (table(first + 1) - low)
-    return k.select(segment < 255, inside, inside * 0 + ((0x7FFF << 10) if bits == 9 else (0xFFFF << 8)))
-
-
-def _curve(attrs: Mapping[str, Any], x: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """The result in Q0.15."""
-    scaled = _scaled(attrs, x)
-    value = _of_size(attrs, k.select(scaled < 0, -scaled, scaled), table, k)
+    first = np.minimum(segment, 254)
+    low = table[first]
+    inside = (low << bits) + (size & ((1 << bits) - 1)) * (table[first + 1] - low)
+    value = np.where(segment < 255, inside, (0x7FFF << 10) if bits == 9 else (0xFFFF << 8))
     if attrs["curve"] == "sigmoid":
-        return k.select(scaled < 0, (1 << 25) + (1 << 9) - 1 - value, value + (1 << 9)) >> 10
-    return k.select(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8
-
-
-def _branchless(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
-    """:func:`_curve` with the sign as a mask: -1 - value is the complement, and both choices are one bit apart then."""
-    x, table = ir.cast("int32", args[0]), args[1]
-    scaled = _scaled(attrs, x)
-    sign, size = scaled >> 31, ir.maximum(scaled, -scaled)
-    value = _of_size(attrs, size, lambda index: ir.cast("int32", table[index]), TIR) ^ sign
-    if attrs["curve"] == "sigmoid":
-        return ir.cast("int16", (value + (1 << 9) + (sign & (1 << 25))) >> 10)
-    return ir.cast("int16", (value + (1 << 7) - (1 << 23) + (sign & (1 << 24))) >> 8)
+        return np.asarray(np.where(scaled < 0, (1 << 25) + (1 << 9) - 1 - value, value + (1 << 9)) >> 10)
+    return np.asarray(np.where(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
-    if x.dtype != "int16" or table.shape != (256,):
+    if x.dtype != "int16" or table.shape != (513,):
         raise ModelError(f"qsigmoid16 ({attrs['curve']}) of {x.dtype} with a table of {table.shape}")
     return (TensorType(x.shape, "int16"),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    return (np.asarray(_curve(attrs, x, lambda index: table[index], NUMPY)).astype(np.int16),)
+    return (_by_definition(attrs, x, table).astype(np.int16),)
 
 
 def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
-    table = args[1]
-    x = ir.cast("int32", args[0])
-    return ir.cast("int16", _curve(attrs, x, lambda index: ir.cast("int32", table[index]), TIR))
+    """The same without a choice: between points of both signs a line is the same from either end, but that half rounds away from
+    zero, for which one is taken off a negative sum."""
+    bits, end, table = _BITS[attrs["curve"]], _ENDS[attrs["curve"]], args[1]
+    scaled = _scaled(attrs, ir.cast("int32", args[0]))
+    if _scaled(attrs, 1 << 15) > end:
+        scaled = ir.clamp(scaled, -end, end)
+    first = (scaled >> bits) & _PLACES
+    low, high = (ir.cast("int32", table[place]) for place in (first, first + 1))
+    line = (low << bits) + (scaled & ((1 << bits) - 1)) * (high - low) + (scaled >> 31)
+    rounded = (line + (1 << bits)) >> (bits + 1) if attrs["curve"] == "sigmoid" else (line + (1 << bits - 1)) >> bits
+    return ir.cast("int16", rounded if attrs["curve"] == "sigmoid" else rounded - (1 << 15))
 
 
 def _cases() -> Iterable[Case]:
@@ -113,8 +116,8 @@ def _cases() -> Iterable[Case]:
             scaling = input_scaling(curve, scale)
             assert scaling is not None
             attrs: dict[str, Attr] = {"curve": curve, "multiplier": scaling[0], "shift": scaling[1]}
-            types = (TensorType(x.shape, "int16"), TensorType((256,), "uint16"))
-            yield Case(attrs, types, consts=(1,), arrays=(x, sigmoid_table()), name=f"{curve} {scale}")
+            types = (TensorType(x.shape, "int16"), TensorType((513,), "uint16"))
+            yield Case(attrs, types, consts=(1,), arrays=(x, both_signs()), name=f"{curve} {scale}")
 
 
 def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
@@ -127,7 +130,7 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     if scaling is None:
         raise UnsupportedError(f"an input scale of {scale_in:.3g}", hint=FAR_APART)
     rewrite = Rewrite(node, graph)
-    operands = (node.inputs[0], rewrite.constant("table", sigmoid_table()))
+    operands = (node.inputs[0], rewrite.constant("table", both_signs()))
     attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
     rewrite.emit("qsigmoid16", operands, node.outputs[0], attrs)
     return rewrite.legalized()
@@ -143,7 +146,6 @@ QSIGMOID16 = OpDef(
     infer=_infer,
     reference=_reference,
     scalar=_scalar,
-    branchless=_branchless,
     cases=_cases,
     operand_names=("x", "table"),
     whole=(1,),

@@ -118,8 +118,10 @@ class LaneOperations(LaneScope):
         reach, room = bounds_of(simplify(_clamped(a))), dtypes.int_range(narrow)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
             return self.vector(a)
-        low = a & (room[1] - room[0])
-        return self.vector((low ^ -room[0]) + room[0] if room[0] else low)
+        if not room[0]:
+            return self.vector(a & room[1])
+        up = ir.const(32 - dtypes.info(narrow).bits, "int32")
+        return self.right(self.shifted(self.vector(a), up, rounds=False), up, rounds=False)
 
 
 def _clamped(expr: ir.Expr) -> ir.Expr:
