@@ -93,9 +93,17 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (*values, *stacked)
 
 
+def turns_of(node: Node) -> int:
+    """How often a node of control flow runs its graphs, at most and at least once."""
+    return max(_turns(node.attrs), 1) if node.op == "loop" else 1
+
+
+def _turns(attrs: Mapping[str, Any]) -> int:
+    return 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
+
+
 def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    turns = 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
-    return turns * total_macs(attrs["body"])
+    return _turns(attrs) * total_macs(attrs["body"])
 
 
 def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:

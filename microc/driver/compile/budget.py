@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
+from microc.graph.text import regions
 from microc.module import Module
 from microc.ops import registry
 from microc.target import SIZE, SPEED, Goal, Memory
@@ -77,7 +78,7 @@ def count_macs(graph: Graph) -> int:
 
 def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
     """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget."""
-    weights = sum(array.nbytes for array in graph.consts.values())
+    weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
     return steps[next(k for k, goal in enumerate(steps) if goal.name == options.optimize) :]

@@ -14,7 +14,7 @@ from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
 from microc.driver.compile.maker import Compiled, Copy, Maker, lower_copy
 from microc.driver.compile.merge import TABLE
 from microc.driver.compile.weights import stored
-from microc.driver.control.function import groups_inside
+from microc.driver.control.function import goal_inside, groups_inside
 from microc.driver.sizes.general import GeneralMaker, Made, opened
 from microc.driver.stripes.kernel import Chain, Streams
 from microc.errors import InternalError
@@ -114,8 +114,9 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
             for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
                 yield _general_part(make, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
-            for inner, nodes in groups_inside(graph, origin.nodes[0]):
-                yield _part(make, inner, nodes, algorithms_of(inner, nodes, make.target, "kernel"), make.goal)
+            for inner, nodes, turns in groups_inside(graph, origin.nodes[0]):
+                lowered = algorithms_of(inner, nodes, make.target, "kernel")
+                yield _part(make, inner, nodes, lowered, goal_inside(make.goal, turns))
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             taken = make.scheduled(lowered, origin.uses)

@@ -7,13 +7,14 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from microc.driver.compile.kernel import alias_of, groups_of, schedule_group
 from microc.driver.control.memory import ZERO, Memory, Names
 from microc.driver.control.statements import Flow, Places, Step
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from microc.ops.control import turns_of
 from microc.ops.lowering import LoweredGroup, Param
 from microc.schedule.choose import Choice
 from microc.target import Goal, Target
@@ -21,8 +22,8 @@ from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.stream import Place, names_of
 
-Inside = Callable[[Graph, Sequence[Node]], tuple[LoweredGroup, Choice]]
-"""What schedules the groups inside."""
+Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
+"""What schedules the groups inside, each of which runs so many times when the node does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,16 @@ class LoweredControl:
 
 def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
     """The function of a node that has graphs inside."""
-    return place_control(graph, node, lambda inner, nodes: schedule_group(inner, nodes, target, goal, "kernel"), target)
+
+    def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
+        return schedule_group(inner, nodes, target, goal_inside(goal, turns), "kernel")
+
+    return place_control(graph, node, schedule, target)
+
+
+def goal_inside(goal: Goal, turns: int) -> Goal:
+    """The goal for a group that runs ``turns`` times: its code lies in flash once, an instruction is paid every time."""
+    return replace(goal, price=goal.price / turns)
 
 
 def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
@@ -59,15 +69,16 @@ def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | N
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 
 
-def groups_inside(graph: Graph, node: Node) -> list[tuple[Graph, tuple[Node, ...]]]:
-    """The groups that a node's graphs need kernels for, with their graphs, in the order that they are scheduled in."""
+def groups_inside(graph: Graph, node: Node, turns: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
+    """The groups that a node's graphs need kernels for, with their graphs and how often they run when the node runs ``turns``
+    times, in the order that they are scheduled in."""
     if not registry.get(node.op).regions:
-        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,))]
-    found = []
+        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), turns)]
+    found, turns = [], turns * turns_of(node)
     for name in registry.get(node.op).regions:
         inner: Graph = node.attr(name)
         for nodes in groups_of(inner):
-            found += groups_inside(inner, nodes[0]) if len(nodes) == 1 else [(inner, nodes)]
+            found += groups_inside(inner, nodes[0], turns) if len(nodes) == 1 else [(inner, nodes, turns)]
     return found
 
 
@@ -79,18 +90,19 @@ def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
     return None if alias is None else alias.source
 
 
-def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside) -> Step:
+def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, turns: int = 1) -> Step:
     """A group with its kernel, or with the steps of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
     if definition.regions:
+        turns *= turns_of(first)
         inside = {
-            name: tuple(_lowered(first.attr(name), group, schedule) for group in groups_of(first.attr(name)))
+            name: tuple(_lowered(first.attr(name), group, schedule, turns) for group in groups_of(first.attr(name)))
             for name in definition.regions
         }
         return Step(nodes, inside=inside)
     start = _start_of_view(graph, nodes)
-    return Step(nodes, kernel=schedule(graph, nodes)) if start is None else Step(nodes, start=start)
+    return Step(nodes, kernel=schedule(graph, nodes, turns)) if start is None else Step(nodes, start=start)
 
 
 def _functions(step: Step) -> list[ir.PrimFunc]:

@@ -91,7 +91,7 @@ class GeneralMaker(Maker):
         placed = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
-            placed.append(place_control(graph, mine, lambda _, __, turn=turn: next(turn), None))  # type: ignore[misc]
+            placed.append(place_control(graph, mine, lambda *_, turn=turn: next(turn), None))  # type: ignore[misc]
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
         try:
             func = self.generalised([p.func for p in placed], arrays)
@@ -122,7 +122,8 @@ class GeneralMaker(Maker):
 
     def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
         """The same of every group that a node of control flow holds."""
-        inside = [groups_inside(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        own = [(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        inside = [[(inner, nodes) for inner, nodes, _ in groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
     def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> Made:
