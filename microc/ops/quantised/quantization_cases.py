@@ -80,7 +80,14 @@ def requantize_cases() -> Iterable[Case]:
 def _channel_cases(edges: Array) -> Iterable[Case]:
     multiplier = np.array([1 << 30, INT32_MAX, 1518500250, 1234567890], np.int32)
     types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
-    for shifts in ((-1, -5, -7, -30), (0, -3, -9, -1), (0, -31, -2, -3), (-1, -31, -5, -8), (2, -3, -1, 0)):
+    for shifts in (
+        (-1, -5, -7, -30),
+        (0, -3, -9, -1),
+        (0, -31, -2, -3),
+        (-1, -31, -5, -8),
+        (2, -3, -1, 0),
+        (3, 0, 9, 1),
+    ):
         for low, zero in ((-128, -7), (4, 4)):
             attrs: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": 127, "out_dtype": "int8"}
             bound = 1 << 20 if shifts[0] > 0 else (1 << 30) - 1

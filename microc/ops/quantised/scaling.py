@@ -87,7 +87,11 @@ class Scale:
     @property
     def shift(self) -> Expr | int:
         """TFLite's shift, positive to the left."""
-        return -self.right if isinstance(self.right, int) else 0 - self.right
+        match self.right:
+            case ir.Bin("sub", ir.Const(value=0), left):
+                return left
+            case right:
+                return -right if isinstance(right, int) else 0 - right
 
 
 def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
@@ -168,6 +172,8 @@ def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | Non
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
         distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale
         found = rounded_right(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
+    elif fits and scale.right_range[1] <= 0:  # each to the left, by a number of its own
+        found = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
     if found is None:
         found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
     return _stored(found, min(max(-low, high) << left, INT32_MAX), out)
