@@ -1,10 +1,10 @@
 """Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
 
 The instructions are a loop, tail-predicated or, where it comes out even, of two to four vectors an iteration, and none where
-there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side (``VMLADAVA`` sums
-across lanes into a core register, which must have an even number, so that there are at most six sums). Weights of few bits are
-loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of two, by which the sums are
-divided behind the loop.
+there are no more vectors than that; of a single row always four an iteration, with what these leave behind the loop. Every
+vector is loaded once and multiplied with all of the other side (``VMLADAVA`` sums across lanes into a core register, which must
+have an even number, so that there are at most six sums). Weights of few bits are loaded as bytes of several; shifted up and
+masked, each field is a vector of weights times a power of two, by which the sums are divided behind the loop.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
             text += [*_assembly(part, made, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
             straight = _begun([line for lines in vectors for line in lines], fresh)
             text += [f"if (depth == {elements}) {{", *_assembly(straight, made, inputs, clobbers), "} else"]
-        text += _loops(size, lines, kept + moved, made + moved, clobbers, fresh)
+        if fresh:
+            text += _loops(size, lines, kept + moved, made + moved, clobbers, fresh)
+        else:
+            text += _row(size, lines, kept + moved, clobbers)
     for name, place in places.items():
         if name == "c02":  # or a compiler gathers the sums on the stack, to store them as a vector
             text.append('__asm__ volatile("" : : : "memory");')
@@ -131,17 +134,34 @@ def _begun(lines: list[str], sums: int) -> list[str]:
 def _loops(
     size: int, lines: list[str], outputs: list[str], made: list[str], clobbers: str, fresh: int
 ) -> Iterator[str]:
-    """The loop over ``lines`` for every way to divide ``depth``; where ``fresh`` sums start in it, a turn stands apart."""
+    """The loop over ``lines`` for every way to divide ``depth``; the turn that so many ``fresh`` sums start in stands apart."""
     for times in UNROLLED:
         elements, turn = times * 128 // size, lines * times
-        yield from (f"if (depth % {elements} == 0) {{", f"    count = depth / {elements}{' - 1' if fresh else ''};")
-        text = [*(_begun(turn, fresh) if fresh else []), "dls lr, lr", "0:", *turn, "le lr, 0b"]
+        yield from (f"if (depth % {elements} == 0) {{", f"    count = depth / {elements} - 1;")
+        text = [*_begun(turn, fresh), "dls lr, lr", "0:", *turn, "le lr, 0b"]
         yield from _assembly(text, [*made, _COUNT], [], clobbers)
         yield "} else"
     yield from ("{", "    count = depth;")
     loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
     yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
     yield "}"
+
+
+def _row(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
+    """Four vectors, in a loop where they are more than once there, then up to three, and the first numbers of one."""
+    lanes, most = 128 // size, max(UNROLLED)
+    yield from ("{", f"    if (depth / {most * lanes} == 1) {{")
+    yield from _assembly(lines * most, outputs, [], clobbers)
+    yield from ("    } else {", f"        count = depth / {most * lanes};")
+    yield from _assembly(("dls lr, lr", "0:", *lines * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield "    }"
+    for times in range(1, most):
+        yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
+        yield from _assembly(lines * times, outputs, [], clobbers)
+        yield "    }"
+    yield from (f"    if (depth % {lanes} != 0) {{", f"        count = depth % {lanes};")
+    yield from _assembly(_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
+    yield from ("    }", "}")
 
 
 def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from tests.device.smoke import needs
 
 NAMES = [*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies]
 ARITHMETIC = [name for name in NAMES if all(not isinstance(p, ir.Buffer) for p in SCALAR[name].params)]
-COUNT, DEPTHS = 37, (1, 15, 16, 17, 32, 48, 64, 80, 96, 128)
+COUNT, DEPTHS = 37, (1, 15, 16, 17, 32, 48, 64, 65, 80, 96, 113, 128, 177)
 STRIDED = {"n": (100, 45, *range(1, 20)), "step": (3, 19, *range(1, 20))}
 EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, -(1 << 31), 1 << 16, -(1 << 24) + 1)
 
