@@ -98,12 +98,11 @@ def test_no_files_import_each_other() -> None:
 
 
 def test_operators_ask_for_no_core() -> None:
-    """But for how far sums reach, in whole words, how memory is copied, and whether lanes compute both sides of choices: which
-    algorithm is for which core says a table."""
+    """But for how far sums reach, in whole words, and how memory is copied: which algorithm is for which core says a table."""
     ops = PACKAGE / "ops"
     asks = re.compile(r"target\.(has|features|cpu|core)")
     asking = {p.relative_to(ops).as_posix() for p in ops.rglob("*.py") if asks.search(p.read_text())}
-    assert asking == {"copies.py", "lowering.py", "matrix/gemm.py", "matrix/matmul.py"}
+    assert asking == {"copies.py", "matrix/gemm.py", "matrix/matmul.py"}
 
 
 def test_the_table_of_algorithms_names_some_that_are() -> None:
