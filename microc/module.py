@@ -41,7 +41,7 @@ class Value:
 
     ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
     source's name for it, for comments. Where the shape depends on sizes, ``shape`` is the one at their maxima, and ``extents``
-    are expressions over them.
+    are expressions over them. ``alignment``: what external code asks for beyond that of the dtype, in bytes.
     """
 
     name: str
@@ -53,11 +53,12 @@ class Value:
     zero_point: int | None = None
     label: str = ""
     extents: tuple[Expr, ...] = ()
+    alignment: int = 0
 
     @property
     def align(self) -> int:
         """Alignment in bytes: that of the dtype, and whole words at least."""
-        return max(4, dtypes.nbytes(self.dtype))
+        return max(4, dtypes.nbytes(self.dtype), self.alignment)
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +78,7 @@ class View:
 class External:
     """The body of a kernel that somebody else's code computes: ``lines`` of C over the function's parameters, the headers that
     they need. ``instructions`` of a call and ``code_bytes`` are what ``backend`` says that it costs; floats may differ from our
-    code's by ``bound``, a share of the largest magnitude."""
+    code's by ``bound``, a share of the largest magnitude. ``fails``: they return an ``int``, which is not 0 where it failed."""
 
     backend: str
     lines: tuple[str, ...]
@@ -85,6 +86,7 @@ class External:
     instructions: int
     code_bytes: int
     bound: float = 0.0
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)

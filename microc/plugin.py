@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
-from microc.external.backend import Backend, Code, Entry, Region
+from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.external.known import BACKENDS
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
@@ -77,6 +77,7 @@ __all__ = (
     "Region",
     "Scratchpad",
     "Sources",
+    "Span",
     "TensorType",
     "TensorUnit",
     "TfliteApplication",

@@ -140,8 +140,11 @@ def _stale(config: Config) -> bool:
 def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
     """A file that came with a folder may name a plugin, or a library in C; only its user says that they may run."""
     from microc.driver.config import TRUST, trusted
+    from microc.external.known import BACKENDS
 
-    libraries = [Path(place) for place in config.options.get("external", {}).values() if place]
+    external = ((BACKENDS.get(name), place) for name, place in config.options.get("external", {}).items())
+    places = (backend.folder(place) if backend else place for backend, place in external)
+    libraries = [Path(place) for place in places if place]
     for option, what, flag, named in (
         ("plugins", "a plugin", "--plugin", config.options.get("plugins", ())),
         ("external", "a library", "--external", libraries),

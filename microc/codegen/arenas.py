@@ -24,12 +24,14 @@ class ArenaMember:
 @dataclass(frozen=True, slots=True)
 class ArenaContext:
     """How functions are given memory: the parameter's declaration, its name, and the members, none where it is one arena.
-    ``section``: what puts the one arena into its memory."""
+    ``section``: what puts the one arena into its memory; ``aligned``: what aligns an array of ``uint64_t``, where tensors ask
+    for more."""
 
     declaration: Code
     name: Name
     members: tuple[ArenaMember, ...]
     section: Code
+    aligned: Code
 
 
 def arena_context(module: Module) -> ArenaContext:
@@ -42,9 +44,15 @@ def arena_context(module: Module) -> ArenaContext:
         for arena in arenas_apart(plan)
     )
     if members:
-        return ArenaContext(Code(f"const struct {module.name}_arenas *arenas"), Name("arenas"), members, Code(""))
+        declared = Code(f"const struct {module.name}_arenas *arenas")
+        return ArenaContext(declared, Name("arenas"), members, Code(""), aligned_to(plan.align))
     section = next((_section(plan, arena) for arena in plan.used), Code(""))
-    return ArenaContext(Code("void *arena"), Name("arena"), (), section)
+    return ArenaContext(Code("void *arena"), Name("arena"), (), section, aligned_to(plan.align))
+
+
+def aligned_to(align: int) -> Code:
+    """What aligns an array of ``uint64_t``; nothing where its type does."""
+    return Code(f"__attribute__((aligned({align})))" if align > 8 else "")
 
 
 def arenas_apart(plan: Plan) -> tuple[Arena, ...]:

@@ -12,6 +12,8 @@ from microc.dtypes import Array
 from microc.module import Value
 
 WIDTH = 112
+ALIGNED = 8
+"""What constants are aligned to by their types, or as words."""
 _MARGIN = 3
 """Columns in front of the first number, the blank before it left out."""
 
@@ -22,10 +24,13 @@ def declaration(value: Value, space: str = "") -> str:
 
 
 def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
-    """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words."""
+    """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words, and
+    external code may ask for more, which is the attribute's argument."""
     assert value.data is not None
     lines = _wrapped(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     suffix = f" {attribute}" if attribute and dtypes.nbytes(value.dtype) < 4 else ""
+    if value.align > ALIGNED:
+        suffix = f" {attribute}_TO({value.align})"
     return [f"{declaration(value, space)}{suffix} = {{", *lines, "};"]
 
 

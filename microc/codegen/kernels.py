@@ -9,7 +9,7 @@ from microc.codegen.arenas import placed_at
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, WIDTH, StmtPrinter, wrapped
 from microc.codegen.rows import NARROWEST, WIDEST
-from microc.codegen.text import Code, Note
+from microc.codegen.text import Code, Name, Note
 from microc.isa import CORES, FAMILIES
 from microc.module import Call, Kernel, Module
 from microc.tir import ir
@@ -51,6 +51,7 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     if kernel.external is None:
         code = printer.function(kernel.func, declared, kernel.blocks)
     else:
+        declared += "_STATUS" if kernel.external.fails else ""
         code = printer.foreign(kernel.func, kernel.external.lines, declared)
     flags = dict(kernel.func.annotations).get(FLAGS)
     if flags:
@@ -101,8 +102,21 @@ def call_text(module: Module, call: Call) -> Code:
     names = {size.scalar: size.name for size in module.sizes}
     args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
     indent = 2 * INDENT
-    text = "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});"))
-    return Code(text.removeprefix(indent))
+    called = f"{call.kernel}({', '.join(args)})"
+    if kernel.external is not None and kernel.external.fails:
+        lines = (
+            *wrapped(f"{indent}if ({called} != 0) {{"),
+            f"{indent}{INDENT}return {error_of(module)};",
+            f"{indent}}}",
+        )
+    else:
+        lines = tuple(wrapped(f"{indent}{called};"))
+    return Code("\n".join(lines).removeprefix(indent))
+
+
+def error_of(module: Module) -> Name:
+    """What a run returns where external code failed."""
+    return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
 def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from microc import paths
+from microc.codegen.arenas import aligned_to
 from microc.codegen.board import KERNELS, NETWORKS, board_header, linker_script
 from microc.codegen.compiler_options import RUNTIME_OPTIMISATION, optimisation
 from microc.codegen.editor import TASKS, tasks
@@ -84,7 +85,8 @@ class Framework:
 class ProjectContext:
     """What the Makefile, CMakeLists.txt, README and main.c of a project show: the networks, and how their board is built for.
 
-    ``shared_arena``: bytes of the arena that several networks share, 0 if none do. ``framework``: absent where make builds.
+    ``shared_arena``: bytes of the arena that several networks share, 0 if none do; ``shared_aligned``: what aligns it, if its
+    type does not. ``framework``: absent where make builds.
     ``linked``: programs that a network becomes which is loaded, with their addresses; none where it is in the firmware.
     """
 
@@ -93,6 +95,7 @@ class ProjectContext:
     version: Word
     networks: tuple[Network, ...]
     shared_arena: int
+    shared_aligned: Code
     board_title: Text
     prefix: Word
     is_host: bool
@@ -220,6 +223,7 @@ def _project_context(
         version=networks[0].model.version,
         networks=networks,
         shared_arena=shared,
+        shared_aligned=aligned_to(max(n.model.arena_align for n in networks)),
         board_title=Text(board.title),
         prefix=Word(build["prefix"]),
         is_host=board.target.isa == "host",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from microc import dtypes
 from microc.codegen.arenas import ArenaContext, arena_context, copying, given_at
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
-from microc.codegen.data import declaration, definition
+from microc.codegen.data import ALIGNED, declaration, definition
 from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
@@ -80,6 +80,8 @@ class ModelContext:
     optimized: bool
     unit: UnitContext | None
     includes: tuple[Word, ...]
+    fails: bool
+    aligned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         threads=threads_of(module),
         unit=unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
+        fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
+        aligned=any(value.align > ALIGNED for value in consts),
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
 
@@ -173,7 +177,7 @@ def _flash_space(module: Module) -> Name:
 
 def _prefixed(module: Module, value: Value) -> Value:
     """A constant under its public C name."""
-    return Value(f"{module.name}_{value.name}", value.shape, value.dtype, "const", value.data)
+    return replace(value, name=f"{module.name}_{value.name}", storage="const")
 
 
 def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:

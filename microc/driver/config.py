@@ -15,6 +15,7 @@ from typing import Any
 from microc.driver.options import OPTIONS, Bound, Options, words
 from microc.driver.options.option import Option, joined
 from microc.errors import OutputError, UsageError, suggestion
+from microc.external.known import BACKENDS
 
 NAME = "microc.toml"
 FOLDER = "firmware"
@@ -179,7 +180,11 @@ def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
         given = option.word(given)
     checked = option.check(name, given)
     if option.word is words.external:
-        return {each: str(folder / place) if place else "" for each, place in checked.items()}
+        known = ((each, place, BACKENDS.get(each)) for each, place in checked.items())
+        return {
+            each: backend.beside(place, folder) if backend else str(folder / place) if place else ""
+            for each, place, backend in known
+        }
     return checked
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -69,6 +70,8 @@ class Code:
     - ``workspace``: bytes of the arena that the code may use while it runs.
     - ``instructions``, ``code_bytes``: what it costs, by the backend's own model; the first is compared with our code's.
     - ``functions``: of the library that it calls, so that what they need is built.
+    - ``align``: of ``data`` and ``scratch``, in bytes, where whole words are not enough: a power of two.
+    - ``fails``: the lines end in ``return`` of an ``int``. Where it is not 0 the network's run ends with ``ERROR_EXTERNAL``.
     """
 
     lines: tuple[str, ...]
@@ -77,6 +80,8 @@ class Code:
     instructions: float = 0
     code_bytes: int = 0
     functions: tuple[str, ...] = ()
+    align: int = 4
+    fails: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", tuple(self.lines))
@@ -89,15 +94,35 @@ def always(region: Region) -> str:
     return ""
 
 
+def always_whole(region: Region) -> Mapping[str, str]:
+    """For what takes every region as it is."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A pattern of as many connected layers as there are, for a library that is a compiler: those against which
+    ``refuses(graph, node)`` says nothing (a sentence's end). ``leaves(region)``: of a region, the layers that it does not take
+    after all, by their first outputs, each with why; what is around them is looked through again."""
+
+    refuses: Callable[[Graph, Node], str]
+    leaves: Callable[[Region], Mapping[str, str]] = always_whole
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A row of a backend's table: the pattern called ``name``, how a region of it becomes C, and ``check``: why one does not,
     as the end of a sentence, or nothing where it does."""
 
     name: str
-    pattern: Op
+    pattern: Op | Span
     code: Callable[[Region], Code]
     check: Callable[[Region], str] = always
+
+
+def whole(place: str) -> str:
+    """For backends of which the user says nothing but where they are."""
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +135,9 @@ class Backend:
       that the library is (empty: nothing was said). UsageError where that is no such library, or not for the target.
     - ``headers``: what the code includes.
     - ``bound``: by what floats may differ from our code's, as a share of the largest magnitude; 0: in no bit.
+    - ``given(place)``: the backend for what the user says behind its name, where that is more than a place. UsageError where it
+      makes no sense.
+    - ``folder(place)``: the end of what the user says that is a path of code, or nothing where there is none.
     """
 
     name: str
@@ -117,7 +145,14 @@ class Backend:
     open: Callable[[str, Target, Iterable[str]], Sources]
     headers: tuple[str, ...] = ()
     bound: float = 0.0
+    given: Callable[[str], Backend] | None = None
+    folder: Callable[[str], str] = whole
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))
         object.__setattr__(self, "headers", tuple(self.headers))
+
+    def beside(self, place: str, home: Path) -> str:
+        """What the user says in a file that lies in ``home``, with the path from there."""
+        path = self.folder(place)
+        return f"{place.removesuffix(path)}{home / path}" if path else place

@@ -37,7 +37,9 @@ def function(taken: Taken) -> tuple[ir.PrimFunc, External]:
     body = ir.Evaluate(ir.Call(f"external_{name}", pointers, "int32"))
     backend = taken.backend
     instructions = round(code.instructions)
-    external = External(backend.name, code.lines, backend.headers, instructions, code.code_bytes, backend.bound)
+    external = External(
+        backend.name, code.lines, backend.headers, instructions, code.code_bytes, backend.bound, code.fails
+    )
     return ir.PrimFunc("external", buffers, body), external
 
 
@@ -57,3 +59,5 @@ def _check(taken: Taken) -> None:
             raise ProgramError(f"{header!r} is no header", where=where, hint="a relative path")
     if not code.lines or code.workspace < 0 or code.instructions < 0:
         raise ProgramError("code is statements of C, and costs what is no less than nothing", where=where)
+    if code.align < 4 or code.align & (code.align - 1):
+        raise ProgramError(f"nothing is aligned to {code.align} bytes", where=where, hint="a power of two, 4 or more")

@@ -16,6 +16,7 @@ from microc.plan.sequence import order_calls
 from microc.target import Memory
 
 ARENA_ALIGN = 8
+"""Bytes, unless a value asks for more."""
 LARGEST = (1 << 31) - 1
 """Indices are int32."""
 
@@ -39,7 +40,8 @@ def plan_module(
             where=module.source,
             hint="bind a smaller input shape: --input-shape NAME=1,...",
         )
-    plan = replace(plan, io_in_arena=io_in_arena, align=ARENA_ALIGN)
+    align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
+    plan = replace(plan, io_in_arena=io_in_arena, align=align)
     planned = module.with_plan(plan)
     planned = waiting(planned, memories, flash) if memories or module.plan is not None else planned
     check_plan(planned)

@@ -15,13 +15,13 @@ import pytest
 import microc
 from microc.cli import main
 from microc.codegen.external import external_of
-from microc.errors import InternalError, OutputError, UsageError
-from microc.external.backend import Entry
+from microc.errors import InternalError, OutputError, ProgramError, UsageError
+from microc.external.backend import Code, Entry, Region
 from microc.external.known import BACKENDS
 from microc.module import Module
 from microc.plan.check import check_plan
 from microc.plugin import Plugin, active, load_plugin
-from tests.device.smoke import needs
+from tests.device.smoke import WARNINGS, needs
 from tests.external.networks import BACKEND, floats, network
 
 ALL: Any = {"plugins": BACKEND, "external": "acme", "external_choice": "all"}
@@ -76,6 +76,48 @@ def test_cost_decides_unless_all_is_said(tmp_path: Path) -> None:
     free = replace(priced, backends=(replace(acme, entries=entries[1:]),))
     module = project(plugins=free, external_choice="cost").module
     assert not module.sources and module.own is None
+
+
+@needs("gcc")
+def test_code_that_fails_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    plugin = load_plugin(BACKEND)
+    (acme,) = plugin.backends
+
+    def failing(entry: Entry) -> Entry:
+        def code(region: Region) -> Code:
+            made = entry.code(region)
+            aligned = " | ".join(f"(size_t){name}" for name in (*made.data, "scratch"))
+            lines = (*made.lines, f"return in_0[0] < 0.0f ? 7 : (({aligned}) & 63u) == 0 ? 0 : 8;")
+            return replace(made, lines=lines, workspace=20, align=64, fails=True)
+
+        return replace(entry, code=code)
+
+    entries = tuple(map(failing, acme.entries))
+    careful = replace(plugin, backends=(replace(acme, entries=entries),), digest="")
+    program = project(plugins=careful)
+    plan, text = program.module.plan, str(program.files()["model.c"])
+    assert plan is not None and plan.align == 64 and "NET_ERROR_EXTERNAL" in text
+    folder = program.write(tmp_path)
+    main_c = """#include "model.h"
+    static uint64_t arena[NET_ARENA_SIZE / 8 + 1] __attribute__((aligned(NET_ARENA_ALIGN)));
+    int main(void)
+    {
+        float x[8] = { 1.0f }, y[12];
+        const struct net_inputs inputs = { x };
+        const struct net_outputs outputs = { y };
+        const int well = net_run(arena, &inputs, &outputs);
+        x[0] = -1.0f;
+        return well == NET_OK && net_run(arena, &inputs, &outputs) == NET_ERROR_EXTERNAL ? 0 : 1;
+    }
+    """
+    (tmp_path / "try.c").write_text(main_c)
+    files = ["try.c", "model.c", "model_data.c", "external/acme/acme.c"]
+    words = ["gcc", "-Iexternal/acme", *files, *WARNINGS, "-lm", "-o", "try"]
+    subprocess.run(words, cwd=folder, check=True)
+    subprocess.run([str(folder / "try")], check=True)
+    with pytest.raises(ProgramError, match="nothing is aligned to 24 bytes"):
+        odd = replace(acme, entries=tuple(replace(e, code=lambda r: Code(("f();",), align=24)) for e in acme.entries))
+        project(plugins=replace(plugin, backends=(odd,), digest=""))
 
 
 def test_a_project_is_whole_and_holds_our_code_beside(tmp_path: Path) -> None:

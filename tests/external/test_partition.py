@@ -9,7 +9,8 @@ from microc import GraphBuilder
 from microc.errors import ProgramError
 from microc.external.backend import Backend, Code, Entry, Region
 from microc.external.kernel import function
-from microc.external.partition import convex, partition
+from microc.external.partition import partition
+from microc.external.regions import convex
 from microc.graph.ir import Graph
 from microc.graph.match import Op, P
 from microc.graph.verify import verify

@@ -94,16 +94,17 @@ class Builder:
         self.calls.append(call)
         self.make.origins[call.writes] = origin
 
-    def constant(self, stem: str, array: Array) -> str:
-        """A constant array; equal arrays are stored once."""
+    def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
+        """A constant array; equal arrays are stored once, aligned for all who read them."""
         for name, value in self.values.items():
             data = value.data
             if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
                 continue
             if np.array_equal(data, array):
+                self.values[name] = replace(value, alignment=max(alignment, value.alignment))
                 return name
-        name = self.unique(stem)
-        self.values[name] = Value(name, array.shape, str(array.dtype), "const", np.ascontiguousarray(array), label=stem)
+        name, data = self.unique(stem), np.ascontiguousarray(array)
+        self.values[name] = Value(name, array.shape, str(array.dtype), "const", data, label=stem, alignment=alignment)
         return name
 
 
@@ -115,12 +116,12 @@ def make_value(name: str, kind: TensorType, storage: str, label: str, data: Arra
     return Value(name, kind.shape, kind.dtype, storage, data, scale, zero_point, label)
 
 
-def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer]) -> tuple[str, ...]:
+def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0) -> tuple[str, ...]:
     """Values for the workspaces of a kernel."""
     names = []
     for buffer in buffers:
         name = builder.unique(f"{stem}_{buffer.name}")
-        builder.values[name] = Value(name, buffer.shape, buffer.dtype, "workspace")
+        builder.values[name] = Value(name, buffer.shape, buffer.dtype, "workspace", alignment=alignment)
         names.append(name)
     return tuple(names)
 

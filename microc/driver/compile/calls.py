@@ -107,9 +107,12 @@ def add_external(builder: Builder, node: Node) -> None:
     comment = (f"external code of {taken.backend.name}: {layers}",)
     name = register(builder, Kernel(func, comment, external=external), f"external_{stem}")
     read = tuple(builder.name_of(value) for value in node.inputs)
-    data = tuple(builder.constant(f"{stem}_{role}", array.reshape(-1)) for role, array in taken.code.data.items())
+    align = taken.code.align
+    data = tuple(
+        builder.constant(f"{stem}_{role}", array.reshape(-1), align) for role, array in taken.code.data.items()
+    )
     written = tuple(builder.declare(value, "intermediate") for value in node.outputs)
-    scratch = workspaces(builder, stem, func.params[len((*read, *data, *written)) :])
+    scratch = workspaces(builder, stem, func.params[len((*read, *data, *written)) :], align)
     builder.call(
         Call(
             kernel=name,

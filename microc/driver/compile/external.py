@@ -55,7 +55,7 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
         return Division(*passes(lambda graph: graph))
     if options.relocatable:
         raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
-    backends = tuple(_backend(name) for name in options.external)
+    backends = tuple(_backend(name, place) for name, place in options.external.items())
     for backend in backends:
         backend.open(options.external[backend.name], target, ())
     without: dict[str, str] = {}
@@ -78,10 +78,11 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
     return Division(graph, streaming, by_code, sources)
 
 
-def _backend(name: str) -> Backend:
+def _backend(name: str, place: str) -> Backend:
     if name not in BACKENDS:
         raise UsageError(f"there is no backend {name!r}", hint=suggestion(name, sorted(BACKENDS), "backends"))
-    return BACKENDS[name]
+    found = BACKENDS[name]
+    return found.given(place) if found.given is not None else found
 
 
 def _parted(
