@@ -20,7 +20,8 @@ MOVABLE = DTYPES
 
 ONE_SCALE = "give them one scale and zero point, as converters do, or put a QUANTIZE before the operator"
 _NO_ATTRS: Mapping[str, Attr] = {}
-_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
+ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
+"""TFLite's ActivationFunctionType in our words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class Spelling:
 
 def activation(application: Application, code: int) -> str:
     """TFLite's ActivationFunctionType as our ``activation`` attribute."""
-    if not 0 <= code < len(_ACTIVATIONS):
+    if not 0 <= code < len(ACTIVATIONS):
         application.refuse(f"the fused activation number {code}", "relu, relu6, relu_n1_to_1 and tanh are known")
-    name = _ACTIVATIONS[code]
+    name = ACTIVATIONS[code]
     dtype = application.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
         application.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
@@ -99,15 +100,17 @@ def explicit_padding(
     strides: tuple[int, int],
     dilation: tuple[int, int] = (1, 1),
 ) -> tuple[int, int, int, int]:
-    """TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements.
-
-    SAME pads each axis by max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) in
-    total, the smaller half before (TFLite ``padding.h``, ComputePaddingWithOffset).
-    """
+    """TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
     if scheme not in (0, 1):
         application.broken(f"padding scheme {scheme}; SAME is 0 and VALID is 1")
-    if scheme == 1:
-        return (0, 0, 0, 0)
+    return (0, 0, 0, 0) if scheme == 1 else same_padding(extent, window, strides, dilation)
+
+
+def same_padding(
+    extent: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
+) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right of SAME: max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) on
+    each axis, the smaller half before (TFLite ``padding.h``, ComputePaddingWithOffset)."""
     before, after = [], []
     for size, taps, stride, spread in zip(extent, window, strides, dilation, strict=True):
         total = max((-(-size // stride) - 1) * stride + (taps - 1) * spread + 1 - size, 0)
