@@ -83,7 +83,7 @@ def test_the_demonstration_and_a_project_travel_inside(installed: Path, tmp_path
 
 
 def test_the_page_lists_the_extras() -> None:
-    rows = re.findall(r"^\| `microc\[(\w+)\]` \| (.*?) \|", (ROOT / "docs" / "install.md").read_text(), re.M)
+    rows = re.findall(r"^\| `microc\[([\w-]+)\]` \| (.*?) \|", (ROOT / "docs" / "install.md").read_text(), re.M)
     named = {extra: set(re.findall(r"`([\w-]+)`", packages)) for extra, packages in rows}
     declared = {
         extra: {re.match(r"[\w-]+", package)[0] for package in packages}  # type: ignore[index]
@@ -95,7 +95,7 @@ def test_the_page_lists_the_extras() -> None:
 
 def test_refusals_name_extras_that_are() -> None:
     text = "".join(path.read_text() for path in (ROOT / "microc").rglob("*.py"))
-    assert set(re.findall(r"microc\[(\w+)\]", text)) <= set(PROJECT["optional-dependencies"])
+    assert set(re.findall(r"microc\[([\w-]+)\]", text)) <= set(PROJECT["optional-dependencies"])
 
 
 def test_one_place_has_the_version() -> None:

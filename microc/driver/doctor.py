@@ -27,8 +27,9 @@ READERS = (
     ("onnxruntime", "verify --against onnxruntime: microc[reference]"),
     ("tflite-micro", "verify --against tflm: microc[reference]"),
     ("ai-edge-litert", "verify --against litert: microc[reference]"),
+    ("ethos-u-vela", "regions on an Ethos-U: microc[ethos-u]"),
 )
-"""Python packages that some formats and comparisons need."""
+"""Python packages that some formats, comparisons and backends need."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),

@@ -97,6 +97,8 @@ def test_libraries_lie_beside_the_file_too(tmp_path: Path) -> None:
     for text in ('{ cmsis-nn = "../CMSIS-NN", cblas = "" }', '["cmsis-nn=../CMSIS-NN", "cblas"]'):
         found = read_config(written(tmp_path, f"[options]\nexternal = {text}\n"))
         assert found.options["external"] == {"cmsis-nn": str(tmp_path / "../CMSIS-NN"), "cblas": ""}
+    found = read_config(written(tmp_path, '[options]\nexternal = "ethos-u=ethos-u55-128,driver=drv"\n'))
+    assert found.options["external"] == {"ethos-u": f"ethos-u55-128,driver={tmp_path / 'drv'}"}
 
 
 @pytest.mark.parametrize("name", OBJECTS)

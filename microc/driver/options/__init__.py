@@ -218,7 +218,7 @@ class Options:
     )  # fmt: skip
     external: Mapping[str, str] = option(
         dict, checks.external, "layers in other people's code, where it takes fewer instructions than ours: cmsis-nn=PATH of "
-        "a copy, cblas, or a plugin's backend (docs/external.md)", flag="--external", word=words.external,
+        "a copy, ethos-u=ACCELERATOR, cblas, or a plugin's backend (docs/external.md)", flag="--external", word=words.external,
         metavar="NAME[=PATH]",
     )  # fmt: skip
     external_choice: str = choice(

@@ -1,0 +1,114 @@
+"""A stand-in for Arm's driver on an emulated board: it checks what it is given as the driver and the accelerator would, and
+computes regions in our own code, from and to the places of scratch memory that the commands mean."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import microc
+from microc.external.ethos_u.region import LIBRARY
+from microc.external.ethos_u.vela import Compiled
+from microc.external.partition import Taken
+from microc.frontend.tflite.writer.model import name_of
+
+PREFIX, FLAGS = "arm-none-eabi-", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard", "-O2")
+DRIVER = """
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+struct ethosu_driver { int reserved; };
+static struct ethosu_driver only;
+struct ethosu_driver *ethosu_reserve_driver(void)
+{
+    only.reserved += 1;
+    return &only;
+}
+void ethosu_release_driver(struct ethosu_driver *driver)
+{
+    driver->reserved -= 1;
+}
+static uint32_t sum(const void *data, size_t bytes)
+{
+    uint32_t total = 0;
+    for (size_t k = 0; k < bytes; ++k) {
+        total = total * 31u + ((const uint8_t *)data)[k];
+    }
+    return total;
+}
+"""
+INVOKE = """
+int ethosu_invoke_v3(struct ethosu_driver *driver, const void *commands, const int size, uint64_t *const places,
+    const size_t *sizes, const int count, void *user)
+{
+    const int aligned = (((uintptr_t)commands | places[0] | places[1] | places[2]) & 15u) == 0;
+    uint8_t *const scratch = (uint8_t *)(uintptr_t)places[1];
+    (void)user;
+    if (driver != &only || only.reserved != 1 || count != 3 || !aligned || memcmp(commands, "COP1", 4) != 0) {
+        return -1;
+    }
+    const uint32_t known[3] = { sum(commands, (size_t)size), sum((const void *)(uintptr_t)places[0], sizes[0]), sizes[1] };
+    memset((void *)(uintptr_t)places[2], 0xA5, places[2] == places[1] ? 0 : sizes[2]);
+%s
+    return -2;
+}
+"""
+
+
+def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]]) -> Path:
+    """A folder with the library that stands for the driver, which knows some regions."""
+    folder.mkdir()
+    texts, cases, objects = [DRIVER], list[str](), list[Path]()
+    for k, (taken, made) in enumerate(regions):
+        region, name = taken.region, f"region{k}"
+        program = microc.compile(region.graph, board="mps3-an547", name=name, opt_level=0)
+        assert isinstance(program, microc.Program)
+        home = folder / name
+        home.mkdir()
+        for file in ("model.c", "model.h", "model_data.c", "model_data.h"):
+            (home / file).write_text(str(program.files()[file]))
+        objects += [_compiled(home / file) for file in ("model.c", "model_data.c")]
+        names, module = name_of(region.graph), program.module
+        texts.append(f'#include "{name}/model.h"\nstatic uint64_t arena{k}[{name.upper()}_ARENA_SIZE / 8 + 1];\n')
+        known = (_sum(made.payload), _sum(made.weights), made.scratch)
+        cases.append(f"    if (known[0] == {known[0]}u && known[1] == {known[1]}u && known[2] == {known[2]}u) {{")
+        ends = [
+            (v, w, side)
+            for side, a, b in (
+                ("inputs", region.graph.inputs, module.inputs),
+                ("outputs", region.graph.outputs, module.outputs),
+            )
+            for v, w in zip(a, b, strict=True)
+        ]
+        for value, theirs, _ in ends:
+            cases.append(f"        static int8_t {theirs}[{region.type(value).nbytes}];")
+        for value, theirs, side in ends:
+            if side == "inputs":
+                cases.append(f"        memcpy({theirs}, &scratch[{made.places[names[value]]}], sizeof {theirs});")
+        cases.append(f"        memset(scratch, 0x5A, {made.scratch});")
+        for side in ("inputs", "outputs"):
+            members = ", ".join(f".{theirs} = {theirs}" for _, theirs, at in ends if at == side)
+            cases.append(f"        const struct {name}_{side} the_{side} = {{ {members} }};")
+        cases += [f"        {name}_reset(arena{k});", f"        {name}_run(arena{k}, &the_inputs, &the_outputs);"]
+        for value, theirs, side in ends:
+            if side == "outputs":
+                cases.append(f"        memcpy(&scratch[{made.places[names[value]]}], {theirs}, sizeof {theirs});")
+        cases += ["        return 0;", "    }"]
+    (folder / "driver.c").write_text("".join(texts) + INVOKE % "\n".join(cases))
+    objects.append(_compiled(folder / "driver.c"))
+    subprocess.run([f"{PREFIX}ar", "rcs", str(folder / f"lib{LIBRARY}.a"), *map(str, objects)], check=True)
+    return folder
+
+
+def _compiled(source: Path) -> Path:
+    made = source.with_suffix(".o")
+    subprocess.run([f"{PREFIX}gcc", *FLAGS, "-c", str(source), "-o", str(made)], check=True)
+    return made
+
+
+def _sum(data: bytes) -> int:
+    total = 0
+    for byte in data:
+        total = (total * 31 + byte) & 0xFFFFFFFF
+    return total
