@@ -10,7 +10,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import short
-from microc.target import Traffic
+from microc.target import NOTHING, Fetches, Traffic
 from microc.tir.ir import Expr, PrimFunc, Var
 
 
@@ -124,7 +124,7 @@ class Kernel:
 
     ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes. ``external``:
     what is printed in the place of the loops, which then only say what is read and written. ``apart``: its operands share no
-    memory, though its loops may let them.
+    memory, though its loops may let them. ``fetches``: its code as a call fetches it, estimated.
     """
 
     func: PrimFunc
@@ -133,6 +133,7 @@ class Kernel:
     blocks: tuple[tuple[str, str], ...] = ()
     external: External | None = None
     apart: bool = False
+    fetches: Fetches = NOTHING
 
     @property
     def name(self) -> str:
@@ -241,7 +242,7 @@ class Call:
     source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
     ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
     model has it; ``unit``: what it does on a tensor unit, if it does. ``traffic``: what every argument is read and written, in
-    their order; ``waits``: cycles among the others that the core waits for them where they lie.
+    their order; ``waits``: cycles among the others that the core waits for them where they lie, and where code is placed, for it.
     """
 
     kernel: str
@@ -277,12 +278,26 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
+class HotCode:
+    """``kernels`` that run from a memory of the board, ``size`` bytes of at most ``capacity``: an estimate with a margin.
+    ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more those would be from flash alone."""
+
+    memory: str
+    kernels: tuple[str, ...]
+    size: int
+    capacity: int
+    waits: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
     ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won. ``arenas``: where the board
     has several memories for tensors all of these, one behind the other, the one with the stack first; else empty. ``copies``:
     constants that lie in an arena, by the call at whose start their copy begins (-1: before all runs, when state is reset).
+    ``code``: kernels that run from RAM; None where all run from where they are linked.
     """
 
     offsets: Mapping[str, int]
@@ -293,6 +308,7 @@ class Plan:
     align: int = 16
     arenas: tuple[Arena, ...] = ()
     copies: Mapping[str, int] = field(default_factory=dict)
+    code: HotCode | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))

@@ -142,6 +142,59 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetches:
+    """Code as a core fetches it, of a function or of a loop in it with all loops inside: ``nbytes`` of instructions as printed,
+    ``executed`` bytes of them in a call, the times that it is entered. Functions of libraries are no part of it."""
+
+    nbytes: float = 0.0
+    executed: float = 0.0
+    entries: float = 1.0
+    inside: tuple[Fetches, ...] = ()
+
+    def missed(self, cache: int) -> float:
+        """Bytes that come from memory in a call, behind a cache of so many bytes that holds nothing of it at first.
+
+        A loop that the cache holds comes once each time that it is entered. Of a longer one every instruction comes anew but for
+        those of the loops inside that fit: least recently used lines go first, so that a longer loop throws out all that it
+        needs next. Without a cache all that is executed comes.
+        """
+        if self.nbytes <= cache:
+            return min(self.nbytes * self.entries, self.executed)
+        own = self.executed - sum(loop.executed for loop in self.inside)
+        return own + sum(loop.missed(cache) for loop in self.inside)
+
+
+NOTHING = Fetches()
+"""The code of what is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How code comes from a memory: a line of ``line_bytes`` waits ``wait_states`` cycles of the core; ``cache_bytes`` of a cache
+    for instructions in front of it (0: none). Lines count as full; what a branch leaves of one is not estimated."""
+
+    wait_states: int = 0
+    line_bytes: int = WORD
+    cache_bytes: int = 0
+
+    def waits(self, code: Fetches) -> float:
+        """Cycles that a call waits for its instructions."""
+        return self.wait_states * code.missed(self.cache_bytes) / self.line_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMemory:
+    """RAM that hot code may run from: ``size`` bytes for it, how code comes from there, and from where it is ``linked``.
+    ``main``: stack, data and the first arena lie there, too."""
+
+    name: str
+    size: int
+    fetching: Fetching
+    linked: Fetching
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
     """A board as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
 
@@ -164,6 +217,7 @@ class Board:
         Empty on all other boards, which have one arena."""
         ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
         found = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
+        several = any({"tensors", "weights"} & {*each.get("holds", ())} for each in ram)
         speeds = ("wait_states", "line_bytes", "cached")
         return tuple(
             Memory(
@@ -173,8 +227,21 @@ class Board:
                 weights="weights" in m.get("holds", ()),
             )
             for m in found
-            if any("holds" in each for each in ram)
+            if several
         )
+
+    @property
+    def code_memory(self) -> CodeMemory | None:
+        """The memory that hot code may run from, all of it, where the board's file names one."""
+        regions = self.raw.get("memory", ())
+        own = next((m for m in regions if "code" in m.get("holds", ())), None)
+        if own is None:
+            return None
+        flash = next(m for m in regions if m["kind"] == "flash")
+        linked = Fetching(**{**_speed(flash), **flash.get("fetch", {})})
+        cache = linked.cache_bytes if own.get("cached") else 0
+        main = own is next(m for m in regions if m["kind"] == "ram")
+        return CodeMemory(own["name"], own["size"], Fetching(**_speed(own), cache_bytes=cache), linked, main)
 
     @property
     def flash_bytes(self) -> int:
@@ -185,3 +252,8 @@ class Board:
     def ram_bytes(self) -> int:
         """Size of the regions that hold data, stack and arena; 0 when the board does not bound it."""
         return sum(r.size for r in self.regions if r.kind == "ram")
+
+
+def _speed(region: Mapping[str, Any]) -> dict[str, int]:
+    """What a region's table says of an access to it."""
+    return {key: region[key] for key in ("wait_states", "line_bytes") if key in region}

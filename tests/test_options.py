@@ -28,7 +28,7 @@ WORDS = {
     "shipped": [],
     "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"], "weight_dtype": ["float16"],
     "self_test": ["samples.npz"], "relocatable": [], "state": ["past=present", "a=b=c"], "external": ["acme=folder"],
-    "external_choice": ["all"],
+    "external_choice": ["all"], "code_in_ram": [],
     "rename": ["x=first", "a=b=second"], "class_names": [str(ROOT / "tests" / "data" / "colours.txt")],
 }  # fmt: skip
 VALUES = {
@@ -42,7 +42,7 @@ VALUES = {
     "stream_allow": frozenset(LATE), "dump": Path("folder"), "cache": False, "shipped": False,
     "threads": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast", "weight_dtype": "float16",
     "self_test": Path("samples.npz"), "relocatable": True, "state": {"past": "present", "a=b": "c"},
-    "external": {"acme": "folder"}, "external_choice": "all",
+    "external": {"acme": "folder"}, "external_choice": "all", "code_in_ram": True,
     "rename": {"x": "first", "a=b": "second"}, "class_names": ("red", "green"),
 }  # fmt: skip
 

@@ -34,7 +34,7 @@ class BoardContext:
     ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
     of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is left; ``core``, ``abi``:
     what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where constants in the first
-    flash region are read, if elsewhere than code runs.
+    flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from; empty where none do.
     """
 
     title: Text
@@ -49,16 +49,17 @@ class BoardContext:
     takes: Word
     self_test: bool
     read_at: int | None
+    hot_code: Word
 
 
-def board_header(board: Board, *, takes: str = "", self_test: bool = False) -> str:
+def board_header(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> str:
     """``microc_board.h``, which the build includes before every other file."""
-    return render("board/microc_board.h.j2", board_context(board, takes=takes, self_test=self_test))
+    return render("board/microc_board.h.j2", board_context(board, takes=takes, self_test=self_test, hot_code=hot_code))
 
 
-def linker_script(board: Board, *, takes: str = "") -> str:
+def linker_script(board: Board, *, takes: str = "", hot_code: str = "") -> str:
     """``linker.ld`` of a board with a flash and a RAM region."""
-    return render("board/linker.ld.j2", board_context(board, takes=takes))
+    return render("board/linker.ld.j2", board_context(board, takes=takes, hot_code=hot_code))
 
 
 def abi_of(board: Board) -> int:
@@ -66,8 +67,9 @@ def abi_of(board: Board) -> int:
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
-def board_context(board: Board, *, takes: str = "", self_test: bool = False) -> BoardContext:
-    """The parts of a board's file that these two files show; ``takes``: ``kernels`` or ``networks``, as code over the line."""
+def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> BoardContext:
+    """The parts of a board's file that these two files show; ``takes``: ``kernels`` or ``networks``, as code over the line;
+    ``hot_code``: the region that kernels run from, if any do."""
     raw = board.raw
     slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
@@ -91,6 +93,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False) -> 
         takes=Word(takes),
         self_test=self_test,
         read_at=flash.get("data_origin"),
+        hot_code=Word(hot_code),
     )
 
 

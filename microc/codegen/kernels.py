@@ -16,6 +16,9 @@ from microc.tir import ir
 from microc.tir.names import FLAGS
 from microc.tir.rewrite import walk_stmt
 
+HOT_CODE = "MICROC_HOT_CODE"
+"""The macro before kernels that run from RAM; what it is says the board's header, or whoever builds."""
+
 
 def kernel_text(module: Module, name: str) -> Code:
     """One kernel as it stands in the network's C."""
@@ -54,9 +57,11 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
         declared += "_STATUS" if kernel.external.fails else ""
         code = printer.foreign(kernel.func, kernel.external.lines, declared)
     flags = dict(kernel.func.annotations).get(FLAGS)
-    if flags:
-        start = next(k for k, line in enumerate(code) if line.startswith(declared))
-        code.insert(start, f'{module.name.upper()}_OPTIMIZE("{flags}")')
+    start = next(k for k, line in enumerate(code) if line.startswith(declared))
+    code[start:start] = [
+        *([HOT_CODE] if module.plan and module.plan.code and kernel.name in module.plan.code.kernels else []),
+        *([f'{module.name.upper()}_OPTIMIZE("{flags}")'] if flags else []),
+    ]
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))
 
 

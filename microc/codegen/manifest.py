@@ -31,8 +31,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
     network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
     bytes lie; on this computer they are one block. ``copies``: constants that lie there, by the step at whose start they are
-    copied (-1: when the network is reset). ``external``, where it has some: what code of others is built from,
-    and which kernels it computes.
+    copied (-1: when the network is reset). ``hot_code``: the kernels that run from a memory of the board.
+    ``external``, where it has some: what code of others is built from, and which kernels it computes.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -48,6 +48,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "arena_size": module.plan.size,
         **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
         **({"copies": dict(module.plan.copies)} if module.plan.copies else {}),
+        **({"hot_code": asdict(module.plan.code)} if module.plan.code else {}),
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,
         "io_in_arena": module.plan.io_in_arena,

@@ -146,9 +146,11 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     room = "loading" if loadable else "project"
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render(f"{room}/main.c.j2", context)
     takes = CODE_BY_PROTOCOL.get(protocol, "")
-    files["board/microc_board.h"] = board_header(board, takes=takes, self_test=context.self_test) + buffer_sizes(board)
+    hot = next((module.plan.code.memory for module in modules if module.plan and module.plan.code), "")
+    header = board_header(board, takes=takes, self_test=context.self_test, hot_code=hot)
+    files["board/microc_board.h"] = header + buffer_sizes(board)
     if context.has_linker_script:
-        files["board/linker.ld"] = linker_script(board, takes=takes)
+        files["board/linker.ld"] = linker_script(board, takes=takes, hot_code=hot)
     runtime = paths.runtime_c()
     for name in (*RUNTIME, *sources_around(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()

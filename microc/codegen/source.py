@@ -78,6 +78,7 @@ class ModelContext:
     stem: Name
     threads: int
     optimized: bool
+    hot_code: bool
     unit: UnitContext | None
     includes: tuple[Word, ...]
     fails: bool
@@ -158,6 +159,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
         aligned=any(value.align > ALIGNED for value in consts),
+        hot_code=plan.code is not None,
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
 

@@ -166,18 +166,41 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
 def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
     """Arenas lie in RAM, under names that C has free, where the linker script is ours."""
     for i, region in enumerate(data["memory"]):
+        if "fetch" in region and region["kind"] != "flash":
+            hint = "wait_states, line_bytes and cached say it of RAM, for code, too"
+            raise UsageError("fetch is about flash", where=_place(path, text, ["memory", i, "fetch"]), hint=hint)
         if not region.get("holds"):
             continue
         place, name = _place(path, text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
-            raise UsageError(f"memory region {name!r} is no RAM, and holds no tensors", where=place)
-        if "tensors" not in region["holds"] and any(other["kind"] == "ram" for other in data["memory"][:i]):
+            raise UsageError(f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}", where=place)
+        if (
+            "weights" in region["holds"]
+            and "tensors" not in region["holds"]
+            and any(other["kind"] == "ram" for other in data["memory"][:i])
+        ):
             raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=place)
         if name in WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
         if "framework" in data or target_for(data["cpu"]).isa not in ("arm", "riscv"):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
             raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
+        if "code" in region["holds"]:
+            _check_code(data, i, place)
+
+
+def _check_code(data: Mapping[str, Any], number: int, place: str) -> None:
+    """Code may lie in one region, which runs it at the addresses that it is written to."""
+    others = [other["name"] for other in data["memory"][:number] if "code" in other.get("holds", ())]
+    if others:
+        raise UsageError(
+            f"memory regions {others[0]!r} and {data['memory'][number]['name']!r} both hold code",
+            where=place,
+            hint="say so of the one that waits least",
+        )
+    if any("data_origin" in other for other in data["memory"]):
+        what = "code and data have addresses of their own on this chip, which holds no code in RAM"
+        raise UsageError(what, where=place, hint="leave out code")
 
 
 def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:

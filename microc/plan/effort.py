@@ -28,6 +28,8 @@ BRANCHED = 1 << 8
 """Values up to which its search follows branches, one below the other: of more, so few steps would hardly leave the first."""
 COPIES = 1 << 7
 """Constants, those that gain most by a byte, that are thought of as copies in a memory."""
+HOT = 1 << 7
+"""Kernels, those that gain most by a byte, that are thought of in a memory for code (:mod:`microc.plan.code`)."""
 MOVES = 1 << 9
 """Values that it moves, before that, into a better memory."""
 

@@ -49,11 +49,13 @@ def plan_module(
 
 
 def in_one_arena(module: Module, flash: float = 0.0) -> Module:
-    """A planned module as for a board with one memory: for what places its arena by itself."""
+    """A planned module as for a board with one memory: for what places its arena by itself, and hot code."""
     plan = module.plan
-    return (
-        plan_module(module, io_in_arena=plan.io_in_arena, flash=flash) if plan is not None and plan.arenas else module
-    )
+    if plan is None or not plan.arenas:
+        return module
+    planned = plan_module(module, io_in_arena=plan.io_in_arena, flash=flash)
+    assert planned.plan is not None
+    return planned.with_plan(replace(planned.plan, code=plan.code))
 
 
 def _in_one(wanted: Demand) -> Plan:

@@ -22,8 +22,9 @@ from microc.schedule.addresses import Place, place_of
 from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
 from microc.schedule.invariants import Invariants
+from microc.schedule.nests import Nests
 from microc.schedule.region import Region
-from microc.target import Target, Traffic
+from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
 from microc.tir.facts import buffers_written
 from microc.tir.names import LANES
@@ -42,7 +43,8 @@ REMEMBERED = 256
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What a run of a function costs. ``operations`` are its parts by kind (``isa/sets.py``); all but bytes are estimates
-    of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by their names."""
+    of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by their names;
+    ``fetches``: the code, whose waits are no part of the cycles."""
 
     instructions: float
     cycles: float
@@ -50,6 +52,7 @@ class Cost:
     spilled: float
     operations: Mapping[str, float]
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    fetches: Fetches = NOTHING
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
@@ -72,6 +75,7 @@ def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost
         spilled=walker.spilled,
         operations=MappingProxyType(dict(operations)),
         traffic=MappingProxyType(dict(walker.traffic)),
+        fetches=walker.nests.function(walker.printed),
     )
 
 
@@ -93,6 +97,7 @@ class _Walker:
         self.carried: set[ir.Buffer] = set()
         self.single = False
         self.invariants = Invariants(selector, self.ahead)
+        self.nests = Nests(core)
 
     def enter(self, body: ir.Stmt) -> None:
         self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
@@ -105,6 +110,7 @@ class _Walker:
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
         for kind, n in counts.items():
             self.operations[kind] += n * weight
+            self.nests.add(kind, n * weight)
             if printed and kind not in SILENT:
                 self.printed += n
 
@@ -172,12 +178,14 @@ class _Walker:
         self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
         self.invariants.enter(loop.var, loop.body)
         before = self.printed
+        self.nests.enter(before)
         self.walk(loop.body)
         size = self.printed - before
         peeled = extent <= PEELED and size <= SMALL
         if peeled:
             self.printed += (extent - 1) * size
         self.leave(peeled=peeled)
+        self.nests.leave(self.printed, weight, peeled=peeled)
 
     def leave(self, *, peeled: bool = False) -> None:
         """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""

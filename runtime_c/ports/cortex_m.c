@@ -2,6 +2,7 @@
  * Cortex-M: the vector table, the way from reset to main, and the console's interrupt. Nothing here knows a board; symbols with two
  * leading underscores come from the linker script. A program may define any handler under its CMSIS name.
  */
+#include "cortex_m.h"
 #include "driver.h"
 
 extern const uint32_t __data_load[];
@@ -10,6 +11,11 @@ extern uint32_t __data_end[];
 extern uint32_t __bss_start[];
 extern uint32_t __bss_end[];
 extern uint32_t __stack_top[];
+#ifdef MICROC_HOT_CODE
+extern const uint32_t __hot_code_load[];
+extern uint32_t __hot_code_start[];
+extern uint32_t __hot_code_end[];
+#endif
 
 int main(void);
 void Reset_Handler(void);
@@ -49,7 +55,6 @@ __attribute__((section(".vectors"), used, aligned(VECTOR_ALIGN))) const struct v
 
 #define VECTOR_TABLE_OFFSET 0xE000ED08u
 #define COPROCESSOR_ACCESS 0xE000ED88u
-#define CONFIGURATION 0xE000ED14u
 #define NVIC_ENABLE (0xE000E100u + 4u * (MICROC_CONSOLE_IRQ / 32u))
 #define NVIC_DISABLE (0xE000E180u + 4u * (MICROC_CONSOLE_IRQ / 32u))
 #define IRQ_BIT ((uint32_t)1 << (MICROC_CONSOLE_IRQ % 32u))
@@ -65,7 +70,6 @@ void microc_interrupt_disable(void)
 }
 
 #ifdef MICROC_CACHES
-#define INSTRUCTION_INVALIDATE 0xE000EF50u
 #define DATA_INVALIDATE 0xE000EF60u /* one line, by set and way */
 #define CACHE_SIZE 0xE000ED80u
 #define CACHE_SELECT 0xE000ED84u
@@ -113,6 +117,13 @@ void Reset_Handler(void)
     for (uint32_t *to = __data_start; to < __data_end; to++) {
         *to = *from++;
     }
+#ifdef MICROC_HOT_CODE
+    from = __hot_code_load;
+    for (uint32_t *to = __hot_code_start; to < __hot_code_end; to++) {
+        *to = *from++;
+    }
+    microc_code_written((uintptr_t)__hot_code_start, (uintptr_t)__hot_code_end);
+#endif
     for (uint32_t *to = __bss_start; to < __bss_end; to++) {
         *to = 0u;
     }

@@ -10,6 +10,11 @@ extern uint32_t __data_start[];
 extern uint32_t __data_end[];
 extern uint32_t __bss_start[];
 extern uint32_t __bss_end[];
+#ifdef MICROC_HOT_CODE
+extern const uint32_t __hot_code_load[];
+extern uint32_t __hot_code_start[];
+extern uint32_t __hot_code_end[];
+#endif
 
 int main(void);
 void Reset_Handler(void);
@@ -45,6 +50,13 @@ __attribute__((used)) void microc_start(void)
     for (uint32_t *to = __data_start; to < __data_end; to++) {
         *to = *from++;
     }
+#ifdef MICROC_HOT_CODE
+    from = __hot_code_load;
+    for (uint32_t *to = __hot_code_start; to < __hot_code_end; to++) {
+        *to = *from++;
+    }
+    microc_code_written();
+#endif
     for (uint32_t *to = __bss_start; to < __bss_end; to++) {
         *to = 0u;
     }

@@ -8,4 +8,10 @@ __asm(".option arch, +zicsr");
 /* The handler of all traps, in the file of the interrupt controller. */
 void microc_trap(void);
 
+/* Code was written to RAM. fence.i by its number: assemblers want an extension named for it. */
+static inline void microc_code_written(void)
+{
+    __asm volatile("fence rw, rw\n\t.4byte 0x0000100f" ::: "memory");
+}
+
 #endif

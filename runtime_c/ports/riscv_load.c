@@ -4,6 +4,7 @@
  */
 #include "driver.h"
 #include "microc_load.h"
+#include "riscv.h"
 
 extern uint8_t __region_start[];
 extern uint8_t __region_end[];
@@ -14,12 +15,11 @@ uint8_t *microc_port_region(uint32_t *size)
     return __region_start;
 }
 
-/* fence.i by its number: assemblers want an extension named for it. */
 void microc_port_code_changed(const uint8_t *code, uint32_t size)
 {
     (void)code;
     (void)size;
-    __asm volatile("fence rw, rw\n\t.4byte 0x0000100f" ::: "memory");
+    microc_code_written();
 }
 
 microc_entry microc_port_entry(const uint8_t *address)

@@ -11,6 +11,7 @@ from microc import paths
 from microc.codegen.board import board_header, linker_script
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
+from microc.target import CodeMemory, Fetching
 
 GOOD = (paths.boards() / "mps2-an386.toml").read_text()
 
@@ -222,7 +223,10 @@ def test_memories_for_tensors() -> None:
     [
         ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
         ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a word of C"),
-        ('kind = "ram"', 'kind = "ram"\nholds = ["code"]', "memory.1.holds.0"),
+        ('kind = "ram"', 'kind = "ram"\nholds = ["stack"]', "memory.1.holds.0"),
+        ('kind = "ram"', 'kind = "ram"\nfetch = { wait_states = 2 }', "about flash"),
+        ('kind = "flash"', 'kind = "flash"\nfetch = { wait_states = -2 }', "memory.0.fetch.wait_states"),
+        ('kind = "flash"', 'kind = "flash"\nholds = ["code"]', "no RAM, and holds no code"),
         (
             "[link]",
             '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["weights"]\n\n[link]',
@@ -233,6 +237,20 @@ def test_memories_for_tensors() -> None:
 )
 def test_mistakes_about_memories(tmp_path: Path, old: str, new: str, what: str) -> None:
     assert what in wrong(tmp_path, GOOD.replace(old, new, 1)).what
+
+
+def test_code_lies_in_one_memory(tmp_path: Path) -> None:
+    """Which waits by its own numbers, behind the cache of the flash where it is cached; of chips with one space of addresses."""
+    assert load_board("mps2-an386").code_memory is None and load_board("host").code_memory is None
+    teensy, pico = load_board("teensy41").code_memory, load_board("raspberry-pi-pico").code_memory
+    assert teensy == CodeMemory("ocram", 512 << 10, Fetching(30, 32, 32 << 10), Fetching(420, 32, 32 << 10))
+    assert pico == CodeMemory("sram", 264 << 10, Fetching(), Fetching(384, 8, 16 << 10), main=True)
+    assert load_board("raspberry-pi-pico").memories == ()
+    apart = '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["code"]\n\n[link]'
+    both = GOOD.replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1).replace("[link]", apart, 1)
+    assert "'data' and 'far' both hold code" in wrong(tmp_path, both).what
+    esp = (paths.boards() / "esp32-c3.toml").read_text().replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
+    assert "addresses of their own" in wrong(tmp_path, esp).what
 
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from microc.graph.ir import Graph
 from microc.graph.text import regions
 from microc.module import Module
 from microc.ops import registry
-from microc.target import SIZE, SPEED, Goal, Memory
+from microc.target import SIZE, SPEED, CodeMemory, Goal, Memory
 
 EXCHANGE = 4
 """Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
@@ -34,7 +34,8 @@ class Room:
 
     ``board``: its name, if a network that takes more is refused; ``flash_limit``: what constants take at most, even where the
     code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: where it has several
-    for tensors all of them, the one that ``ram`` is about first.
+    for tensors all of them, the one that ``ram`` is about first. ``code``: the memory that hot code may run from, with the
+    bytes that are left beside everything but arenas.
     """
 
     flash: int = 0
@@ -43,6 +44,7 @@ class Room:
     flash_limit: int = 0
     capacity: tuple[int, int] = (0, 0)
     memories: tuple[Memory, ...] = ()
+    code: CodeMemory | None = None
 
     @property
     def all_ram(self) -> int:
@@ -58,11 +60,13 @@ def memories_for(module: Module, options: Options, room: Room | None) -> tuple[M
     if room is None or not room.memories or options.relocatable:
         return ()
     first, *others = room.memories
-    outside = (
-        0 if options.io_in_arena else sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
-    )
-    size = max(first.size - outside, 0)
+    size = max(first.size - (0 if options.io_in_arena else ends_bytes(module)), 0)
     return replace(first, size=min(size, options.ram) if options.ram else size), *others
+
+
+def ends_bytes(module: Module) -> int:
+    """Inputs and outputs."""
+    return sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
 
 
 def count_macs(graph: Graph) -> int:

@@ -97,6 +97,8 @@ def bundle(*programs: Program) -> Bundle:
         raise UsageError(
             f"the programs have several goals: {', '.join(sorted(goals))}", hint="use one --optimize for all"
         )
+    if len(programs) > 1 and any("code_in_ram" in program.module.options for program in programs):
+        raise UsageError("firmware of several networks runs all code where it is linked", hint="leave out code_in_ram")
     names = Counter(program.module.name for program in programs)
     for name, times in names.items():
         if times > 1:

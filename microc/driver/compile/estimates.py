@@ -28,7 +28,9 @@ def estimated(module: Module, target: Target) -> Module:
     }
     return replace(
         module,
-        kernels=tuple(replace(k, code_bytes=costs[k.name].code_bytes) for k in module.kernels),
+        kernels=tuple(
+            replace(k, code_bytes=costs[k.name].code_bytes, fetches=costs[k.name].fetches) for k in module.kernels
+        ),
         calls=tuple(
             replace(
                 c,

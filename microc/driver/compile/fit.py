@@ -28,7 +28,8 @@ KINDS = ("flash", "ram")
 class Footprint:
     """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact.
 
-    ``arena``: what lies beside the stack; arenas in other memories of a board fit these, as they were planned.
+    ``arena``: what lies beside the stack; arenas in other memories of a board fit these, as they were planned. ``hot_code``: of
+    the code what runs from there.
     """
 
     weights: int
@@ -38,6 +39,7 @@ class Footprint:
     buffers: int
     stack: int
     runtime: int
+    hot_code: int = 0
 
     @property
     def flash(self) -> int:
@@ -50,7 +52,7 @@ class Footprint:
 
     @property
     def ram(self) -> int:
-        return self.arena + self.buffers + self.stack + self.runtime
+        return self.arena + self.buffers + self.stack + self.runtime + self.hot_code
 
 
 def footprint(modules: Sequence[Module], board: Board) -> Footprint:
@@ -64,7 +66,13 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
         buffers=sum(map(_outside, modules)),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
         runtime=_runtime(board),
+        hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _in_main(board)),
     )
+
+
+def _in_main(board: Board) -> bool:
+    """Whether hot code lies beside the stack."""
+    return board.code_memory is not None and board.code_memory.main
 
 
 def _outside(module: Module) -> int:
@@ -87,7 +95,7 @@ def room_of(board: Board) -> Room:
     """What a firmware leaves to the network."""
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
     ram = capacity(board, "ram")
-    flash = capacity(board, "flash")
+    flash, code = capacity(board, "flash"), board.code_memory
     return Room(
         flash=max(flash - RUNTIME_FLASH, 0),
         ram=max(ram - fixed, 1) if ram else 0,
@@ -97,6 +105,7 @@ def room_of(board: Board) -> Room:
         memories=tuple(
             replace(m, size=max(m.size - SPARE - (0 if k else fixed), 0)) for k, m in enumerate(board.memories)
         ),
+        code=code and replace(code, size=max(code.size - SPARE - (fixed if code.main else 0), 0)),
     )
 
 
@@ -122,6 +131,7 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
     details = (
         f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}code about {need.code}; "
         f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
+        f"{f' + hot code about {need.hot_code}' if need.hot_code else ''}"
     )
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
@@ -129,8 +139,9 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
     return need
 
 
-def link_overflow(error: ToolError, board: Board, folder: str) -> FitError | None:
-    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason."""
+def link_overflow(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
+    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason. ``hot_code``:
+    kernels run from RAM."""
     sizes = {region.name: region.size for region in board.regions}
     found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)
     if not found:
@@ -142,11 +153,11 @@ def link_overflow(error: ToolError, board: Board, folder: str) -> FitError | Non
     need = {
         kind: sum(r.size + int(dict(found).get(r.name, 0)) for r in board.regions if r.kind == kind) for kind in KINDS
     }
-    larger = next(larger_boards(need["flash"], need["ram"]), "")
-    return FitError(
-        f"the firmware does not fit {board.name}: " + "; ".join(parts),
-        where=folder,
-        hint=f"compile it for a larger board (--board {larger}), or a smaller network"
-        if larger
-        else "choose a smaller network",
-    )
+    code = board.code_memory
+    if hot_code and code is not None and code.name in dict(found):
+        hint = "code turned out larger than estimated: compile it without --code-in-ram"
+    elif larger := next(larger_boards(need["flash"], need["ram"]), ""):
+        hint = f"compile it for a larger board (--board {larger}), or a smaller network"
+    else:
+        hint = "choose a smaller network"
+    return FitError(f"the firmware does not fit {board.name}: " + "; ".join(parts), where=folder, hint=hint)

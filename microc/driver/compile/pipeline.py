@@ -16,6 +16,7 @@ from microc.driver.compile.budget import Room, count_macs, memories_for
 from microc.driver.compile.ends import ends_of
 from microc.driver.compile.external import divided
 from microc.driver.compile.fingerprint import fingerprint
+from microc.driver.compile.hot_code import code_placed, refuse_without_memory
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
 from microc.driver.compile.maker import Compiled, Maker, Tuned
@@ -100,6 +101,7 @@ def compiled(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Compiled:
     """The same, and what its functions were made from; all of it is written where ``options.dump`` says."""
+    refuse_without_memory(options, room)
     target = with_math(target, options)
     if options.bounds:
         with _extended(options):
@@ -173,6 +175,7 @@ def _planned(
         made = plan_module(
             parts.built_from(made), io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait
         )
+        made = code_placed(made, options, room)
         if progress is not None:
             progress("fingerprint", 1, 2)
         found = fingerprint(made, target)
@@ -257,6 +260,7 @@ def _with_sizes(
     made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     memories = memories_for(made.module, options, room)
     module = plan_module(made.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
+    module = code_placed(module, options, room)
     largest = read({size.label: size.maximum for size in sizes})
     chosen = {**module.options, "protocol": options.protocol}
     module = replace(

@@ -141,7 +141,8 @@ def build(project: Project) -> BuildResult:
     try:
         run_make(project.folder)
     except ToolError as error:
-        overflow = link_overflow(error, project.board, str(project.folder))
+        hot_code = "hot_code" in project.manifest
+        overflow = link_overflow(error, project.board, str(project.folder), hot_code=hot_code)
         if overflow is None:
             raise
         raise overflow from error

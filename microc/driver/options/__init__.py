@@ -204,6 +204,10 @@ class Options:
         "what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it",
         default="what the board has", flag="--ram", word=words.bytes, metavar="BYTES",
     )  # fmt: skip
+    code_in_ram: bool = option(
+        False, accepted.truth, "run the kernels that gain most by it from RAM, where the board's file names a memory for code "
+        "(docs/memories.md)", flag="--code-in-ram",
+    )  # fmt: skip
     tuned: Path | None = option(
         None, checks.folder, "schedules that microc tune measured, where it has records of them: balanced takes the fastest in "
         "no more flash than without, speed the fastest, size the smallest", flag="--tuned", word=Path, metavar="FILE",

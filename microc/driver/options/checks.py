@@ -180,19 +180,27 @@ def for_library(options: Any) -> None:
         raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
     if options.relocatable:
         raise UsageError("a library lies where this computer loads it", hint="give the board that loads the network")
+    if options.code_in_ram:
+        raise UsageError(
+            "a library's code lies where this computer loads it", hint="give a board, or leave out code_in_ram"
+        )
 
 
 def for_board(options: Any) -> None:
-    """UsageError where an option does not go with a network that is loaded."""
+    """UsageError where an option does not go with a network that is loaded, or firmware that takes code."""
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
         "has no samples to check itself with": options.self_test is not None and "self_test",
         "has fixed sizes": bool(options.bounds) and "bounds",
+        "runs where it was sent": options.code_in_ram and "code_in_ram",
     }
     for fact, name in against.items():
         if name and options.relocatable:
             raise UsageError(f"a network that is loaded {fact}", hint=f"leave out {name}, or relocatable")
+    if options.code_in_ram and options.protocol == "tuning":
+        what = "firmware that takes code over its line leaves the RAM to that"
+        raise UsageError(what, hint="leave out code_in_ram, or protocol")
 
 
 def bound(name: str, given: Any) -> Bound:

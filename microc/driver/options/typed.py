@@ -70,6 +70,7 @@ class CompileOptions(ReadingOptions, total=False):
     optimize: Literal["speed", "size", "balanced"]
     flash: int | str
     ram: int | str
+    code_in_ram: bool
     tuned: str | Path | None
     plan: str | Path | None
     shipped: bool

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from microc.module import Module
+from microc.module import HotCode, Module
 
 
 def memories_data(module: Module) -> list[dict[str, Any]]:
     """Plain data, a row for each memory that may hold tensors; none on boards that have one.
 
     ``bytes`` of its arena, and ``capacity`` for that; ``accesses`` of a run, ``waits``: cycles that these take beyond the core's
-    own, estimated; ``holds``: how many values of each kind lie there, copies of constants among them.
+    own, estimated; ``holds``: how many values of each kind lie there, copies of constants among them. A row of its own is about
+    code that runs from RAM, with the ``kernels`` by name.
     """
     plan = module.plan
     assert plan is not None
@@ -31,4 +32,18 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
                 "holds": dict(sorted(kinds.items())),
             }
         )
-    return rows
+    return [*rows, *([_code_row(plan.code)] if plan.code else [])]
+
+
+def _code_row(code: HotCode) -> dict[str, Any]:
+    """Kernels in RAM: ``waits`` of the code of all kernels, wherever it is; ``saved``: by how many cycles these are fewer."""
+    return {
+        "memory": code.memory,
+        "bytes": code.size,
+        "capacity": code.capacity,
+        "accesses": 0,
+        "waits": code.waits,
+        "holds": {"kernel": len(code.kernels)} if code.kernels else {},
+        "kernels": list(code.kernels),
+        "saved": code.saved,
+    }
