@@ -246,9 +246,9 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
     assert teensy == CodeMemory("ocram", 512 << 10, Fetching(30, 32, 32 << 10), Fetching(420, 32, 32 << 10))
     assert pico == CodeMemory("sram", 264 << 10, Fetching(), Fetching(384, 8, 16 << 10), main=True)
     assert load_board("raspberry-pi-pico").memories == ()
-    apart = '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["code"]\n\n[link]'
+    apart = '[[memory]]\nname = "itcm"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["code"]\n\n[link]'
     both = GOOD.replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1).replace("[link]", apart, 1)
-    assert "'data' and 'far' both hold code" in wrong(tmp_path, both).what
+    assert "'data' and 'itcm' both hold code" in wrong(tmp_path, both).what
     esp = (paths.boards() / "esp32-c3.toml").read_text().replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
     assert "addresses of their own" in wrong(tmp_path, esp).what
 
