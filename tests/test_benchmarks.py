@@ -59,6 +59,9 @@ SMOKES = {
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
     "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
+    "fetches": Smoke(
+        (str(FOLDER.parent / "examples/digits/digits_int8.tflite"), "--caches", "512"), "512 bytes of cache"
+    ),
     "half_weights": Smoke(("--models", "lstm", "--cores", "host"), "lstm        host  bfloat16"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
@@ -98,6 +101,7 @@ MARKS = {
     "cost_model": (*EMULATED, needs_corpus),
     "desktop": (needs_corpus,),
     "few_bits": (*EMULATED, needs_corpus),
+    "fetches": EMULATED,
     "half_weights": (needs_corpus,),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),

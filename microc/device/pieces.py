@@ -9,13 +9,14 @@ from itertools import groupby
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from microc.device.toolchain import HOT_CODE
 from microc.errors import ToolError
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
 KINDS = ("text", "data", "bss")
-"""What memory is, as size(1) counts it: read only, with initial values, without."""
+"""What memory is, as size(1) counts it: read only, with initial values, without. Code that runs from RAM has initial values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _cut(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
         if not flags & SH_FLAGS.SHF_ALLOC or not size:
             continue
         kind = "bss" if section["sh_type"] == "SHT_NOBITS" else "data"
-        if flags & SH_FLAGS.SHF_EXECINSTR or not flags & SH_FLAGS.SHF_WRITE:
+        if (flags & SH_FLAGS.SHF_EXECINSTR or not flags & SH_FLAGS.SHF_WRITE) and section.name != HOT_CODE:
             kind = "text"
         inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
         named = (

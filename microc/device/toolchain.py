@@ -22,6 +22,8 @@ _SHOWN_LINES = 20
 _COMPILE_SECONDS = 300
 STACK = ".stack"
 """The section that reserves room for the stack."""
+HOT_CODE = ".hot_code"
+"""The section of kernels that run from RAM: in flash until start-up copies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _sizes(elf: ELFFile) -> Sizes:
             stack += size
             continue
         flash += size if section["sh_type"] != "SHT_NOBITS" else 0
-        ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE else 0
+        ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE or section.name == HOT_CODE else 0
     return Sizes(flash, ram, stack, tuple(sections), _symbols(elf))
 
 

@@ -40,7 +40,7 @@ class LayerSize:
 
 @dataclass(frozen=True, slots=True)
 class SizeReport:
-    """A program's memory. ``text``, ``data`` and ``bss`` are the totals of size(1)."""
+    """A program's memory. ``text``, ``data`` and ``bss`` are the totals of size(1), but code that runs from RAM is data."""
 
     program: str
     board: str

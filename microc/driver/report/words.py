@@ -81,7 +81,8 @@ def _memory_words(row: Mapping[str, Any]) -> str:
     if not row["bytes"]:
         return f"{used}, nothing lies there"
     kinds = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in row["holds"].items())
-    waits = f"{row['waits']:,} cycles of waiting, estimated" if row["waits"] else "no waiting"
     if "saved" in row:
-        return f"{used}: code of {kinds}; {waits} for code, {row['saved']:,} fewer than from flash"
+        waits = f"{row['waits']:,} cycles of waiting for code" if row["waits"] else "no waiting for code"
+        return f"{used}: code of {kinds}; {waits}, {row['saved']:,} fewer than from flash, estimated"
+    waits = f"{row['waits']:,} cycles of waiting, estimated" if row["waits"] else "no waiting"
     return f"{used}: {kinds}; {row['accesses']:,} accesses, {waits}"

@@ -14,10 +14,12 @@ import microc
 from microc import paths
 from microc.cli import main
 from microc.device.boards import load_board
+from microc.device.toolchain import section_sizes
 from microc.driver.api import Program
 from microc.driver.compile.bundle import bundle
 from microc.driver.measure.session import Device
 from microc.driver.measure.verify import verify
+from microc.driver.report.size import measure
 from microc.errors import FitError, UsageError
 from microc.target import Board
 from tests.driver import digits
@@ -147,7 +149,11 @@ def test_boards_of_ours_link(name: str, tmp_path: Path) -> None:
     region = next(each for each in program.board.regions if each.name == memory.name)
     with project.elf.open("rb") as stream:
         section = ELFFile(stream).get_section_by_name(".hot_code")
-        assert region.origin <= section["sh_addr"] < region.origin + region.size and section["sh_size"] > 0
+        place, code = section["sh_addr"], section["sh_size"]
+    assert region.origin <= place < place + code <= region.origin + region.size and code > 1000
+    size, sections = measure(project), section_sizes(project.elf)
+    assert sum(layer.code for layer in size.layers) <= code <= size.data
+    assert (size.flash, size.ram) == (sections.flash, sections.ram + sections.stack)
 
 
 def test_arenas_come_first(tmp_path: Path) -> None:
