@@ -13,6 +13,9 @@ from microc.target import Board, Region
 KERNELS, NETWORKS = "kernels", "networks"
 """What firmware may take as code."""
 
+HOT_SECTIONS = {"": ".hot_code", "esp-idf": ".iram1.microc"}
+"""Where kernels go that run from RAM, by framework: into a section of our linker script, or the framework's own for code."""
+
 _ADDRESSES = ("base", "address", "mask")
 """Ends of the names of facts that are read in hexadecimal digits."""
 
@@ -34,7 +37,8 @@ class BoardContext:
     ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
     of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is left; ``core``, ``abi``:
     what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where constants in the first
-    flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from; empty where none do.
+    flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from, empty where none do, by
+    ``hot_section``.
     """
 
     title: Text
@@ -50,6 +54,7 @@ class BoardContext:
     self_test: bool
     read_at: int | None
     hot_code: Word
+    hot_section: Word
 
 
 def board_header(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> str:
@@ -94,6 +99,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         self_test=self_test,
         read_at=flash.get("data_origin"),
         hot_code=Word(hot_code),
+        hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),
     )
 
 

@@ -182,7 +182,8 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
             raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=place)
         if name in WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
-        if "framework" in data or target_for(data["cpu"]).isa not in ("arm", "riscv"):
+        own = "framework" not in data and target_for(data["cpu"]).isa in ("arm", "riscv")
+        if not own and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
             raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
         if "code" in region["holds"]:

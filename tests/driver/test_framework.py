@@ -47,6 +47,17 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
 
 
 @needs("cmake", "gcc", "make")
+def test_code_in_ram_has_a_section_of_the_framework(esp_idf: None, tmp_path: Path) -> None:
+    program = microc.compile(digits.INT8, board=load_board("esp32-s3"), code_in_ram=True)
+    project = open_project(program.write(tmp_path / "project"))
+    sizes = dict(build(project).sizes.sections)
+    assert sizes[".iram1.microc"] > 1000 and len(project.manifest["hot_code"]["kernels"]) == 6
+    with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
+        layers, difference = verify(device, program.library(), samples(device, 1), tolerance=0)
+        assert difference is None and len(layers) == len(device.kernels)
+
+
+@needs("cmake", "gcc", "make")
 def test_two_networks(esp_idf: None, tmp_path: Path) -> None:
     board = load_board("esp32-s3")
     programs = [microc.compile(digits.INT8, board=board, name="digits"), microc.compile(awkward(), board=board)]
