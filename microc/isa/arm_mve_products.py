@@ -148,9 +148,12 @@ def _loops(
 
 
 def _row(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """Four vectors, in a loop where they are more than once there, then up to three, and the first numbers of one."""
+    """Three vectors in a loop where that comes out even; else four, in a loop where they are more than once there, then up to
+    three, and the first numbers of one."""
     lanes, most = 128 // size, max(UNROLLED)
-    yield from ("{", f"    if (depth / {most * lanes} == 1) {{")
+    yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
+    yield from _assembly(("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from ("} else {", f"    if (depth / {most * lanes} == 1) {{")
     yield from _assembly(lines * most, outputs, [], clobbers)
     yield from ("    } else {", f"        count = depth / {most * lanes};")
     yield from _assembly(("dls lr, lr", "0:", *lines * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)

@@ -191,7 +191,7 @@ def test_curves_without_branches_are_the_same(curve: str, multiplier: int, shift
     table, i, made = ir.Buffer("table", (513,), "uint16"), ir.Var("i"), np.zeros(data.shape, np.int16)
     definition = get("qsigmoid16")
     assert definition.scalar is not None
-    value = simplify(definition.scalar(attrs, [x[i], table]))
+    value = simplify(definition.scalar(attrs, [x[i], table]))  # type: ignore[list-item]
     loop = ir.For(i, ir.const(data.size, "int32"), ir.Store(out, (i,), value))
     verify(ir.PrimFunc("curve", (x, table, out), loop))
     run(ir.PrimFunc("curve", (x, table, out), loop), [data, both_signs(), made], {})

@@ -91,7 +91,7 @@ class GeneralMaker(Maker):
         placed = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
-            placed.append(place_control(graph, mine, lambda *_, turn=turn: next(turn), None))  # type: ignore[misc]
+            placed.append(place_control(graph, mine, lambda *_, turn=turn: next(turn), None))
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
         try:
             func = self.generalised([p.func for p in placed], arrays)
