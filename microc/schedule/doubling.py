@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -28,21 +29,25 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
     def start(s: ir.Stmt) -> ir.Stmt:
         return ir.Store(s.buffer, s.indices, s.value << 1) if isinstance(s, ir.Store) else s
 
-    def on_expr(x: ir.Expr) -> ir.Expr:
-        return map_expr(x, lambda e: e.a if _is(e, "shl", 1, total) else e)
-
     body = replace_stmt(func.body, starting, replace(starting, body=map_stmt(starting.body, start)))
     readers = [s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)]
     for reader in readers:
         found = list(walk_all_exprs(reader.body))
         uses = sum(isinstance(x, ir.Load) and x.buffer == total for x in found)
-        if sum(_is(x, "shl", 1, total) or _is(x, "shr", 31, total) for x in found) != uses:
+        shifted = {id(x): x.a for x in found if _is(x, "shl", 1, total)}
+        if len([x for x in found if id(x) in shifted or _is(x, "shr", 31, total)]) != uses:
             raise ScheduleError(
                 f"double_reduction: block {reader.name!r} uses {total.name!r} undoubled",
                 hint="it may be read as x << 1 or, for its sign, x >> 31 only",
             )
-        body = replace_stmt(body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, on_expr)))
+        body = replace_stmt(body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _taking(shifted))))
     return replace(func, body=body)
+
+
+def _taking(shifted: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
+    """Expressions with others in the place of some, which are told by their identity: of ``(x << 1) << 1`` the inner shift alone
+    is meant, and what is left of the outer one looks like it."""
+    return lambda x: map_expr(x, lambda e: shifted.get(id(e), e))
 
 
 def _is(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
