@@ -78,7 +78,8 @@ class View:
 class External:
     """The body of a kernel that somebody else's code computes: ``lines`` of C over the function's parameters, the headers that
     they need. ``instructions`` of a call and ``code_bytes`` are what ``backend`` says that it costs; floats may differ from our
-    code's by ``bound``, a share of the largest magnitude. ``fails``: they return an ``int``, which is not 0 where it failed."""
+    code's by ``bound``, a share of the largest magnitude. ``fails``: they return an ``int``, which is not 0 where it failed.
+    ``differs``: where results may be others all the same, in words."""
 
     backend: str
     lines: tuple[str, ...]
@@ -87,6 +88,7 @@ class External:
     code_bytes: int
     bound: float = 0.0
     fails: bool = False
+    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

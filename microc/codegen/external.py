@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from microc.codegen.text import Word
+from microc.codegen.text import Label, Word
 from microc.errors import UsageError
-from microc.module import Module, Sources
+from microc.module import External, Module, Sources
 
 FOLDER = "external"
 OWN = "own"
@@ -90,9 +90,13 @@ def external_data(module: Module) -> dict[str, Any]:
                 for each in module.sources
             ],
             "kernels": [
-                {"index": k, "backend": found.backend, "bound": found.bound}
+                {"index": k, "backend": found.backend, "bound": found.bound, **_difference(found)}
                 for k, call in enumerate(module.calls)
                 if (found := kernels.get(call.kernel)) is not None
             ],
         }
     }
+
+
+def _difference(found: External) -> dict[str, str]:
+    return {"differs": str(Label(found.differs))} if found.differs else {}

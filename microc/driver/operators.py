@@ -84,6 +84,8 @@ def _edges(operator: OpDef) -> str:
 def _form(operator: OpDef) -> str:
     if operator.regions:
         return "control flow"
+    if operator.expand is not None:
+        return "name of others"
     if operator.view:
         return "view"
     return "elementwise" if operator.elementwise else "expression"

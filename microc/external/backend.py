@@ -72,6 +72,8 @@ class Code:
     - ``functions``: of the library that it calls, so that what they need is built.
     - ``align``: of ``data`` and ``scratch``, in bytes, where whole words are not enough: a power of two.
     - ``fails``: the lines end in ``return`` of an ``int``. Where it is not 0 the network's run ends with ``ERROR_EXTERNAL``.
+    - ``differs``: where its results may be others than our code's by more than the backend's bound, as the end of a sentence;
+      such a region is taken where a user asks for all of them.
     """
 
     lines: tuple[str, ...]
@@ -82,6 +84,7 @@ class Code:
     functions: tuple[str, ...] = ()
     align: int = 4
     fails: bool = False
+    differs: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lines", tuple(self.lines))

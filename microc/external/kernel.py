@@ -38,7 +38,14 @@ def function(taken: Taken) -> tuple[ir.PrimFunc, External]:
     backend = taken.backend
     instructions = round(code.instructions)
     external = External(
-        backend.name, code.lines, backend.headers, instructions, code.code_bytes, backend.bound, code.fails
+        backend.name,
+        code.lines,
+        backend.headers,
+        instructions,
+        code.code_bytes,
+        backend.bound,
+        fails=code.fails,
+        differs=code.differs,
     )
     return ir.PrimFunc("external", buffers, body), external
 

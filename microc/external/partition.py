@@ -16,6 +16,7 @@ from microc.external.spans import spanned
 from microc.graph.ir import Graph, Node
 from microc.graph.match import Match, Op, Scope, matches
 from microc.target import Target
+from microc.transform.expand import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Partition:
 
 
 def partition(graph: Graph, backends: Sequence[Backend], target: Target, without: Collection[str] = ()) -> Partition:
-    """The graph with all regions taken that ``backends`` have code for; those whose root makes a value of ``without`` stay."""
+    """The graph with all regions taken that ``backends`` have code for; those whose root makes a value of ``without`` stay.
+    From here on no operator names others, but in the regions that backends are given."""
     taken: list[Taken] = []
     refused: list[tuple[str, str]] = []
 
@@ -54,7 +56,7 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
             return
         taken.append(Taken(backend, entry, region, entry.code(region)))
-        graph = contracted(graph, nodes, region.graph, (backend.name, str(len(taken) - 1)))
+        graph = contracted(graph, nodes, expanded(region.graph), (backend.name, str(len(taken) - 1)))
 
     for backend, entry, span in _spans(backends):
         regions, left = spanned(graph, span, target)
@@ -69,7 +71,7 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
             match = each.match
             region = Region(part_of(graph, each.nodes), match.root, match.nodes, match.values, target)
             take(each.backend, each.entry, region, each.nodes)
-    return Partition(graph, tuple(taken), tuple(refused))
+    return Partition(expanded(graph), tuple(taken), tuple(refused))
 
 
 @dataclass(frozen=True, slots=True)

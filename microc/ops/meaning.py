@@ -1,7 +1,7 @@
 """What a node computes, at any stage of the passes: its operator's reference, or that of the core operators that it stands for.
 
-A surface operator on quantised tensors, or with an ``activation``, means what ``OpDef.legalize`` makes of it: how it rounds, and
-where it saturates, is in the types of its operands, which a reference is not given.
+A surface operator on quantised tensors, or with an ``activation``, means what ``OpDef.legalize`` makes of it (or ``expand``, of
+one that names others): how it rounds, and where it saturates, is in the types of its operands, which a reference is not given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def meaning(graph: Graph) -> interp.Apply:
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
-        found = definition.legalize(node, graph) if definition.legalize is not None else None
+        made_of = definition.expand or definition.legalize
+        found = made_of(node, graph) if made_of is not None else None
         if found is None:
             return definition.reference({**definition.defaults, **node.attrs}, arrays)
         nodes, types, consts = found

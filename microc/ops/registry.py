@@ -114,6 +114,9 @@ class OpDef:
     - ``attrs``: what attributes it has; ``defaults`` follow: those that may be left out when a node is built.
     - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
       ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
+    - ``expand(node, graph) -> nodes, types, consts``: of an operator that only names others, for those who know it as a whole
+      (backends of external code); the pass ``expand`` writes these in its place, so that it has neither ``scalar`` nor
+      ``compute``. Quantised applications mean what these do.
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is always the input's memory under another shape.
     - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
@@ -146,6 +149,7 @@ class OpDef:
     cases: Callable[[], Iterable[Case]] = tuple
     attrs: Attributes = field(default_factory=dict)
     legalize: Callable[[Node, Graph], Legalized | None] | None = None
+    expand: Callable[[Node, Graph], Legalized] | None = None
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
@@ -166,6 +170,11 @@ class OpDef:
     def defaults(self) -> Mapping[str, Attr]:
         """Attributes that may be left out when a node is built, and what they are then."""
         return MappingProxyType(defaults_of(self.attrs))
+
+    @property
+    def composed(self) -> bool:
+        """Whether it is made of other operators, so that it is no kernel itself."""
+        return bool(self.regions) or self.expand is not None
 
     @property
     def elementwise(self) -> bool:
@@ -217,6 +226,7 @@ FAMILIES = (
     "quantised.quantization",
     "quantised.quotient",
     "quantised.requantize",
+    "recurrent.lstm",
     "recurrent.ring",
     "recurrent.svdf",
     "reduction.cumsum",

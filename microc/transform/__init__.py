@@ -9,6 +9,7 @@ from microc.transform import (
     dead_code,
     duplicate_channels,
     dynamic_range,
+    expand,
     fold_constants,
     fuse,
     layer_norm,
@@ -25,6 +26,7 @@ from microc.transform import (
 )
 
 NORMALISING = (
+    expand.PASS,
     rounding.PASS,
     dynamic_range.PASS,
     qdq.PASS,

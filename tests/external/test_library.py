@@ -14,14 +14,15 @@ from microc.target import target_for
 M4 = target_for("cortex-m4")
 
 
-def copy_of(folder: Path, inside: str = "") -> Path:
-    """A folder that looks like a copy: add needs a table, pool calls a helper, floats are there too."""
+def copy_of(folder: Path, inside: str = "", *, state: bool = False) -> Path:
+    """A folder that looks like a copy: add needs a table, pool calls a helper, floats are there too. ``state``: LSTM has one."""
     root = folder / inside
     parameters = {name: ", ".join(f"int a{k}" for k in range(count)) for name, count in FUNCTIONS.items()}
     add, most = (f"int {name}({parameters[name]})" for name in ("arm_elementwise_add_s8", "arm_max_pool_s8"))
     own = "static int arm_own(void) { return 0; }"
     files = {
         "Include/arm_nnfunctions.h": "\n".join(f"int {name}(\n {each});" for name, each in parameters.items()),
+        "Include/arm_nn_types.h": "void *hidden_state;" if state else "void *cell_state;",
         "Include/arm_nnfunctions_flt.h": "float arm_f(float);",
         "Include/Internal/inner.h": "",
         "Source/A/arm_elementwise_add_s8.c": f'#include "arm_nn_tables.h"\n{add} {{ return 0; }}',

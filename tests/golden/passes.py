@@ -22,6 +22,7 @@ from microc.transform import (
     dead_code,
     duplicate_channels,
     dynamic_range,
+    expand,
     fold_constants,
     fuse,
     layer_norm,
@@ -286,7 +287,20 @@ def layer_and_end() -> Graph:
     return net.graph()
 
 
+def sequence() -> Graph:
+    """An LSTM of two units over three steps of two sequences."""
+    net = GraphBuilder()
+    weights = [net.constant("w", np.ones(shape, np.float32)) for shape in ((8, 1), (8, 2))]
+    states = [net.state(name, np.zeros((2, 2), np.float32)) for name in ("hidden", "cell")]
+    attrs: dict[str, Any] = {"cell_clip": 2.0, "rounding": ""}
+    y, *after = net.emit_all("lstm", (net.input("x", (2, 3, 1)), *weights, *states), attrs)
+    for state, value in zip(states, after, strict=True):
+        net.update(state, value)
+    return net.graph("net", {"y": y})
+
+
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
+    "expand_lstm": (expand.PASS, sequence, {}),
     "rounding_once": (rounding.PASS, quantised_dense, {"rounding": "single"}),
     "dynamic_range_dense": (dynamic_range.PASS, hybrid_dense, {"hybrid": "dynamic"}),
     "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),

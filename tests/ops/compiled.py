@@ -68,8 +68,8 @@ class CompiledCase:
 
 
 def definitions(family: str) -> list[OpDef]:
-    """The operators of a family that compute: a view is no kernel, and the driver makes those of control flow."""
-    return [d for d in importlib.import_module(f"microc.ops.{family}").OPERATORS if not (d.view or d.regions)]
+    """The operators of a family that compute: a view is no kernel, and what is composed is made of kernels."""
+    return [d for d in importlib.import_module(f"microc.ops.{family}").OPERATORS if not (d.view or d.composed)]
 
 
 def compiled_cases(family: str, cpu: str) -> dict[str, CompiledCase]:

@@ -12,17 +12,17 @@ from microc.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
-from microc.transform import legalize
+from microc.transform import expand, legalize
 from microc.transform.context import PassContext, run_passes
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.harness import run_graph
 
 
 def run(graph: Graph, inputs: Sequence[Array], state: dict[str, Array] | None = None) -> list[Array]:
-    """The graph's outputs, every node legalized as often as it wants. ``state`` is read, and updated in place."""
+    """The graph's outputs, every node expanded, and legalized as often as it wants. ``state`` is read, and updated in place."""
     values: dict[str, Any] = {**graph.consts, **graph.state, **(state or {})}
     values.update(zip(graph.inputs, inputs, strict=True))
-    whole = run_passes(graph, (legalize.PASS,), PassContext())
+    whole = run_passes(graph, (expand.PASS, legalize.PASS), PassContext())
     values.update({name: data for name, data in whole.consts.items() if name not in values})
     values = run_graph(whole.nodes, whole.types, values)
     if state is not None:

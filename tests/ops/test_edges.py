@@ -40,7 +40,7 @@ REFUSED = {
 }
 """Operators that raise ModelError where an extent is zero."""
 
-OPERATORS = [definition for definition in registry.registry().values() if not definition.regions]
+OPERATORS = [definition for definition in registry.registry().values() if not definition.composed]
 
 
 @pytest.mark.parametrize("definition", OPERATORS, ids=lambda definition: definition.name)

@@ -26,7 +26,7 @@ OFTEN = 15
 def test_every_operator_is_complete() -> None:
     for name, definition in registry().items():
         assert definition.name == name
-        forms = (definition.scalar, definition.compute, definition.regions or None)
+        forms = (definition.scalar, definition.compute, definition.composed or None)
         assert sum(form is not None for form in forms) == 1, name
         assert list(definition.cases()), f"{name} has no cases"
 
@@ -53,6 +53,6 @@ def test_inference(definition: OpDef, case: Case) -> None:
     check_inference(definition, case)
 
 
-@pytest.mark.parametrize(("definition", "case"), _cases(d for d in _OPERATORS if not d.regions))
+@pytest.mark.parametrize(("definition", "case"), _cases(d for d in _OPERATORS if not d.composed))
 def test_expression(definition: OpDef, case: Case) -> None:
     check_expression(definition, case)

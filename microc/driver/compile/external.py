@@ -23,8 +23,8 @@ from microc.target import Target
 REPORT = "external.txt"
 """Of a dump: a line for every region that a pattern found, and what became of it."""
 Optimised = tuple[Graph, Streaming | None]
-Passes = Callable[[Callable[[Graph], Graph]], Optimised]
-"""All passes over a network, with a step between those that spell formats alike and those that make integers explicit."""
+Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
+"""All passes over a network, with a step if there is one between those that spell formats alike and those for integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
     UsageError for a backend that does not exist, for one whose library is not where the user says, or not for ``target``.
     """
     if not options.external:
-        return Division(*passes(lambda graph: graph))
+        return Division(*passes(None))
     if options.relocatable:
         raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
     backends = tuple(_backend(name, place) for name, place in options.external.items())
@@ -68,7 +68,7 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
     by_code: dict[tuple[str, ...], Taken] = {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
     sources = tuple(each for backend in backends for each in _sources(backend, found.taken, target, options))
     lines = [
-        *(f"{each.region.root.loc}: {each.backend.name} {each.entry.name}" for each in found.taken),
+        *map(_line, found.taken),
         *without.values(),
         *(f"{place}: ours, {why}" for place, why in found.refused),
     ]
@@ -76,6 +76,12 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
         options.dump.mkdir(parents=True, exist_ok=True)
         (options.dump / REPORT).write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
     return Division(graph, streaming, by_code, sources)
+
+
+def _line(taken: Taken) -> str:
+    """Of a region that is theirs."""
+    line = f"{taken.region.root.loc}: {taken.backend.name} {taken.entry.name}"
+    return f"{line}; {taken.code.differs}" if taken.code.differs else line
 
 
 def _backend(name: str, place: str) -> Backend:
@@ -100,13 +106,19 @@ def _parted(
 
 
 def _dear(found: Partition, graph: Graph, target: Target, options: Options) -> dict[str, str]:
-    """Regions that our code computes in no more instructions, by what their roots make, each with a line that says so."""
+    """Regions that our code computes in no more instructions, and those that are not ours in every bit, by what their roots make,
+    each with a line that says so."""
     nodes: dict[tuple[str, ...], Node] = {node.attr("code"): node for node in graph.nodes if node.op == EXTERNAL}
     goal = goals(graph, options)[0]
     dear: dict[str, str] = {}
     for number, taken in enumerate(found.taken):
         node = nodes.get((taken.backend.name, str(number)))
         if node is None:  # nobody reads what it makes
+            continue
+        if taken.code.differs:
+            dear[taken.key] = (
+                f"{taken.region.root.loc}: ours, {taken.backend.name} {taken.entry.name}: {taken.code.differs}"
+            )
             continue
         own = estimate(lower_control(graph, node, target, goal).func, target).instructions
         if own <= taken.code.instructions:

@@ -50,24 +50,27 @@ def optimise(graph: Graph, options: Options) -> Graph:
 
 
 def optimised(
-    graph: Graph, options: Options, between: Callable[[Graph], Graph] = lambda graph: graph
+    graph: Graph, options: Options, between: Callable[[Graph], Graph] | None = None
 ) -> tuple[Graph, Streaming | None]:
     """The same, and how the network streams. ``between``: what is done where formats are spelled alike, and integers are not
-    explicit yet."""
+    explicit yet; it is given layers as the formats have them, unless these are streamed or rounded otherwise."""
     instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
+    whole = between is not None and not options.stream and options.rounding == "tflm"
+    told = {name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")}
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")},
+        options={**told, "whole": whole},
     )
     passes = with_own(PASSES, options.passes)
     middle = passes.index(LOWERING[0])
     graph, streaming = run_passes(graph, passes[:middle], context, passes), None
     if options.stream:
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
-    return run_passes(between(graph), passes[middle:], context, passes), streaming
+    graph = between(graph) if between else graph
+    return run_passes(graph, passes[middle:], context, passes), streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:

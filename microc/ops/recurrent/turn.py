@@ -1,0 +1,54 @@
+"""A turn of a loop over time, written node by node: the graph that stands in a ``loop``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.ops import registry
+
+
+class Turn:
+    """Nodes and types so far. ``loc``: what they are from; their values are named after it."""
+
+    def __init__(self, loc: Loc) -> None:
+        self.loc = loc
+        self.types: dict[str, TensorType] = {}
+        self._consts: dict[str, Array] = {}
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+
+    def input(self, name: str, kind: TensorType) -> str:
+        self._inputs.append(self._value(name, kind))
+        return self._inputs[-1]
+
+    def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
+        name = self._value(stem, TensorType(data.shape, data.dtype.name, quant))
+        self._consts[name] = np.ascontiguousarray(data)
+        return name
+
+    def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
+        """What an application makes; ``quant`` and ``stored``, a dtype: of a result whose integers stand for something."""
+        whole = {**registry.get(op).defaults, **attrs}
+        (kind,) = registry.infer(op, whole, [self.types[name] for name in inputs])
+        name = self._value(self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
+        self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
+        return name
+
+    def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
+        """The finished turn; ``outputs``: what each is called, and the value that it is."""
+        made = []
+        for label, value in outputs.items():
+            made.append(self._value(label, self.types[value]))
+            shape = self.types[value].shape
+            self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
+        return Graph(name, tuple(self._inputs), tuple(made), (), self.types, self._consts).with_nodes(self._nodes)
+
+    def _value(self, stem: str, kind: TensorType) -> str:
+        name = fresh_name(self.types, stem)
+        self.types[name] = kind
+        return name
