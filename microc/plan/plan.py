@@ -12,7 +12,7 @@ from microc.plan.liveness import Demand, demand, lower_bound, size_of
 from microc.plan.memories import plan_in_memories, waiting
 from microc.plan.overlap import Overlaps
 from microc.plan.planners import placed
-from microc.plan.sequence import order_calls
+from microc.plan.sequence import order_calls, ordered_as
 from microc.target import Memory
 
 ARENA_ALIGN = 8
@@ -22,16 +22,22 @@ LARGEST = (1 << 31) - 1
 
 
 def plan_module(
-    module: Module, *, io_in_arena: bool = True, memories: Sequence[Memory] = (), flash: float = 0.0
+    module: Module,
+    *,
+    io_in_arena: bool = True,
+    memories: Sequence[Memory] = (),
+    flash: float = 0.0,
+    like: Module | None = None,
 ) -> Module:
-    """``module`` with its calls in the order that needs least memory, and offsets for everything in the arena.
+    """``module`` with its calls in the order that needs least memory, or in that of ``like``, and offsets for everything in the
+    arena.
 
     Inputs and outputs lie inside it by choice. ``memories``: where the board has several for tensors, the one with the stack
     first: then there are several arenas, and calls say how long they wait for what lies in them. ``flash``: cycles that a byte
     of constants waits where it is linked.
     """
     overlaps = Overlaps(module)
-    module = order_calls(module, overlaps, io_in_arena=io_in_arena)
+    module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else ordered_as(module, like)
     wanted = demand(module, overlaps, io_in_arena=io_in_arena)
     plan = plan_in_memories(module, wanted, memories, flash) if memories else _in_one(wanted)
     if plan.size > LARGEST:

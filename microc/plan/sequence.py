@@ -59,6 +59,14 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
     return replace(module, calls=tuple(module.calls[k] for k in found.order()))
 
 
+def ordered_as(module: Module, other: Module) -> Module:
+    """``module``, with its calls in the order of ``other``, which computes the same values; as it is where that does not."""
+    places = {call.writes: k for k, call in enumerate(other.calls)}
+    if any(call.writes not in places for call in module.calls):
+        return module
+    return replace(module, calls=tuple(sorted(module.calls, key=lambda call: places[call.writes])))
+
+
 def _needs(module: Module) -> list[set[int]]:
     """For every call the earlier ones that must stay in front of it: it reads what they write, or writes what they touch.
 

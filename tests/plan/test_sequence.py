@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from microc.module import Module
 from microc.plan.overlap import Overlaps
 from microc.plan.plan import plan_module
-from microc.plan.sequence import Search, order_calls
+from microc.plan.sequence import Search, order_calls, ordered_as
 from tests.plan.modules import Sketch, modules
 
 
@@ -84,3 +84,11 @@ def test_a_chain_has_one_order() -> None:
     module = branches()
     chain = replace(module, calls=tuple(module.calls[k] for k in (0, 2)))
     assert ordered_calls(chain) is chain
+
+
+def test_an_order_is_taken_from_another_module() -> None:
+    """Code of ours is compared with a board call by call, so that both need one order."""
+    module = branches()
+    ordered = ordered_calls(module)
+    assert ordered.calls != module.calls and ordered_as(module, ordered).calls == ordered.calls
+    assert ordered_as(module, replace(ordered, calls=ordered.calls[:1])) is module

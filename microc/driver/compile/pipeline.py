@@ -171,12 +171,16 @@ def _planned(
     first = build_within_budget(graph, target, source, options, progress, least, external=parts.external)
     goal = first.make.goal
 
-    def planned(made: Module) -> Module:
+    def planned(made: Module, like: Module | None = None) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
         memories = memories_for(made, options, room)
         made = plan_module(
-            parts.built_from(made), io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait
+            parts.built_from(made),
+            io_in_arena=options.io_in_arena,
+            memories=memories,
+            flash=target.flash_wait,
+            like=like,
         )
         made = code_placed(made, options, room)
         if progress is not None:
@@ -225,7 +229,7 @@ def _planned(
     def own(chosen: Compiled) -> Module:
         chains = [streams.lower(each) for each in chosen.make.origins.values() if isinstance(each, Chain)]
         make = maker_of(graph, target, goal, options, chosen.make.tuned)
-        return planned(built(graph, target, source, None, make, chains).module)
+        return planned(built(graph, target, source, None, make, chains).module, like=chosen.module)
 
     def whole(chosen: Compiled) -> Compiled:
         chosen = as_planned(untuned, chosen, options) if options.plan else chosen
