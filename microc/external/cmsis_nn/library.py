@@ -34,10 +34,14 @@ FUNCTIONS: Mapping[str, int] = {
     "arm_max_pool_s16": 7,
     "arm_elementwise_add_s16": 16,
     "arm_softmax_s16": 7,
+    "arm_lstm_unidirectional_s8": 4,
+    "arm_lstm_unidirectional_s16": 4,
     "arm_svdf_s8": 18,
     "arm_svdf_state_s16_s8": 17,
 }
 """What is called, with its number of parameters: releases differ in them, and C would take a wrong one for a cast."""
+_STATEFUL = re.compile(r"_lstm_")
+"""Functions that keep a hidden state between calls only where their structure of buffers has one."""
 _GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"
 _PLACES = ("", "CMSIS/NN", "CMSIS-NN")
 """Where a folder may have it: a clone, a pack, CMSIS 5."""
@@ -45,7 +49,8 @@ _MOST_FILES, _MOST_BYTES = 600, 1 << 20
 _FLOATS = re.compile(r"_(f16|f32|flt)\.[ch]$")
 _WORD = re.compile(r"\b\w*arm_\w+")
 _DEFINED = re.compile(r"^(?!static\b|__STATIC)[A-Za-z_][\w \t*]*?\b(arm_\w+)\s*\(", re.MULTILINE)
-_TABLES = "arm_nntables.c"
+_TABLES, _TYPES = "arm_nntables.c", "arm_nn_types.h"
+_NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidden state since June 2026"
 
 
 def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
@@ -54,10 +59,13 @@ def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
         raise UsageError(f"{NAME} is not part of microc", hint=_GET)
     if FAMILIES[target.isa].flash_space:
         raise UsageError(f"{NAME} is not for {target.cpu}", hint="leave out external")
+    functions = tuple(functions)
     root = _root(Path(place))
     declared = _read(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
         _check(name, declared, place)
+    if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read(root, root / "Include" / _TYPES):
+        raise UsageError("LSTM of this copy of CMSIS-NN begins anew with every call", where=place, hint=_NEWER)
     files = _files(root)
     chosen = _needed(files, functions)
     headers = {path: data for path, data in files.items() if path.endswith(".h")}

@@ -10,7 +10,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.external.backend import Region
-from microc.graph.ir import Node
+from microc.graph.ir import Graph, Node
 from microc.isa import CORES
 from microc.ops.rounding import Multiplier, Rounding
 from microc.target import Target
@@ -49,9 +49,13 @@ def core_of(region: Region) -> dict[str, Node]:
 
 
 def scaled(region: Region) -> Scaled:
-    """The requantisation of a region that :func:`check_product` has passed."""
+    """The requantisation of a region that a check has passed."""
     graph = legalize(region.graph, PassContext())
-    node = next(node for node in graph.nodes if node.op == "requantize")
+    return requantisation(graph, next(node for node in graph.nodes if node.op == "requantize"))
+
+
+def requantisation(graph: Graph, node: Node) -> Scaled:
+    """The numbers of a ``requantize`` of a legalised graph."""
     operands = [graph.consts[name] for name in node.inputs[1:] if name]
     numbers = []
     for name in ("multiplier", "shift"):
