@@ -15,8 +15,8 @@ from microc.external.regions import contracted, convex, part_of
 from microc.external.spans import spanned
 from microc.graph.ir import Graph, Node
 from microc.graph.match import Match, Op, Scope, matches
+from microc.ops.expansion import expanded
 from microc.target import Target
-from microc.transform.expand import expanded
 
 
 @dataclass(frozen=True, slots=True)

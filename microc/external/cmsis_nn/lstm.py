@@ -17,8 +17,8 @@ from microc.external.backend import Code, Region
 from microc.external.cmsis_nn.layers import CALL, RESULT, ROW
 from microc.external.cmsis_nn.numbers import Scaled, kind_of, refused, requantisation, structure, suffix_of, zero_point
 from microc.graph.ir import Graph, Node
+from microc.ops.expansion import expanded
 from microc.transform.context import PassContext
-from microc.transform.expand import expanded
 from microc.transform.legalize import legalize
 
 GATES = ("input", "forget", "cell", "output")

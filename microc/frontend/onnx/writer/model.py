@@ -31,6 +31,7 @@ from microc.frontend.onnx.writer.build import Builder, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.arith import numbers_of
+from microc.ops.expansion import expanded
 
 ROWS: Mapping[str, Row] = {
     **convolution.ROWS,
@@ -61,6 +62,7 @@ def to_onnx(graph: Graph, version: str) -> bytes:
 
     Raises UnsupportedError, which lists every operator that has no row here.
     """
+    graph = expanded(graph)
     builder = Builder(graph)
     for name in (*graph.inputs, *graph.state):
         builder.bind(name, builder.own[name])
