@@ -29,8 +29,8 @@ def plan_module(
     flash: float = 0.0,
     like: Module | None = None,
 ) -> Module:
-    """``module`` with its calls in the order that needs least memory, or in that of ``like``, and offsets for everything in the
-    arena.
+    """``module`` with its calls in the order that needs least memory, or in that of ``like`` (which may be ``module`` itself), and
+    offsets for everything in the arena.
 
     Inputs and outputs lie inside it by choice. ``memories``: where the board has several for tensors, the one with the stack
     first: then there are several arenas, and calls say how long they wait for what lies in them. ``flash``: cycles that a byte

@@ -62,7 +62,7 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
 def ordered_as(module: Module, other: Module) -> Module:
     """``module``, with its calls in the order of ``other``, which computes the same values; as it is where that does not."""
     places = {call.writes: k for k, call in enumerate(other.calls)}
-    if any(call.writes not in places for call in module.calls):
+    if other is module or any(call.writes not in places for call in module.calls):
         return module
     return replace(module, calls=tuple(sorted(module.calls, key=lambda call: places[call.writes])))
 

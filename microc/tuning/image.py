@@ -2,13 +2,16 @@
 
 A board is flashed once for dozens of measurements, and everything that runs networks runs these: projects, emulators, the RPC,
 the checks of the arena. Inputs lie outside the arena, where no candidate writes; each output shares the arena with all others.
+An image for a line wipes every output before the candidate that writes it, and digests it behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
+from microc import dtypes
 from microc.driver.compile.builder import Builder, make_value, register, workspaces
 from microc.driver.compile.calls import argument
 from microc.driver.compile.comments import describe
@@ -17,33 +20,52 @@ from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.maker import Maker
 from microc.driver.options import make_options
 from microc.driver.tuned.task import Task
-from microc.module import Call, Kernel, Module
+from microc.dtypes import Array
+from microc.module import Call, Kernel, Module, Value, View
 from microc.plan.plan import plan_module
 from microc.target import SPEED
+from microc.tuning.digest import WORD, digest_func, wipe_func
 from microc.tuning.space import Candidate
 
+DIGESTS = "digests"
+"""An output of the image: what each output of each candidate was digested to."""
 
-def image_module(task: Task, candidates: Sequence[Candidate]) -> Module:
-    """The planned module that calls every candidate once, in order."""
+
+def image_module(
+    task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
+) -> Module:
+    """The planned module that calls every candidate once, in order; ``digested``: every
+    output is wiped before and digested behind, and the digests, in order, are the output :data:`DIGESTS`.
+
+    ``given``: what the inputs hold, which the image brings along then: they are no inputs but state.
+    """
     graph, target = task.graph, task.target
     builder = Builder(graph, Maker(graph, target, SPEED))
-    inputs = tuple(builder.declare(name, "input") for name in graph.inputs)
-    calls = [
-        _call(builder, task, candidate, number, last=number == len(candidates) - 1)
-        for number, candidate in enumerate(candidates)
-    ]
+    arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
+    storage = "state" if given else "input"
+    inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
+    starts = {name: builder.constant(f"{name}_start", array) for name, array in zip(inputs, given, strict=bool(given))}
+    last = -1 if digested else len(candidates) - 1
+    calls = [_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
+    outputs = calls[-1].writes
+    if digested:
+        calls, outputs = _digested(builder, calls), (DIGESTS,)
     chosen = {**make_options().chosen(), "optimize": "speed", "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
         graph.name,
         builder.values,
         tuple(builder.kernels.values()),
         tuple(calls),
-        inputs,
-        calls[-1].writes,
+        () if given else inputs,
+        outputs,
+        state=inputs if given else (),
+        views=tuple(builder.views),
+        starts=starts,
         source=task.name,
         options=chosen,
     )
-    module = plan_module(estimated(module, target), io_in_arena=False)
+    module = estimated(module, target)
+    module = plan_module(module, io_in_arena=False, like=module)
     return replace(module, fingerprint=fingerprint(module, target))
 
 
@@ -51,7 +73,7 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
     """A candidate as a kernel of its own, which writes values of its own."""
     group, schedule, func = task.lowered[candidate.number], candidate.choice.schedule, candidate.choice.func
     stem = f"candidate_{number}"
-    name = register(builder, Kernel(func, (str(candidate.point),)), stem)
+    name = register(builder, Kernel(func, (str(candidate.point),)), stem, verified=candidate.choice.verified)
     args = [argument(builder, group, schedule, position, stem) for position in range(len(group.params))]
     written = []
     for k, output in enumerate(group.outputs):
@@ -73,3 +95,30 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
         schedule=describe(schedule.trace),
         rule=schedule.rule,
     )
+
+
+def _digested(builder: Builder, calls: Sequence[Call]) -> list[Call]:
+    """For every output of a call one that wipes it, the call itself, for every output one that writes its digest."""
+    every = [result for call in calls for result in call.writes]
+    builder.values[DIGESTS] = Value(DIGESTS, (len(every),), WORD, "output")
+    digests = dict(zip(every, (_part(builder, place) for place in range(len(every))), strict=True))
+    found = []
+    for call in calls:
+        wipes, digesting = [], []
+        for result in call.writes:
+            value, digest = builder.values[result], digests[result]
+            kind = value.dtype, prod(value.shape)
+            wipe = register(builder, Kernel(wipe_func(*kind)), "wipe")
+            wipes.append(Call(wipe, (result,), (), (result,), op="wipe"))
+            reading = register(builder, Kernel(digest_func(*kind)), "digest")
+            digesting.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))
+        found += [*wipes, call, *digesting]
+    return found
+
+
+def _part(builder: Builder, place: int) -> str:
+    """One of the digests."""
+    name = builder.unique(f"digest_{place}")
+    builder.values[name] = Value(name, (1,), WORD, "intermediate")
+    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * place))
+    return name

@@ -73,7 +73,7 @@ class LoadRunner(BoardRunner):
         module = image_module(task, candidates)
         desk = self._at_desk()
         loaded = desk.load(module)
-        arrays, wanted = sample(task, loaded.inputs)
+        arrays, wanted = sample(task)
         loaded.set_inputs(*arrays)
         results = []
         for number, candidate in enumerate(candidates):

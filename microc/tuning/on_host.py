@@ -17,7 +17,6 @@ from microc.device.boards import load_board
 from microc.device.machine import machine_flags
 from microc.device.toolchain import find_compiler, host_compiler
 from microc.driver.desktop.load import compile_sources
-from microc.driver.report.summary import tensor_data
 from microc.driver.tuned.records import OK, WRONG
 from microc.driver.tuned.task import Task
 from microc.errors import DeviceError
@@ -47,8 +46,7 @@ class HostRunner(Runner):
 
     def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         module = image_module(task, candidates)
-        inputs = [tensor_data(module, name) for name in module.inputs]
-        arrays, wanted = sample(task, inputs)
+        arrays, wanted = sample(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)

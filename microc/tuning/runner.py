@@ -20,6 +20,7 @@ from microc.driver.tuned.records import FAILED
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import DeviceError, FitError, ToolError
+from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
 from microc.tuning.space import Candidate
 
@@ -93,13 +94,18 @@ class Runner(Meter):
         """The same for candidates in one image."""
 
 
-def sample(task: Task, tensors: Sequence[Mapping[str, Any]]) -> tuple[list[Array], list[Array]]:
-    """Random inputs of a task, the same in every image, and what the operators' references make of them; ``tensors``: the inputs
-    in the image's manifest."""
+def sample(task: Task) -> tuple[list[Array], list[Array]]:
+    """Random inputs of a task, the same in every image, and what the operators' references make of them."""
     graph = task.graph
+    tensors = [_drawn(graph.types[name]) for name in graph.inputs]
     arrays = draws({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
+
+
+def _drawn(kind: TensorType) -> Mapping[str, Any]:
+    """What a draw wants to know of a tensor."""
+    return {"dtype": kind.dtype, "shape": kind.shape, "zero_point": kind.quant.zero_point[0] if kind.quant else None}
 
 
 def spoilt(wanted: Array) -> bytes:

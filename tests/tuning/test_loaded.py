@@ -73,7 +73,7 @@ def test_it_measures_what_a_flashed_board_does(runner: Runner, task: Task) -> No
     assert [r.status for r in loaded] == [OK] * len(found) and [r.code for r in loaded] == [r.code for r in flashed]
     assert [r.ticks for r in loaded] == [r.ticks for r in again]
     apart = {b.ticks - a.ticks for a, b in zip(loaded, flashed, strict=True)}  # the way into a kernel is another one
-    assert len(apart) == 1 and abs(apart.pop()) < 40
+    assert max(apart) - min(apart) <= 1 and max(map(abs, apart)) < 40  # a tick is 0.625 instructions
     assert (runner.board, runner.unit) == (BOARD + " (RAM)", "instructions")
 
 

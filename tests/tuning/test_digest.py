@@ -1,0 +1,42 @@
+"""What is said of an output by one word, as the interpreter runs the kernels that say it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array, to_numpy
+from microc.tir.interp import execute
+from microc.tir.verify import verify
+from microc.tuning.digest import digest_func, wipe_func
+
+DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+def digest(values: Array) -> int:
+    func = digest_func(str(values.dtype), values.size)
+    verify(func)
+    return int(execute(func, [values, np.zeros(1, np.uint32)])[1][0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_element_and_its_place_count(dtype: str) -> None:
+    values = np.arange(6).astype(to_numpy(dtype))
+    others = [np.roll(values, 1)]
+    for place in range(values.size):
+        others.append(values.copy())
+        others[-1][place] = 1 - values[place] if dtype == "bool" else values[place] + 7
+    found = digest(values)
+    assert found == digest(values.copy()) and found not in {digest(other) for other in others}
+
+
+def test_the_upper_half_of_wide_integers_counts() -> None:
+    assert digest(np.array([5], np.int64)) != digest(np.array([5 + (1 << 40)], np.int64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_stays_of_what_is_wiped(dtype: str) -> None:
+    func = wipe_func(dtype, 5)
+    verify(func)
+    (found,) = execute(func, [np.zeros(5, to_numpy(dtype))])
+    assert found.all()

@@ -1,0 +1,29 @@
+"""Objects that images share: built once, newer than the sources of a project that gets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from microc.tuning.kept import OBJECTS, Kept
+
+
+def test_the_first_build_gives_to_others(tmp_path: Path) -> None:
+    kept, first, second = Kept(), tmp_path / "first", tmp_path / "second"
+    kept.give(first)
+    assert not first.exists()
+    (first / OBJECTS / "src").mkdir(parents=True)
+    (first / OBJECTS / "src" / "rpc.o").write_bytes(b"built")
+    kept.take(first)
+    (second / "runtime").mkdir(parents=True)
+    source = second / "runtime" / "rpc.c"
+    source.write_text("")
+    kept.give(second)
+    made = second / OBJECTS / "src" / "rpc.o"
+    assert made.read_bytes() == b"built" and made.stat().st_mtime >= source.stat().st_mtime
+
+
+def test_a_build_without_such_objects_keeps_none(tmp_path: Path) -> None:
+    kept = Kept()
+    kept.take(tmp_path)
+    kept.give(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
