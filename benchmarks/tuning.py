@@ -2,12 +2,14 @@
 
     python benchmarks/tuning.py networks [--models kws,ad,vww,ic,strww] [--cores m4,m55,m0] [--trials 500] [--optimize GOAL]
     python benchmarks/tuning.py rate [--models kws] [--cores m4] [--layers NAME] [--trials 24]
-    python benchmarks/tuning.py search [--models kws] [--cores m4] [--layers NAME] [--share 0.1] [--seeds 5]
+    python benchmarks/tuning.py tables --models kws --layers NAME [--cores m4] [--folder DIR]
+    python benchmarks/tuning.py search [--layers NAME] [--seeds 5]
 
 Models may be files, too. ``networks``: instructions of a whole inference on an emulated board, and bytes of the whole firmware,
 without records and with those of a search; the outputs must be the same. ``--records FILE`` keeps what is measured.
-``search``: every kernel of a layer's space is measured once; then each search gets a share of the trials, for several seeds.
-What it prints is the median of the best found, over the best there is. ``rate``: candidates a second, a batch of each layer, by
+``tables``: every kernel of the layers' spaces is measured once, and written down (``measured/``). ``search``: on these tables
+each search gets a tenth of the trials, for several seeds; what it prints is the median of the best found, over the best there is.
+``rate``: candidates a second, a batch of each layer, by
 flashing, by loading (``--load``), and by loading over a line that is as slow as a serial one (``paced.py``).
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import measured
 import numpy as np
 from bars import CORES
 from mlperf_tiny import board_of, corpus
@@ -40,10 +43,10 @@ from microc.tuning.api import compiled_for
 from microc.tuning.model import model_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import meter_for
-from microc.tuning.runner import Meter, Result, Runner
+from microc.tuning.runner import Meter, Runner
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate, Space
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.tuner import Limits, Tuned, Tuner
 
 BAUD = 115_200
 """Of a serial line."""
@@ -99,72 +102,66 @@ def networks(models: Sequence[Path], boards: Sequence[Board], arguments: argpars
     return right
 
 
-Ticks = dict[object, float]
-"""By what makes a kernel: the algorithm and the loops."""
+def tables(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
+    """A table for every layer whose space is small enough, called after the model and the layer's number."""
+    for board in boards:
+        for model in models:
+            for number, task in enumerate(tasks_of(compiled_for(model, board.target, make_options(), board))):
+                space, runner = Space(task), BoardRunner(board)
+                if len(space.points) > MOST or arguments.layers not in task.name:
+                    continue
+                path = arguments.folder / f"{model.stem}_{board.target.cpu}_{number}.json"
+                measured.write(path, space, exhaustive(space, runner), board.name, runner.toolchain)
+                print(f"{path}: {task.name}", flush=True)
+    return True
 
 
-def _kernel(candidate: Candidate) -> object:
-    return candidate.number, candidate.choice.func.body
-
-
-class Recorded(Runner):
-    """Answers from measurements that were made."""
-
-    board, unit, toolchain, batch = "recorded", "instructions", "", 8
-
-    def __init__(self, ticks: Ticks) -> None:
-        self._ticks = ticks
-
-    def check(self) -> None:
-        """They are there."""
-
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        return [Result(c, OK, self._ticks[_kernel(c)], c.code) for c in candidates]
+def exhaustive(space: Space, runner: Runner) -> measured.Ticks:
+    """Every kernel of a space; with all options of the C compiler where the table is to have them."""
+    points = [*(each.point for each in space.untuned), *space.points]
+    options = ("", *space.flags) if len(space.points) <= measured.SMALL else ("",)
+    built = (space.candidate_at(point.with_flags(option)) for option in options for point in points)
+    found = list({measured.key_of(each): each for each in built if each is not None}.values())
+    ticks: measured.Ticks = {}
+    for first in range(0, len(found), runner.batch):
+        results = runner.measure(space.task, found[first : first + runner.batch])
+        assert all(result.status == OK for result in results)
+        ticks.update({measured.key_of(result.candidate): result.ticks for result in results})
+    return ticks
 
 
 def search(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
-    """A line for every layer; whether all evolutionary medians are within 2 % of the best."""
+    """A line for every table; whether all evolutionary medians are within 2 % of the best."""
     right = True
     print(
-        f"{'layer':40} {'core':12} {'points':>7} {'kernels':>7} {'default':>8}" + "".join(f" {n:>13}" for n in SEARCHES)
+        f"{'table':24} {'points':>7} {'measured':>8} {'trials':>6} {'default':>8}"
+        + "".join(f" {n:>13}" for n in SEARCHES)
     )
-    for board in boards:
-        for model in models:
-            for task in tasks_of(compiled_for(model, board.target, make_options(), board)):
-                space = Space(task)
-                if len(space.points) > MOST or arguments.layers not in task.name:
-                    continue
-                ticks = exhaustive(space, BoardRunner(board))
-                best = min(ticks.values())
-                found = {name: median(_found(task, ticks, name, arguments)) / best for name in SEARCHES}
-                right &= found["evolutionary"] <= 1.02
-                cells = "".join(f" {ratio:13.3f}" for ratio in found.values())
-                default = ticks[_kernel(space.default)] / best
-                print(
-                    f"{task.name[-40:]:40} {board.target.cpu:12} {len(space.points):7} {len(ticks):7} {default:8.3f}{cells}",
-                    flush=True,
-                )
+    for name in measured.names():
+        if arguments.layers not in name:
+            continue
+        space = measured.PaperSpace(measured.task_of(name))
+        found = {each: median(_found(space, each, arguments.seeds)) for each in SEARCHES}
+        right &= found["evolutionary"] <= 1.02
+        cells = "".join(f" {ratio:13.3f}" for ratio in found.values())
+        default = space.ticks_of(space.default) / space.best
+        print(
+            f"{name:24} {len(space.points):7} {len(space.ticks):8} {measured.trials_of(space):6} {default:8.3f}{cells}",
+            flush=True,
+        )
     return right
 
 
-def exhaustive(space: Space, runner: Runner) -> Ticks:
-    """Every kernel of a space, measured."""
-    tuner = Tuner([space.task], runner, Database(), model=model_for("analytic"), search="grid")
-    tuner.run(Limits(2 * MOST))
-    found = tuner.kernels[0].search
-    built = {point: found.space.candidate(point) for point in found.ticks if point in found.space}
-    known = {_kernel(c): found.ticks[point] for point, c in built.items() if c is not None}
-    return known | {_kernel(c): found.ticks[c.point] for c in found.space.untuned if c.point in found.ticks}
-
-
-def _found(task: Task, ticks: Ticks, name: str, arguments: argparse.Namespace) -> list[float]:
-    """The best of a share of the trials, for every seed."""
-    best = []
-    for seed in range(arguments.seeds):
-        tuner = Tuner([task], Recorded(ticks), Database(), model=model_for("auto"), search=name, seed=seed)
-        tuner.run(Limits(max(8, round(arguments.share * len(ticks)))))
-        best.append(tuner.kernels[0].best)
-    return best
+def _found(space: measured.PaperSpace, name: str, seeds: int) -> list[float]:
+    """The best of a tenth of the trials over the best there is, for every seed."""
+    found = []
+    for seed in range(seeds):
+        made = SEARCHES[name](space, seed, model_for("auto"))
+        tuner = Tuner([], measured.Recorded(space), Database(), model=model_for("auto"))
+        tuner.kernels = [Tuned(space.task, made)]
+        tuner.run(Limits(measured.trials_of(space)))
+        found.append(tuner.kernels[0].best / space.best)
+    return found
 
 
 def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
@@ -214,22 +211,25 @@ def _rates(name: str, board: Board, count: int, seconds: Sequence[float]) -> str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("networks", "search", "rate"))
+    parser.add_argument("what", choices=("networks", "tables", "search", "rate"))
     parser.add_argument("--models", default="kws,ad,vww,ic,strww")
     parser.add_argument("--cores", default="m4")
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--optimize", default="balanced")
     parser.add_argument("--records", type=Path, default=None)
     parser.add_argument("--layers", default="")
-    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--folder", type=Path, default=measured.FOLDER)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
     named = arguments.models.split(",")
     models = [
-        Path(name) if Path(name).is_file() else corpus() / "tflite" / f"mlperf_{name}_int8.tflite" for name in named
+        Path(name) if Path(name).is_file() else corpus() / "tflite" / f"mlperf_{name}_int8.tflite"
+        for name in named
+        if arguments.what != "search"
     ]
     boards = [board_of(CORES[core]) for core in arguments.cores.split(",")]
-    return 0 if {"networks": networks, "search": search, "rate": rate}[arguments.what](models, boards, arguments) else 1
+    what = {"networks": networks, "tables": tables, "search": search, "rate": rate}[arguments.what]
+    return 0 if what(models, boards, arguments) else 1
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ BLIND = 0.15
 """Share of the measurements that go to points drawn at random."""
 CROSSED = 0.3
 """Share of children that have two parents."""
-IDLE, OPTIONS = 2, 0.5
-"""Batches without a gain, from which on this share of a batch goes to the fastest points with options of the compiler."""
+IDLE, HOPE, OPTIONS = 2, 0.98, 0.5
+"""Batches without a gain from which on the last share of a batch goes to the fastest points with options of the compiler. One is
+enough where the best that is left takes more than the second share of the best that was measured, as the model has it."""
 FINALISTS = 3
 """Points that are measured with all options of the compiler, too."""
 DRAWS = 20
@@ -73,9 +74,12 @@ class GridSearch:
         return self._take(self._unflagged()[:count])
 
     def _unflagged(self) -> list[Candidate]:
-        """Those of them that were not proposed."""
-        best = sorted(self.ticks, key=lambda point: self.ticks[point])[:FINALISTS]
-        points = (other for point in best for other in self.space.flagged(point))
+        """Those of them that were not proposed, and what the compiler takes by itself: a gain that loops give need not be left to
+        options there. Each option is tried on all of them before the next one is."""
+        fastest = sorted(self.ticks, key=lambda point: self.ticks[point])[:FINALISTS]
+        default = [point for point in (self.space.default.point,) if point in self.ticks]
+        finalists = dict.fromkeys((*fastest[:1], *default, *fastest[1:]))
+        points = (other for others in zip(*map(self.space.flagged, finalists), strict=True) for other in others)
         return [candidate for point in points if (candidate := self._new(point))]
 
     def _others(self, count: int) -> list[Candidate]:
@@ -133,16 +137,25 @@ class EvolutionarySearch(RandomSearch):
     def _others(self, count: int) -> list[Candidate]:
         if not self.left or not count:
             return []
-        options = self._flagged(round(OPTIONS * count)) if self.idle >= IDLE else []
         blind = max(1, round(BLIND * count))
         for candidate in self._children(CHILDREN * count):
             self.priced.setdefault(_same(candidate), candidate)
-        ranked = sorted(self.priced.values(), key=lambda candidate: self.model.predict(self.space.task, candidate))
+        ranked = sorted(self.priced.values(), key=self._predicted)
+        late = self.idle >= IDLE or (self.idle and self._hopeless(ranked))
+        options = self._flagged(round(OPTIONS * count)) if late else []
         found = options + self._take(ranked[: max(0, count - blind - len(options))])
         found += super()._others(count - len(found))
         kept = (candidate for candidate in ranked if _same(candidate) not in self.seen)
         self.priced = {_same(candidate): candidate for candidate in islice(kept, RACE * count)}
         return found
+
+    def _hopeless(self, ranked: Sequence[Candidate]) -> bool:
+        """Whether the model knows of nothing that takes less than what was measured."""
+        best = self.space.candidate_at(min(self.ticks, key=self.ticks.__getitem__)) if self.ticks else None
+        return best is not None and all(self._predicted(each) > HOPE * self._predicted(best) for each in ranked[:1])
+
+    def _predicted(self, candidate: Candidate) -> float:
+        return self.model.predict(self.space.task, candidate)
 
     def _children(self, wanted: int) -> list[Candidate]:
         """New candidates near the elites; near the default and anywhere before there are any."""

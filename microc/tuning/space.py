@@ -159,14 +159,17 @@ class Space:
             self._built[point] = self._build(point)
         return self._built[point]
 
+    def candidate_at(self, point: Point) -> Candidate | None:
+        """The same, where a point may be what the compiler takes by itself, too."""
+        return next((each for each in self.untuned if each.point == point), None) or self.candidate(point)
+
     def flagged(self, point: Point) -> list[Point]:
         """The same with each of the options."""
         return [point.with_flags(flags) for flags in self.flags]
 
     def _build(self, point: Point) -> Candidate | None:
         if point.flags:
-            plain = point.with_flags("")
-            found = next((each for each in self.untuned if each.point == plain), None) or self.candidate(plain)
+            found = self.candidate_at(point.with_flags(""))
             return found and _compiled_with(found, point)
         number, way = self._ways[point]
         try:

@@ -27,6 +27,8 @@ HOPE = 0.05
 """Share of its time that a kernel may still lose by the next batch, over the number of those that it had."""
 STALE = 6
 """Batches without a gain after which a kernel is done."""
+LEAST, PARTS = 4, 32
+"""A kernel's first batches are this part of its space at most, but may always have so many candidates."""
 LONGEST_NAME = 200
 """Letters of a layer's name in records."""
 ENOUGH = 0.002
@@ -54,6 +56,11 @@ class Tuned:
             return True
         last = self.history[-STALE - 1 :]
         return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
+
+    @property
+    def batch(self) -> int:
+        """The most measurements at once: the next batch is to learn from this one, so they grow with what is known."""
+        return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
 
     def keep(self, candidate: Candidate, ticks: float) -> None:
         """A measurement that counts."""
@@ -179,7 +186,7 @@ class Tuner:
             return None
         open_ = [k for k in self.kernels if not k.done and (k not in busy or k.default is not None)]
         for each in sorted(open_, key=lambda k: (k in busy, -k.worth)):
-            found = each.search.propose(min(self.runner.batch, trials - self.spent))
+            found = each.search.propose(min(self.runner.batch, each.batch, trials - self.spent))
             if found:
                 self.spent += len(found)
                 return each, found
