@@ -272,7 +272,7 @@ def _apply(
             args.append(group.placeholder(value, role, group.graph.types[value].shape))
         else:
             args.append(_element(group, value, role, shape, result, index))
-    return definition.scalar(node.attrs, args)  # type: ignore[misc]
+    return definition.scalar(node.attrs, args)  # type: ignore[arg-type]
 
 
 def _element(

@@ -29,7 +29,7 @@ def plan_module(
     flash: float = 0.0,
     like: Module | None = None,
 ) -> Module:
-    """``module`` with its calls in the order that needs least memory, or in that of ``like`` (which may be ``module`` itself), and
+    """``module`` with its calls in the order that needs least memory, or in that of ``like`` (it may be ``module``), and
     offsets for everything in the arena.
 
     Inputs and outputs lie inside it by choice. ``memories``: where the board has several for tensors, the one with the stack

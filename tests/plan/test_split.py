@@ -85,7 +85,7 @@ def refuse_unsound(planned: Module) -> None:
 
 
 @given(modules(calls=12), st.data(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_plans_in_several_memories_are_correct(module: Module, data: st.DataObject, io_in_arena: bool) -> None:
     memories = (Memory("main", 200, 2), Memory("fast", 100), Memory("far", 1 << 14, 9))
     module = moved(module, data)

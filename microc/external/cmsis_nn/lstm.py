@@ -155,7 +155,7 @@ def lstm(region: Region) -> Code:
     }
     each = 4 * (ROW[kind] * (depth + units) + 2 * RESULT[kind]) + 5 * CURVE[kind] + 3 * ELEMENT[kind]
     cost = CALL + batch * steps * units * each
-    return Code(lines, constants, 2 * part, cost, 1800, (function,), _differs(region, turn))
+    return Code(lines, constants, 2 * part, cost, 1800, (function,), differs=_differs(region, turn))
 
 
 @dataclass(frozen=True, slots=True)
