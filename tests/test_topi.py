@@ -11,9 +11,14 @@ import microc
 from microc import te, tir, topi
 from microc.dtypes import Array
 from microc.errors import ModelError, ProgramError
-from microc.ops.registry import Case, registry
+from microc.ops.registry import Case, OpDef, registry
 
 _TABLES = ("rfft", "irfft", "power_spectrum", "band_sums")
+
+
+def _of_others(definition: OpDef) -> bool:
+    """Whether an operator is made of others, so that it is no expression."""
+    return bool(definition.regions) or definition.expand is not None
 
 
 def _cases() -> Iterator[tuple[str, Case]]:
@@ -21,7 +26,12 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for name, definition in registry().items():
         for case in definition.cases():
             plain = case.types and all(k.dtype == "float32" and k.size and k.quant is None for k in case.types)
-            if plain and name not in _TABLES and not definition.regions and not any(a is not None for a in case.arrays):
+            if (
+                plain
+                and name not in _TABLES
+                and not _of_others(definition)
+                and not any(a is not None for a in case.arrays)
+            ):
                 yield name, case
                 break
 

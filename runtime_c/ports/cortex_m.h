@@ -22,7 +22,7 @@ static inline void microc_make_caches_agree(uintptr_t begin, uintptr_t end)
 {
     const uint32_t caches = MICROC_REGISTER(CONFIGURATION);
     if ((caches & DATA_CACHE) != 0u) {
-        const uintptr_t line = (uintptr_t)4u << (MICROC_REGISTER(CACHE_TYPE) >> 16 & 15u);
+        const uintptr_t line = (uintptr_t)4u << ((MICROC_REGISTER(CACHE_TYPE) >> 16) & 15u);
         for (uintptr_t at = begin & ~(line - 1u); at < end; at += line) {
             MICROC_REGISTER(DATA_CLEAN) = (uint32_t)at;
         }

@@ -51,6 +51,7 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "relocatable": ("true", True),
     "shipped": ("false", False),
     "external_choice": ('"all"', "all"),
+    "code_in_ram": ("true", True),
     "cache": ("false", False),
 }
 FILES = ("plugins", "tuned", "plan", "dump", "self_test")

@@ -12,6 +12,7 @@ from microc.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import run
+from microc.ops.expansion import expanded
 from microc.transform import legalize
 from microc.transform.context import PassContext, run_passes
 from microc.transform.dynamic_range import PASS as dynamic_range_pass
@@ -116,7 +117,7 @@ def hybrid_models(asymmetric: bool) -> dict[str, tuple[Op, list[Tensor]]]:
 def test_layers_keep_their_bytes(name: str, asymmetric: bool) -> None:
     """Near to floats, not equal, over two calls; rows of data are integers, and weights are bytes where rows meet them."""
     op, tensors = hybrid_models(asymmetric)[name]
-    graph = tflite.read(single(op, tensors), "hybrid.tflite")
+    graph = expanded(tflite.read(single(op, tensors), "hybrid.tflite"))
     passes, option = (dynamic_range_pass, legalize.PASS), {"hybrid": "dynamic"}
     dynamic = run_passes(graph, passes, PassContext(options=option))
     found = list[list[Array]]()

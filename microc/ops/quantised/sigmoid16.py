@@ -149,5 +149,4 @@ QSIGMOID16 = OpDef(
     cases=_cases,
     operand_names=("x", "table"),
     whole=(1,),
-    repeats=True,
 )
