@@ -173,7 +173,11 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
             continue
         place, name = _place(path, text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
-            raise UsageError(f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}", where=place)
+            raise UsageError(
+                f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}",
+                where=place,
+                hint="say holds of a region whose kind is ram",
+            )
         if (
             "weights" in region["holds"]
             and "tensors" not in region["holds"]

@@ -16,7 +16,7 @@ _LANEWISE = {
     "high_product": "vmulhq", "high_mul_round": "vrmulhq", "shl": "vshlq", "shift_round": "vrshlq", "min": "vminq",
     "max": "vmaxq", "and": "vandq", "or": "vorrq", "xor": "veorq",
 }  # fmt: skip
-_SHIFT = """if (__builtin_constant_p(b)) {
+_SHIFT = """if (__builtin_constant_p(b) != 0) {
     return b < 0 ? a >> -b : a << b;
 }
 return vshlq_r_s32(a, b);"""

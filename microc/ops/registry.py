@@ -132,8 +132,8 @@ class OpDef:
       into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
-    - ``repeats``: ``scalar`` writes its operands down so many times that they are read from memory: whatever computes them
-      is a kernel of its own.
+    - ``repeats``: ``scalar`` writes its operands down many times, or in several places of a table, so that they are read from
+      memory: whatever computes them is a kernel of its own.
     - ``formula``: what ``scalar`` computes as people write it, for comments; ``{attribute}`` stands for an attribute's value,
       ``{x}`` for what it is applied to.
     - ``edges``: what holds where the formats say nothing, for the page of operators: NaN, overflow, places outside.

@@ -149,4 +149,5 @@ QSIGMOID16 = OpDef(
     cases=_cases,
     operand_names=("x", "table"),
     whole=(1,),
+    repeats=True,
 )
