@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +16,15 @@ from microc.quantization.equalise import equalised
 from microc.quantization.found import Places
 from microc.quantization.loops import distinct
 from microc.quantization.observe import Row, Statistics, observe
+from microc.quantization.pair import Reals
 from microc.quantization.repairs import FEWEST, Attempt, Repaired, Trial, repaired, split
 from microc.quantization.write import Recipe
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """``found``: where the network becomes integers; ``seen``: statistics of its values on ``rows``."""
+    """``found``: where the network becomes integers; ``seen``: statistics of its values on ``rows``; ``reals``: as in
+    :class:`.Pair`; ``plains``: by the bits of weights, what was compiled and not repaired."""
 
     graph: Graph
     config: Config
@@ -31,6 +33,8 @@ class Calibrated:
     seen: Mapping[str, Statistics]
     seed: int
     progress: Progress | None = None
+    reals: Reals = field(default_factory=dict, compare=False)
+    plains: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict, compare=False)
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -56,7 +60,14 @@ class Calibrated:
     def repaired(self, bits: Mapping[str, int]) -> Repaired:
         """The network of that recipe, repaired, and the report on repairs."""
         every = by_hand.of_weights(self._usual | {**self.fixed, **bits})
-        return repaired(self.graph, self.recipe(bits), every, self.rows, self.seed, self.progress)
+        return repaired(self.graph, self.plain(bits), every, self.rows, self.seed, self.reals, self.progress)
+
+    def plain(self, bits: Mapping[str, int]) -> Trial:
+        """The network of that recipe as it is, compiled once."""
+        key = tuple(sorted(bits.items()))
+        if key not in self.plains:
+            self.plains[key] = Trial(self.graph, Attempt(self.recipe(bits)), self.reals)
+        return self.plains[key]
 
     @cached_property
     def _usual(self) -> dict[str, int]:
@@ -78,7 +89,6 @@ def in_better_units(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any
     found = calibrated(distinct(better), network.config, network.rows, network.seed, network.progress)
     if len(network.rows) < FEWEST:
         return found, []
-    trials = (Trial(each.graph, Attempt(each.recipe(each.fixed))) for each in (network, found))
-    before, after = (trial.decibels(network.held) for trial in trials)
+    before, after = (each.plain(each.fixed).decibels(network.held) for each in (network, found))
     told = {"name": "cross-layer equalisation", "before": before, "after": after, "kept": after > before}
     return (found if after > before else network), [told]

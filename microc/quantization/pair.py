@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 
 from microc.driver.desktop.library import Library
 from microc.graph.ir import Graph, TensorType
@@ -11,13 +11,16 @@ from microc.quantization.loops import flattened
 from microc.quantization.observe import Row, rows_of, runner
 from microc.quantization.write import Written
 
+Reals = MutableMapping[tuple[str, ...], Library]
+"""One float network as libraries, by the names of their outputs."""
+
 
 class Pair:
     """Both networks, compiled. ``names``: the outputs, then those values whose integers there still are; ``kinds``: the types
     that the quantised network has for them; ``judged``: by which of them the noise is judged (:mod:`.ends`), by number.
-    ``known``: another pair with the same float network, which is not compiled again where the same values are looked at."""
+    ``reals``: the float network by the values that are looked at, compiled: it is not compiled again for the same ones."""
 
-    def __init__(self, graph: Graph, written: Written, known: Pair | None = None) -> None:
+    def __init__(self, graph: Graph, written: Written, reals: Reals) -> None:
         types = flattened(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
         in_front = ends(graph)
@@ -31,9 +34,8 @@ class Pair:
             end = end if end.value in self.names else End(output)
             self.judged[self.names.index(end.value)] = end
         self.kinds: list[TensorType] = [types[name] for name in shown]
-        self._reals: Library = (
-            known._reals if known is not None and known.names == self.names else runner(graph, self.names)
-        )
+        key = tuple(self.names)
+        self._reals = reals[key] if key in reals else reals.setdefault(key, runner(graph, self.names))
         self._integers = runner(written.graph, shown)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -20,7 +20,7 @@ from microc.quantization.layers import Layer, layers
 from microc.quantization.lockstep import Fit, Moments, in_turn
 from microc.quantization.loops import body_of
 from microc.quantization.observe import Row
-from microc.quantization.pair import Pair
+from microc.quantization.pair import Pair, Reals
 from microc.quantization.report.comparison import Noise
 from microc.quantization.rounding import for_stored, shrunk, weights_by_answer
 from microc.quantization.scheme import Weight
@@ -62,12 +62,12 @@ class Attempt:
 
 
 class Trial:
-    """An attempt, compiled. ``before``: the one that it was made from."""
+    """An attempt, compiled. ``reals``: as in :class:`.Pair`, of this graph."""
 
-    def __init__(self, graph: Graph, attempt: Attempt, before: Trial | None = None) -> None:
+    def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
         self.written = quantised(attempt.graph(graph), attempt.recipe)
-        self.pair: Pair = Pair(graph, self.written, None if before is None else before.pair)
+        self.pair = Pair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held: Sequence[Row]) -> float:
         """The ratio of signal to noise at the ends, their mean."""
@@ -144,11 +144,16 @@ Repaired = tuple[Trial, list[dict[str, Any]]]
 
 
 def repaired(
-    graph: Graph, recipe: Recipe, bits: Widths, samples: Sequence[Row], seed: int, progress: Progress | None = None
+    graph: Graph,
+    plain: Trial,
+    bits: Widths,
+    samples: Sequence[Row],
+    seed: int,
+    reals: Reals,
+    progress: Progress | None = None,
 ) -> Repaired:
-    """The network after the repair that helps, if any does, and the report on each: ``name``, ``before`` and ``after`` in
-    decibels, ``kept``."""
-    plain = Trial(graph, Attempt(recipe))
+    """The ``plain`` network after the repair that helps, if any does, and the report on each: ``name``, ``before`` and
+    ``after`` in decibels, ``kept``."""
     if len(samples) < FEWEST:
         return plain, []
     made, held = split(graph, samples, seed)
@@ -156,7 +161,7 @@ def repaired(
     for number, (name, repair) in enumerate(REPAIRS.items()):
         if progress is not None:
             progress(f"repair: {name}", number, len(REPAIRS))
-        trial = Trial(graph, repair(graph, plain.attempt, made, bits, seed), plain)
+        trial = Trial(graph, repair(graph, plain.attempt, made, bits, seed), reals)
         after = trial.decibels(held)
         told.append({"name": name, "before": before, "after": after, "kept": after > before})
         if after > before:
