@@ -3,7 +3,8 @@
 #   make test   the whole test suite
 # One builds a release into dist/ and checks it in an empty environment:
 #   make wheel
-# And one that finds what the tests do not know yet:
+# And two that find what the tests do not know yet:
+#   make campaign   the tests again, with every pair of the tables that `make test` takes in turn
 #   make fuzz   mutated models through the whole compiler, their C under sanitizers, frames against the runtime; findings go to
 #               build/fuzz (MINUTES=60 for an hour, SEED=7 for other mutants, WHAT="tflite onnx keras mcg frames client")
 VENV ?= .venv
@@ -13,7 +14,7 @@ MINUTES ?= 5
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames client
 
-.PHONY: demo test fuzz bench docs site wheel clean
+.PHONY: demo test campaign fuzz bench docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -23,6 +24,9 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest -n 2 --dist worksteal
+
+campaign: $(VENV)/.test
+	@MICROC_TESTS=all $(PYTHON) -m pytest -n 2 --dist worksteal
 
 fuzz: $(VENV)/.test
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) --what $(WHAT)

@@ -24,6 +24,7 @@ case "$requirement" in
     need qemu-aarch64 qemu-user
     need node nodejs
     need cmake cmake
+    need ccache ccache
     need cppcheck cppcheck
     need clang-tidy clang-tidy
     need arduino-builder "arduino-builder arduino-core-avr"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+CCACHE = Path("/usr/lib/ccache")
+"""Compilers' names, as Debian's ccache answers to them."""
 COLLECT_AFTER = 200_000
 """Objects that are made before cycles are looked for."""
 
@@ -21,12 +23,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Where Python keeps no bytecode, the run does, for as long as it lasts: every worker and every command that a test starts
     would compile a thousand files. What a command prints does not depend on the terminal that the run was started from."""
     os.environ.pop("COLUMNS", None)
+    _objects_are_compiled_once(config)
     if sys.dont_write_bytecode and not sys.pycache_prefix:
         folder = tempfile.mkdtemp(prefix="microc-bytecode-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
         sys.dont_write_bytecode = False
+
+
+def _objects_are_compiled_once(config: pytest.Config) -> None:
+    """Firmware after firmware has the same runtime, and projects the same sources in folders of their own."""
+    if not CCACHE.is_dir() or "CCACHE_DIR" in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="microc-objects-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ |= {"CCACHE_DIR": folder, "CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1", "CCACHE_NOCOMPRESS": "1"}
+    os.environ["PATH"] = f"{CCACHE}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -18,6 +18,7 @@ from microc.driver.options import make_options
 from microc.dtypes import is_vector
 from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
+from tests.campaign import in_turn
 from tests.driver import digits
 
 PACKAGE = Path(microc.__file__).parent
@@ -46,8 +47,14 @@ def test_arm_instructions_stand_in_their_files_alone(path: Path) -> None:
     assert not [m[0] for m in MNEMONIC.finditer(path.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.family not in ("arm", "aarch64")])
-@pytest.mark.parametrize("source", [digits.INT8, digits.QDQ, digits.FLOAT], ids=lambda p: p.stem)
+OTHERS = [name for name, core in CORES.items() if core.family not in ("arm", "aarch64")]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "source"),
+    in_turn(OTHERS, [digits.INT8, digits.QDQ, digits.FLOAT]),
+    ids=lambda part: getattr(part, "stem", part),
+)
 def test_c_for_other_cores_names_none(source: Path, cpu: str) -> None:
     text = network_files(compile_model(source, target_for(cpu), make_options()), "test")["model.c"]
     assert not [m[0] for m in MNEMONIC.finditer(text)]

@@ -14,6 +14,7 @@ from microc import te, tir
 from microc.driver.compile.function import function_module
 from microc.errors import MicrocError, OutputError, ProgramError, UsageError
 from microc.target import target_for
+from tests.campaign import in_turn
 from tests.device.smoke import needs
 
 TWO = """
@@ -74,11 +75,13 @@ def test_what_the_rules_make(target: str) -> None:
 
 @pytest.mark.parametrize("ended", [False, True], ids=["alone", "with an end"])
 @pytest.mark.parametrize("turned", [False, True], ids=["k j", "j k"])
-@pytest.mark.parametrize(("kind", "total"), [("float32", "float32"), ("int8", "int32")], ids=["floats", "bytes"])
-@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "aarch64"])
-def test_a_product_of_data_by_any_name_is_tiled(target: str, kind: str, total: str, turned: bool, ended: bool) -> None:
+@pytest.mark.parametrize(
+    ("target", "kinds"),
+    in_turn(["x86-64-v2", "x86-64-v3", "aarch64"], [("float32", "float32"), ("int8", "int32")]),
+)
+def test_a_product_of_data_by_any_name_is_tiled(target: str, kinds: tuple[str, str], turned: bool, ended: bool) -> None:
     """Both sides are inputs; the right one, of more than half a cache, is copied for the columns of a tile."""
-    rows, columns, depth = 37, 64, 2100
+    (kind, total), (rows, columns, depth) = kinds, (37, 64, 2100)
     a, b = (
         te.placeholder((rows, depth), kind, "a"),
         te.placeholder((columns, depth) if turned else (depth, columns), kind, "b"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import microc
+from tests.campaign import in_turn
 from tests.corpus import models
 from tests.driver import digits
 from tests.emulated.machines import MACHINES
@@ -17,8 +18,9 @@ NETWORKS = [digits.INT8, digits.QDQ, digits.FLOAT, *models("mlperf_kws_int8.tfli
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("model", NETWORKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("model", "name"), in_turn(NETWORKS, list(MACHINES), 2), ids=lambda part: getattr(part, "stem", part)
+)
 def test_answers_are_those_of_portable_c(model: Path, name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
     library = microc.compile(model, machine.cpu)

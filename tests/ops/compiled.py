@@ -88,26 +88,37 @@ def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> Compile
     return CompiledCase(definition, case, arrays, group, choice.schedule, choice.func)
 
 
-def assert_compiled(cases: Mapping[str, CompiledCase], folder: Path, cpu: str = "host") -> None:
+Built = dict[tuple[tuple[str, ...], str, ir.PrimFunc], ctypes.CDLL]
+"""Libraries by the compiler's flags, the core whose bodies intrinsics have, and each of their functions."""
+
+
+def assert_compiled(
+    cases: Mapping[str, CompiledCase], folder: Path, cpu: str = "host", built: Built | None = None
+) -> None:
     """What the machine computes of every case is what its reference says, as the C says it, where any undefined behaviour is
     written to stderr, and optimised, in the instructions of ``cpu`` where this computer has them. In two libraries: of one that
-    is both, the compiler makes three times as much work."""
-    machine = machine_flags(CORES[cpu].machine)
+    is both, the compiler makes three times as much work. A function that is ``built`` is not built again: several cores have
+    it."""
+    machine, built = machine_flags(CORES[cpu].machine), {} if built is None else built
     own = cpu if machine else "host"
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
-        (folder / name).mkdir()
-        library = build([case.func for case in cases.values()], folder / name, *flags, cpu=bodies)
-        assert_answers(cases, library, name)
+        new = [case.func for case in cases.values() if (flags, bodies, case.func) not in built]
+        if new:
+            (folder / name).mkdir(parents=True)
+            built.update(
+                dict.fromkeys(((flags, bodies, f) for f in new), build(new, folder / name, *flags, cpu=bodies))
+            )
+        for title, case in cases.items():
+            assert_answer(title, case, built[flags, bodies, case.func], name)
 
 
-def assert_answers(cases: Mapping[str, CompiledCase], library: ctypes.CDLL | Calls, where: str) -> None:
-    """What a library's functions compute is what the references of their cases say."""
-    for title, case in cases.items():
-        for got, want in zip(case.run(library), case.wanted, strict=True):
-            try:
-                assert_same(got, want, case.case.tolerance)
-            except AssertionError as difference:
-                raise AssertionError(f"{title}, {where}: {difference}") from difference
+def assert_answer(title: str, case: CompiledCase, library: ctypes.CDLL | Calls, where: str) -> None:
+    """What a library's function computes is what the reference of its case says."""
+    for got, want in zip(case.run(library), case.wanted, strict=True):
+        try:
+            assert_same(got, want, case.case.tolerance)
+        except AssertionError as difference:
+            raise AssertionError(f"{title}, {where}: {difference}") from difference
 
 
 def c_name(text: str) -> str:

@@ -17,6 +17,7 @@ from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.graph.ir import TensorType
 from microc.ops.registry import FAMILIES, Case, OpDef
+from tests.campaign import in_turn
 from tests.growth import c_size, c_text, memory_faults
 from tests.ops.compiled import compiled_case, definitions
 from tests.ops.harness import attributes, named_cases
@@ -152,8 +153,9 @@ OWN: Mapping[str, Sequence[Callable[[int], Case]]] = {
 """Cases that are no multiples of each other."""
 
 
-@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m55"])
-@pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
+@pytest.mark.parametrize(
+    ("family", "cpu"), in_turn([family for family in FAMILIES if definitions(family)], ["cortex-m4", "cortex-m55"])
+)
 def test_c_does_not_grow(family: str, cpu: str) -> None:
     for definition in definitions(family):
         pairs = [

@@ -12,6 +12,7 @@ import microc
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import evaluate
 from microc.quantization.loops import body_of, distinct, exposed, flattened
+from tests.campaign import in_turn
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
 
 
@@ -25,8 +26,9 @@ def loops(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.op == "loop"]
 
 
-@pytest.mark.parametrize("activations", ["int8", "uint8", "int16"])
-@pytest.mark.parametrize("name", ["lstm", "gru", "simple", "inner"])
+@pytest.mark.parametrize(
+    ("name", "activations"), in_turn(["lstm", "gru", "simple", "inner"], ["int8", "uint8", "int16"])
+)
 def test_turns_are_on_integers(name: str, activations: str) -> None:
     """Floats are left at the ends; 40 dB are 1 % of noise. Of 8 bits, ranges have room for more than these few samples."""
     found = microc.quantize(network(name), sequences(24), activations=activations)

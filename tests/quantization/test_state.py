@@ -13,6 +13,7 @@ from microc.errors import ModelError, UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
+from tests.campaign import in_turn
 from tests.frontend.tflite.test_state import variables
 from tests.onnx_session import session
 from tests.quantization import states
@@ -71,8 +72,7 @@ def test_state_is_stored_as_integers(name: str) -> None:
     assert min(told["decibels"] or 99 for told in found.report["outputs"]) > 28
 
 
-@pytest.mark.parametrize("activations", ["int8", "uint8", "int16"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "activations"), in_turn(list(NETWORKS), ["int8", "uint8", "int16"]))
 def test_all_forms_stream_alike(name: str, activations: str, tmp_path: Path) -> None:
     """Saved, compiled, in numpy: the same integers run after run, of two instances by turns, and again from a reset."""
     graph = NETWORKS[name]

@@ -95,7 +95,7 @@ def test_a_second_run_goes_on_where_the_first_ended() -> None:
 def test_trials_go_where_there_is_time_to_win() -> None:
     runner = Estimating()
     tuner = Tuner(tasks(), runner, Database(), model=Analytic())
-    tuner.run(Limits(100))
+    tuner.run(Limits(60))
     assert all(kernel.default is not None for kernel in tuner.kernels)
     heavy = max(tuner.kernels, key=lambda k: (k.default or 0) * len(k.task.layers))
     assert heavy.tried > sum(kernel.tried for kernel in tuner.kernels) / len(tuner.kernels)

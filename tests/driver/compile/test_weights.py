@@ -19,6 +19,7 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
+from tests.campaign import in_turn
 from tests.driver import digits
 from tests.transform.network import Network
 
@@ -47,8 +48,10 @@ def stored(module: Module) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m4", "cortex-m55", "x86-64-v3", "rv64gcv", "host"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("cpu", "dtype"),
+    in_turn(("cortex-m0", "cortex-m4", "x86-64-v3", "rv64gcv", "cortex-m55", "host"), ("float16", "bfloat16")),
+)
 def test_every_layer_is_the_same_in_every_bit(dtype: str, cpu: str) -> None:
     graph, target = network(), target_for(cpu)
     narrow = make_options(weight_dtype=dtype, optimize="speed", cache=False)

@@ -24,6 +24,7 @@ from microc.dtypes import Array
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.target import target_for
 from microc.tir.fit import value_at
+from tests.campaign import everything
 from tests.device.smoke import needs
 from tests.frontend import tflite_model as tfl
 from tests.frontend.onnx_model import node, proto
@@ -213,42 +214,45 @@ def several(result: Any) -> Sequence[Array]:
 
 
 CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[dict[str, int], ...]]] = {
-    "mlp": (mlp, {"batch": 4}, tuple({"batch": n} for n in (1, 2, 3, 4))),
-    "sequence": (sequence, {"seq": 40}, tuple({"seq": n} for n in (1, 2, 4, 7, 40))),
+    "mlp": (mlp, {"batch": 4}, tuple({"batch": n} for n in (1, 2, 4, 3))),
+    "sequence": (sequence, {"seq": 40}, tuple({"seq": n} for n in (1, 2, 7, 4, 40))),
     "attention": (
         attention,
         {"batch": 2, "seq": 24},
-        tuple({"batch": b, "seq": s} for b, s in ((1, 1), (2, 24), (1, 9), (2, 2))),
+        tuple({"batch": b, "seq": s} for b, s in ((1, 1), (2, 2), (2, 24), (1, 9))),
     ),
     "lstm": (
         lambda: recurrent("LSTM", 4),
         {"seq": 20, "batch": 2},
-        tuple({"seq": s, "batch": b} for s, b in ((1, 1), (20, 2), (5, 1))),
+        tuple({"seq": s, "batch": b} for s, b in ((1, 1), (5, 1), (20, 2))),
     ),
-    "gru": (lambda: recurrent("GRU", 3, 1), {"seq": 20}, tuple({"seq": n} for n in (1, 20, 6))),
+    "gru": (lambda: recurrent("GRU", 3, 1), {"seq": 20}, tuple({"seq": n} for n in (1, 6, 20))),
     "image": (
         image,
         {"height": 40, "width": 36},
-        tuple({"height": h, "width": w} for h, w in ((40, 36), (3, 3), (4, 3), (17, 30), (18, 5))),
+        tuple({"height": h, "width": w} for h, w in ((40, 36), (4, 3), (3, 3), (17, 30), (18, 5))),
     ),
     "quantised": (quantised_image, {"batch": 3}, tuple({"batch": n} for n in (1, 2, 3))),
-    "control flow": (controlled, {"seq": 12}, tuple({"seq": n} for n in (1, 2, 7, 12))),
+    "control flow": (controlled, {"seq": 12}, tuple({"seq": n} for n in (1, 2, 12, 7))),
     "mean of int8": (
         lambda: open_means("INT8"),
         {"x:1": 20, "x:2": 9},
-        tuple({"x_1": h, "x_2": w} for h, w in ((20, 9), (1, 1), (3, 7), (16, 8), (1, 9))),
+        tuple({"x_1": h, "x_2": w} for h, w in ((20, 9), (3, 7), (1, 1), (16, 8), (1, 9))),
     ),
     "mean of int16": (
         lambda: open_means("INT16"),
         {"x:1": 20, "x:2": 9},
-        tuple({"x_1": h, "x_2": w} for h, w in ((20, 9), (1, 1), (5, 3))),
+        tuple({"x_1": h, "x_2": w} for h, w in ((20, 9), (5, 3), (1, 1))),
     ),
     "quantised average": (
         quantised_average,
         {"height": 12, "width": 9},
-        tuple({"height": h, "width": w} for h, w in ((12, 9), (1, 1), (3, 7), (8, 8))),
+        tuple({"height": h, "width": w} for h, w in ((12, 9), (8, 8), (1, 1), (3, 7))),
     ),
 }
+
+
+"""Networks, the bounds of their sizes, and sizes, of which every second is tried unless everything is."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -256,7 +260,7 @@ def test_equals_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
     make, bounds, tries = CASES[name]
     path = saved(make(), tmp_path)
     library = microc.compile(path, bounds=bounds)
-    for sizes in tries:
+    for sizes in tries[:: 1 if everything() else 2]:
         arrays = inputs_of(library, sizes)
         shapes = {t["label"]: a.shape for t, a in zip(library.inputs, arrays, strict=True)}
         fixed = microc.compile(path, input_shapes=shapes)

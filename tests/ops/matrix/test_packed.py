@@ -39,8 +39,9 @@ from microc.tir.bit_fields import (
     few_values,
     multipliers,
 )
+from tests.campaign import in_turn
 from tests.device.smoke import needs
-from tests.ops.compiled import assert_compiled, c_name, compiled_case
+from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
 from tests.transform.network import Network
 
 DICE = np.random.default_rng(5)
@@ -125,21 +126,19 @@ def test_bits_of_numbers() -> None:
     assert [bits_of(np.array(ends, np.int8)) for ends in ([-2, 1], [-1, 2], [-8, 7], [0, 8], [])] == [2, 4, 4, 8, 2]
 
 
-@pytest.mark.parametrize("cpu", RULES)
 @pytest.mark.parametrize("operator", ["dense", "conv2d"])
-def test_operators_equal_the_reference(
-    operator: str, cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """All cases that pack, each by the rules of a core."""
-    definition = registry.get(operator)
-    cases = {
-        case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}")
-        for number, case in enumerate(definition.cases())
-        if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_core(algorithm, target_for(cpu))
-    }
-    assert {case.schedule.rule for case in cases.values() if case.schedule.packs_bits} <= RULES[cpu]
-    assert all(case.schedule.packs_bits for case in cases.values())
-    assert_compiled(cases, tmp_path)
+def test_operators_equal_the_reference(operator: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """All cases that pack, by the rules of each core."""
+    definition, built = registry.get(operator), Built()
+    for cpu, rules in RULES.items():
+        cases = {
+            case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}")
+            for number, case in enumerate(definition.cases())
+            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_core(algorithm, target_for(cpu))
+        }
+        assert {case.schedule.rule for case in cases.values() if case.schedule.packs_bits} <= rules
+        assert all(case.schedule.packs_bits for case in cases.values())
+        assert_compiled(cases, tmp_path / cpu, built=built)
     assert "runtime error" not in capfd.readouterr().err
 
 
@@ -184,15 +183,15 @@ def layers(bits: int, times: int = 1) -> Graph:
 
 @pytest.mark.cross
 @pytest.mark.emulator
-@pytest.mark.parametrize(("bits", "times"), [(4, 1), (2, 1), (4, FAR)])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "numbers"),
     [
-        pytest.param(n, marks=needs(f"qemu-system-{'arm' if f == 'arm' else 'riscv32'}", "make"))
-        for n, f in BOARDS.items()
+        pytest.param(n, numbers, marks=needs(f"qemu-system-{'arm' if BOARDS[n] == 'arm' else 'riscv32'}", "make"))
+        for n, numbers in in_turn(list(BOARDS), [(4, 1), (2, 1), (4, FAR)])
     ],
 )
-def test_boards_compute_what_operators_mean(name: str, bits: int, times: int, tmp_path: Path) -> None:
+def test_boards_compute_what_operators_mean(name: str, numbers: tuple[int, int], tmp_path: Path) -> None:
+    bits, times = numbers
     board, graph = load_board(name), layers(bits, times)
     module = compile_graph(graph, "layers", board.target, make_options(optimize="size"))
     whole = sum(a.size for a in graph.consts.values() if a.dtype == np.int8)

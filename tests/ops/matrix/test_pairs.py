@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.ops.matrix.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
-from tests.ops.compiled import assert_compiled, c_name, compiled_case
-from tests.ops.harness import named_cases
+from tests.ops.compiled import Built, assert_compiled, compiled_cases
 
 DICE = np.random.default_rng(5)
 WEIGHTS = {
@@ -58,18 +56,11 @@ def test_larger_blocks_for_smaller_weights() -> None:
     assert lowest.terms == 2 or lowest.moved.size
 
 
-@pytest.mark.parametrize(
-    ("cpu", "rules"), [("cortex-m0", {"matrix pairs", "depthwise bytes"}), ("cortex-m3", {"matrix pairs"})]
-)
-def test_convolutions_equal_the_reference(
-    cpu: str, rules: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_convolutions_equal_the_reference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All cases of the family, those with an odd number of pixels and with borders included."""
-    definitions = [*importlib.import_module("microc.ops.convolution.conv2d").OPERATORS]
-    cases = {
-        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
-        for number, (name, definition, case) in enumerate(named_cases(definitions))
-    }
-    assert rules <= {case.schedule.rule for case in cases.values()}
-    assert_compiled(cases, tmp_path)
+    built: Built = {}
+    for cpu, rules in (("cortex-m0", {"matrix pairs", "depthwise bytes"}), ("cortex-m3", {"matrix pairs"})):
+        cases = compiled_cases("convolution.conv2d", cpu)
+        assert rules <= {case.schedule.rule for case in cases.values()}
+        assert_compiled(cases, tmp_path / cpu, built=built)
     assert "runtime error" not in capfd.readouterr().err

@@ -1,0 +1,27 @@
+"""How much of a table of tests runs: all of it takes hours; by itself, every row and every column, in turn.
+
+``MICROC_TESTS=all`` (``make campaign``) is for whoever changes what such a table is about.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def everything() -> bool:
+    """Whether all is asked for."""
+    return os.environ.get("MICROC_TESTS") == "all"
+
+
+def in_turn(rows: Sequence[A], columns: Sequence[B], each: int = 1) -> list[tuple[A, B]]:
+    """Every row with ``each`` of the columns, the next row with those that follow, and every column at least once; all pairs
+    where everything is asked for."""
+    if everything():
+        return [(row, column) for row in rows for column in columns]
+    turns = max(each * len(rows), len(columns))
+    return [(rows[k // each % len(rows)], columns[k % len(columns)]) for k in range(turns)]
