@@ -145,10 +145,12 @@ def _refusal(task: Task, ways: Ways) -> FitError:
         )
         if limit is not None
     ]
+    inside = set(task.network.found.weights) - set(task.weights)
     return FitError(
         f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
         where=task.limits.board.name,
-        hint="a larger limit, a smaller network, or another board",
+        hint="a larger limit, a smaller network, or another board"
+        + ("; bits of weights inside of loops are not searched, but weights=4 is for all" if inside else ""),
     )
 
 

@@ -15,6 +15,7 @@ from microc.dtypes import Array
 from microc.errors import FitError, MicrocError, UsageError
 from microc.knapsack import MOST, Option, Point, front, front_by_time
 from microc.quantization.cost import cost
+from tests.quantization import recurrent
 from tests.quantization.networks import Net, classifier, images
 
 BOARD = "nucleo-l476rg"
@@ -176,6 +177,12 @@ def test_what_is_refused(name: str) -> None:
     with pytest.raises(error, match=words) as caught:
         microc.quantize(deep(), images(3), **given)
     assert caught.value.hint
+
+
+def test_that_loops_are_not_searched_is_told() -> None:
+    with pytest.raises(FitError, match="flash of at least") as caught:
+        microc.quantize(recurrent.network("lstm"), recurrent.sequences(4), flash=1000, board=BOARD)
+    assert "weights inside of loops are not searched" in str(caught.value.hint)
 
 
 def test_a_drop_that_nothing_keeps() -> None:
