@@ -21,13 +21,15 @@ class Target:
     """A core: its name, family and what it has. A schedule asks ``has("dot2")``, never for a name.
 
     ``features``: properties, and the intrinsics that the core has instructions for (``isa/``). ``flash_wait``: cycles that the
-    core waits for a byte of constants, on average, where its board's flash is slower than it.
+    core waits for a byte of constants, on average, where its board's flash is slower than it. ``npu``: the accelerator that the
+    board has beside it, in the words of ``--external``; empty where there is none.
     """
 
     cpu: str
     isa: str
     features: frozenset[str]
     flash_wait: float = 0.0
+    npu: str = ""
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -242,6 +244,11 @@ class Board:
         cache = linked.cache_bytes if own.get("cached") else 0
         main = own is next(m for m in regions if m["kind"] == "ram")
         return CodeMemory(own["name"], own["size"], Fetching(**_speed(own), cache_bytes=cache), linked, main)
+
+    @property
+    def npu_constants(self) -> str:
+        """The region of flash that an accelerator reads, empty where that is the first one, or there is no accelerator."""
+        return str(self.raw.get("npu", {}).get("constants", ""))
 
     @property
     def flash_bytes(self) -> int:

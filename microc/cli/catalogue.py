@@ -52,6 +52,7 @@ def boards(arguments: Arguments) -> show.Answer:
             for r in board.regions
         ),
         *((("project of", board.raw["framework"]["name"]),) if "framework" in board.raw else ()),
+        *((("accelerator", f"{board.target.npu} (--external ethos-u)"),) if board.target.npu else ()),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
         *((("simulator", board.raw["simulator"]["argv"][0]),) if "simulator" in board.raw else ()),
         ("tried", _TRIED[data["tried"]]),
@@ -99,6 +100,7 @@ def board_row(board: Board) -> dict[str, Any]:
         "features": sorted(board.target.features),
         "flash": board.flash_bytes,
         "ram": board.ram_bytes,
+        "npu": board.target.npu,
         "emulated": "emulator" in board.raw,
         "tried": _tried(board),
         "ids": dict(board.ids),

@@ -163,7 +163,8 @@ def check(arguments: Arguments) -> show.Answer:
 
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
-    found = check_model(arguments.model, make_options(**chosen_options(arguments)), board, exact=arguments.exact)
+    options = make_options(**chosen_options(arguments))
+    found = check_model(arguments.model, options, board, exact=arguments.exact)
     data = found.to_data()
     rows = [
         ("model", found.source),
@@ -179,6 +180,8 @@ def check(arguments: Arguments) -> show.Answer:
         rows += [*memory_rows(found.compiled["memories"]), *estimate_rows(found.compiled)]
     else:
         rows += state_rows(found.state, found.board)
+    if board and board.target.npu and not options.external:
+        rows.append(("accelerator", f"{board.target.npu}: --external ethos-u gives it the layers that it takes"))
     if found.verdict:
         rows.append((found.board or "budget", _verdict(found)))
     text = show.facts(rows)

@@ -34,11 +34,12 @@ class RegionContext:
 class BoardContext:
     """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
 
-    ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
-    of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is left; ``core``, ``abi``:
-    what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where constants in the first
-    flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from, empty where none do, by
-    ``hot_section``.
+    ``facts``: macros of the console, the timer and the accelerator, with their values. ``setup``: what happens to registers
+    before main, in calls of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is
+    left; ``core``, ``abi``: what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where
+    constants in the first flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from,
+    empty where none do, by ``hot_section``. ``npu_constants``: the region with what an accelerator reads, empty where that is
+    the first one.
     """
 
     title: Text
@@ -55,6 +56,7 @@ class BoardContext:
     read_at: int | None
     hot_code: Word
     hot_section: Word
+    npu_constants: Word
 
 
 def board_header(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> str:
@@ -77,6 +79,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
     ``hot_code``: the region that kernels run from, if any do."""
     raw = board.raw
     slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
+    npu = {key: int(value) for key, value in raw.get("npu", {}).items() if not isinstance(value, str)}
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
     return BoardContext(
         title=Text(board.title),
@@ -86,7 +89,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         tick_hz=raw["timer"]["hz"],
         facts=tuple(
             (Name(f"MICROC_{table}_{key}".upper()), _number(value, hexadecimal=key.endswith(_ADDRESSES)))
-            for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots))
+            for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots), ("npu", npu))
             for key, value in entries.items()
             if key != "hz"
         ),
@@ -100,6 +103,7 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         read_at=flash.get("data_origin"),
         hot_code=Word(hot_code),
         hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),
+        npu_constants=Word(board.npu_constants),
     )
 
 

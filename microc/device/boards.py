@@ -73,7 +73,7 @@ def _board(name: str, path: Path, text: str, data: Mapping[str, Any]) -> Board:
     data = {**_EMPTY, **data}
     _check_meaning(path, text, data)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(target_for(data["cpu"]), flash_wait=_flash_wait(data))
+    target = replace(target_for(data["cpu"]), flash_wait=_flash_wait(data), npu=_npu(data))
     return Board(name, data["title"], target, regions, data)
 
 
@@ -81,6 +81,13 @@ def _flash_wait(data: Mapping[str, Any]) -> float:
     """Cycles that a byte of constants waits: the flash hands out ``line_bytes`` at once, after ``wait_states`` cycles."""
     flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
+
+
+def _npu(data: Mapping[str, Any]) -> str:
+    """The accelerator beside the core, as ``--external`` is told of one."""
+    npu: Mapping[str, Any] = data.get("npu", {})
+    said = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
+    return ",".join((npu["accelerator"], *said)) if npu else ""
 
 
 def _find(name: str) -> Path:
@@ -152,6 +159,7 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
                 raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
     _check_memories(path, text, data)
     _check_slots(path, text, data)
+    _check_npu(path, text, data)
     kinds = {region["kind"] for region in memory}
     if target_for(data["cpu"]).isa != "host" and (
         kinds != {"flash", "ram"} or "link" not in data or not data["console"]
@@ -220,6 +228,23 @@ def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
             f"two slots of {slots['bytes']} bytes from {begin:#x} on do not lie in the flash, at a multiple of {_SLOT_ALIGN}",
             where=_place(path, text, ["slots", "base"]),
             hint="put them at the end of a flash region, at its pages",
+        )
+
+
+def _check_npu(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """An accelerator stands beside a Cortex-M, and what it reads lies in flash that the first region is not."""
+    npu = data.get("npu")
+    if npu is None:
+        return
+    if target_for(data["cpu"]).isa != "arm" or "framework" in data:
+        hint = "leave out [npu]"
+        raise UsageError(f"no Ethos-U stands beside {data['cpu']}", where=_place(path, text, ["npu"]), hint=hint)
+    flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
+    if "constants" in npu and npu["constants"] not in flash[1:]:
+        raise UsageError(
+            f"constants of the accelerator cannot lie in {npu['constants']!r}",
+            where=_place(path, text, ["npu", "constants"]),
+            hint="name a flash region behind the first one, or leave it out where that one is reached",
         )
 
 

@@ -293,7 +293,7 @@ def _compiled(source: Path | Graph, board: Board, options: Options, progress: Pr
     from microc.driver.compile.fit import check_modules, room_of
     from microc.driver.compile.pipeline import compile_model
 
-    module = compile_model(source, board.target, options, progress, room_of(board))
+    module = compile_model(source, board.target, options, progress, room_of(board, external=bool(options.external)))
     if options.self_test is not None:
         from microc.driver.self_test import with_self_test
 

@@ -109,7 +109,7 @@ def check_model(path: Path | Graph, options: Options, board: Board | None = None
 
 def _checked(source: Path | Graph, options: Options, board: Board | None, *, exact: bool) -> Check:
     read, fused = read_at_largest(source, options)
-    room = room_of(board) if board else Room()
+    room = room_of(board, external=bool(options.external)) if board else Room()
     least = least_of(fused, options)
     found = arithmetic_of(fused, options.weight_dtype)
     reasons, need, compiled = shortages(least, options, room), None, None

@@ -97,6 +97,11 @@ def always(region: Region) -> str:
     return ""
 
 
+def as_said(place: str, target: Target) -> str:
+    """For backends to which a board adds nothing."""
+    return place
+
+
 def always_whole(region: Region) -> Mapping[str, str]:
     """For what takes every region as it is."""
     return {}
@@ -141,6 +146,7 @@ class Backend:
     - ``given(place)``: the backend for what the user says behind its name, where that is more than a place. UsageError where it
       makes no sense.
     - ``folder(place)``: the end of what the user says that is a path of code, or nothing where there is none.
+    - ``on(place, target)``: what the user says, with what the target's board adds. UsageError where they differ.
     """
 
     name: str
@@ -150,6 +156,7 @@ class Backend:
     bound: float = 0.0
     given: Callable[[str], Backend] | None = None
     folder: Callable[[str], str] = whole
+    on: Callable[[str, Target], str] = as_said
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))

@@ -179,7 +179,8 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
 def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
     """A network with what its kernels were made from."""
     with active(options.plugins):
-        return compiled(source_of(model, options), target, options, room=room_of(board) if board else None)
+        room = room_of(board, external=bool(options.external)) if board else None
+        return compiled(source_of(model, options), target, options, room=room)
 
 
 def tasks_for(

@@ -26,17 +26,27 @@ void SVC_Handler(void) __attribute__((weak, alias("Default_Handler")));
 void PendSV_Handler(void) __attribute__((weak, alias("Default_Handler")));
 void SysTick_Handler(void) __attribute__((weak, alias("Default_Handler")));
 
+#ifdef MICROC_NPU_IRQ
+void microc_npu_interrupt(void) __attribute__((weak, alias("Default_Handler")));
+#endif
+
 typedef void (*interrupt_handler)(void);
 
-/* Exceptions 1 to 15, then interrupts up to the console's. The faults left out escalate to HardFault. */
+#if defined(MICROC_NPU_IRQ) && MICROC_NPU_IRQ > MICROC_CONSOLE_IRQ
+#define LAST_IRQ MICROC_NPU_IRQ
+#else
+#define LAST_IRQ MICROC_CONSOLE_IRQ
+#endif
+
+/* Exceptions 1 to 15, then interrupts up to the last that is used. The faults left out escalate to HardFault. */
 struct vector_table {
     uint32_t *stack;
     interrupt_handler exception[15];
-    interrupt_handler interrupt[MICROC_CONSOLE_IRQ + 1];
+    interrupt_handler interrupt[LAST_IRQ + 1];
 };
 
 /* The next power of two beyond its size, as VTOR asks for. */
-#define VECTOR_ALIGN (MICROC_CONSOLE_IRQ < 16 ? 128 : MICROC_CONSOLE_IRQ < 48 ? 256 : MICROC_CONSOLE_IRQ < 112 ? 512 : 1024)
+#define VECTOR_ALIGN (LAST_IRQ < 16 ? 128 : LAST_IRQ < 48 ? 256 : LAST_IRQ < 112 ? 512 : 1024)
 
 extern const struct vector_table microc_vectors;
 __attribute__((section(".vectors"), used, aligned(VECTOR_ALIGN))) const struct vector_table microc_vectors = {
@@ -50,7 +60,13 @@ __attribute__((section(".vectors"), used, aligned(VECTOR_ALIGN))) const struct v
             [13] = PendSV_Handler,
             [14] = SysTick_Handler,
         },
-    .interrupt = {[MICROC_CONSOLE_IRQ] = microc_console_interrupt},
+    .interrupt =
+        {
+            [MICROC_CONSOLE_IRQ] = microc_console_interrupt,
+#ifdef MICROC_NPU_IRQ
+            [MICROC_NPU_IRQ] = microc_npu_interrupt,
+#endif
+        },
 };
 
 #define VECTOR_TABLE_OFFSET 0xE000ED08u

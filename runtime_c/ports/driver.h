@@ -3,7 +3,8 @@
  * one C file that the board file lists.
  *
  * Facts of the board (addresses, interrupt number, rates) come from microc_board.h, which the build includes before
- * everything else: MICROC_CONSOLE_<KEY> for every key of [console] in the board file, MICROC_TIMER_<KEY> for [timer].
+ * everything else: MICROC_CONSOLE_<KEY> for every key of [console] in the board file, MICROC_TIMER_<KEY> for [timer],
+ * MICROC_NPU_<KEY> for the numbers of [npu].
  */
 #ifndef MICROC_DRIVER_H
 #define MICROC_DRIVER_H

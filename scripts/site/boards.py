@@ -42,7 +42,8 @@ def page() -> str:
 def _row(row: Mapping[str, object]) -> str:
     sizes = (_size(int(str(row[kind]))) for kind in ("flash", "ram"))
     runners = row["runners"] if isinstance(row["runners"], list) else []
-    return f"| `{row['name']}` | {row['title']} | `{row['cpu']}` | {' | '.join(sizes)} | {', '.join(runners) or '-'} |"
+    core = f"`{row['cpu']}`" + (f", `{str(row['npu']).partition(',')[0]}`" if row["npu"] else "")
+    return f"| `{row['name']}` | {row['title']} | {core} | {' | '.join(sizes)} | {', '.join(runners) or '-'} |"
 
 
 def _size(count: int) -> str:

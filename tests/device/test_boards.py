@@ -108,6 +108,35 @@ def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, 
         assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
 
 
+ACCELERATED = (paths.boards() / "corstone-300.toml").read_text()
+
+
+def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
+    assert load_board("corstone-300").target.npu == "ethos-u55-128" and not load_board("mps3-an547").target.npu
+    path = tmp_path / "mine.toml"
+    path.write_text(ACCELERATED.replace("[npu]", '[npu]\nsystem = "S"\nmemory = "Sram_Only"'))
+    board = load_board(path)
+    assert board.target.npu == "ethos-u55-128,memory=Sram_Only,system=S" and board.npu_constants == "sram"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "start"),
+    [
+        ('"ethos-u55-128"', '"ethos-u85-128"', "npu.accelerator", "accelerator"),
+        ("irq = 56", "irq = 480", "npu.irq", "irq = 480"),
+        ("privileged = true\n", "", "'privileged' is a required property", "[npu]"),
+        ('constants = "sram"', 'constants = "itcm"', "cannot lie in 'itcm'", "constants"),
+        ('constants = "sram"', 'constants = "isram"', "cannot lie in 'isram'", "constants"),
+        ('cpu = "cortex-m55"', 'cpu = "rv32imac"', "no Ethos-U stands beside rv32imac", "[npu]"),
+    ],
+)
+def test_mistakes_about_an_accelerator(tmp_path: Path, old: str, new: str, key: str, start: str) -> None:
+    assert old in ACCELERATED
+    text = ACCELERATED.replace(old, new)
+    error = wrong(tmp_path, text)
+    assert key in error.what and error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
+
+
 # fmt: off
 OPTIONS = (
     "$(shell touch ran)", "-D`touch ran`", "-DA=$(B)", "-mthumb;touch ran", "-mthumb\n\ttouch ran", "-DA\n", "-DA\\", "-DA#",

@@ -55,9 +55,10 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
         return Division(*passes(None))
     if options.relocatable:
         raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
-    backends = tuple(_backend(name, place) for name, place in options.external.items())
+    places = {name: _known(name).on(place, target) for name, place in options.external.items()}
+    backends = tuple(_backend(name, place) for name, place in places.items())
     for backend in backends:
-        backend.open(options.external[backend.name], target, ())
+        backend.open(places[backend.name], target, ())
     without: dict[str, str] = {}
     while True:
         found, graph, streaming = _parted(passes, backends, target, without)
@@ -66,7 +67,9 @@ def divided(passes: Passes, target: Target, options: Options) -> Division:
             break
         without |= dear
     by_code: dict[tuple[str, ...], Taken] = {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
-    sources = tuple(each for backend in backends for each in _sources(backend, found.taken, target, options))
+    sources = tuple(
+        each for backend in backends for each in _sources(backend, found.taken, target, places[backend.name])
+    )
     lines = [
         *map(_line, found.taken),
         *without.values(),
@@ -84,9 +87,13 @@ def _line(taken: Taken) -> str:
     return f"{line}; {taken.code.differs}" if taken.code.differs else line
 
 
-def _backend(name: str, place: str) -> Backend:
+def _known(name: str) -> Backend:
     if name not in BACKENDS:
         raise UsageError(f"there is no backend {name!r}", hint=suggestion(name, sorted(BACKENDS), "backends"))
+    return BACKENDS[name]
+
+
+def _backend(name: str, place: str) -> Backend:
     found = BACKENDS[name]
     return found.given(place) if found.given is not None else found
 
@@ -129,9 +136,9 @@ def _dear(found: Partition, graph: Graph, target: Target, options: Options) -> d
     return dear
 
 
-def _sources(backend: Backend, taken: Sequence[Taken], target: Target, options: Options) -> Iterator[Sources]:
+def _sources(backend: Backend, taken: Sequence[Taken], target: Target, place: str) -> Iterator[Sources]:
     """What the regions of a backend are built from, if it has any."""
     mine = [each.code for each in taken if each.backend is backend]
     if mine:
         called = dict.fromkeys(name for code in mine for name in code.functions)
-        yield backend.open(options.external[backend.name], target, tuple(called))
+        yield backend.open(place, target, tuple(called))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from microc.codegen.data import ALIGNED
 from microc.codegen.project import shared_arena
 from microc.codegen.rpc import max_payload, ring_size
 from microc.driver.compile.budget import CERTAIN, Room, code_bytes
@@ -26,7 +27,8 @@ KINDS = ("flash", "ram")
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact.
+    """What a firmware needs, in bytes. Code is an estimate; weights (without those in a region for an accelerator), arena,
+    buffers and stack are exact.
 
     ``arena``: what lies beside the stack; arenas in other memories of a board fit these, as they were planned. ``hot_code``: of
     the code what runs from there.
@@ -59,7 +61,7 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Add up what ``modules``, planned, will take in one firmware on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     return Footprint(
-        weights=sum(m.const_bytes for m in modules),
+        weights=sum(m.const_bytes - _apart(m, board) for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=RUNTIME_FLASH + sum(map(code_bytes, modules)),
         arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
@@ -73,6 +75,13 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
 def _in_main(board: Board) -> bool:
     """Whether hot code lies beside the stack."""
     return board.code_memory is not None and board.code_memory.main
+
+
+def _apart(module: Module, board: Board) -> int:
+    """Bytes of constants in the region that an accelerator reads, where the board has one."""
+    if not board.npu_constants:
+        return 0
+    return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > ALIGNED)
 
 
 def _outside(module: Module) -> int:
@@ -91,11 +100,12 @@ def capacity(board: Board, kind: str) -> int:
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
-def room_of(board: Board) -> Room:
-    """What a firmware leaves to the network."""
+def room_of(board: Board, *, external: bool = False) -> Room:
+    """What a firmware leaves to the network; ``external``: some of its constants may be an accelerator's."""
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
     ram = capacity(board, "ram")
-    flash, code = capacity(board, "flash"), board.code_memory
+    apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
+    flash, code = capacity(board, "flash") + apart, board.code_memory
     return Room(
         flash=max(flash - RUNTIME_FLASH, 0),
         ram=max(ram - fixed, 1) if ram else 0,

@@ -113,7 +113,7 @@ def explain(
             core, room = target_for(accepted.text("a target", target)), None
         else:
             found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-            core, room = found.target, room_of(found)
+            core, room = found.target, room_of(found, external=bool(chosen.external))
     made = compiled(source_of(model, chosen), core, chosen, progress, room)
     with active(chosen.plugins):
         kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None

@@ -1,4 +1,5 @@
-"""What the user says of an Ethos-U: ``ethos-u55-128,memory=Shared_Sram,system=NAME,driver=FOLDER``."""
+"""What the user says of an Ethos-U: ``ethos-u55-128,memory=Shared_Sram,system=NAME,driver=FOLDER``. What the board's file says
+of its own may be left out, and is not said otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from microc.errors import UsageError, suggestion
 
 NAME = "ethos-u"
-_DRIVER = ",driver="
+_DRIVER = "driver="
 """What stands before the driver's folder, which is last."""
 _EXAMPLE = "--external ethos-u=ethos-u55-128, and behind it ,memory=MODE ,system=NAME ,driver=FOLDER as needed"
 _DEDICATED = "Dedicated"
@@ -61,9 +62,42 @@ class Configuration:
         return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
 
 
+def on_board(text: str, npu: str) -> str:
+    """What the user says, with what the board says of its accelerator (:attr:`microc.target.Target.npu`) where that is left out.
+    UsageError where the two differ."""
+    if not npu:
+        return text
+    words, driven, driver = _parted(text)
+    first, *rest = words.split(",")
+    accelerator, rest = ("", [first, *rest]) if "=" in first else (first, rest)
+    own, *facts = npu.split(",")
+    if accelerator not in ("", own):
+        raise _contradiction(own, accelerator)
+    for fact in facts:
+        key = fact.partition("=")[0] + "="
+        said = [word for word in rest if word.startswith(key)]
+        if said and said != [fact]:
+            raise _contradiction(fact, ",".join(said))
+        rest += [] if said else [fact]
+    return ",".join((own, *rest, *([f"{driven}{driver}"] if driven else [])))
+
+
+def _contradiction(board: str, user: str) -> UsageError:
+    return UsageError(
+        f"the board has {board}, not {user}",
+        hint=f"--external {NAME} takes what the board has; where yours differs, name a board file of your own",
+    )
+
+
+def _parted(text: str) -> tuple[str, str, str]:
+    """The words, what introduces the driver's folder, and that; the last two are empty where there is none."""
+    words, driven, driver = f",{text}".partition(f",{_DRIVER}")
+    return words[1:], driven[1:], driver
+
+
 def parse(text: str) -> Configuration:
     """UsageError for what makes no sense."""
-    words, driven, driver = text.partition(_DRIVER)
+    words, driven, driver = _parted(text)
     accelerator, *rest = words.split(",")
     if driven and not driver:
         raise UsageError("driver= names no folder", hint=_EXAMPLE)
@@ -92,4 +126,4 @@ def parse(text: str) -> Configuration:
 
 def folder_of(text: str) -> str:
     """The driver's folder, or nothing."""
-    return text.partition(_DRIVER)[2]
+    return _parted(text)[2]

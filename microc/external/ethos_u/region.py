@@ -7,15 +7,14 @@ are copied in, results out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from microc.errors import ToolError, UnsupportedError, UsageError
+from microc.errors import ToolError, UnsupportedError
 from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.external.ethos_u.configuration import NAME, Configuration, parse
+from microc.external.ethos_u.driver import HEADER, open_driver
 from microc.external.ethos_u.stream import ALIGN, check_payload
 from microc.external.ethos_u.vela import Compiled, Left, compile_model, require
 from microc.frontend.tflite.writer.layers import written
@@ -24,55 +23,12 @@ from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.target import Target
 
-HEADER, LIBRARY = "microc_ethos_u.h", "ethosu_core_driver"
 MOVES = frozenset({"reshape", "concat"})
 """Layers for which alone nobody wakes an accelerator."""
 CALL, WORD = 500.0, 3.0
 """Instructions of the processor around a run, and for four bytes that are copied. A cycle of the accelerator counts as one
 instruction: its clock is no slower than the processor's, which takes a cycle or more for each."""
 _CODE = 120
-_FAMILIES = ("arm", "aarch64")
-_DECLARED = b"""/* Regions of a network that an Ethos-U computes. */
-#ifndef MICROC_ETHOS_U_H
-#define MICROC_ETHOS_U_H
-
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-/* Commands of Vela over weights and scratch memories; all pointers are multiples of 16. Returns 0, or what the driver says. */
-int microc_ethos_u(const uint8_t *commands, int command_bytes, const uint8_t *weights, size_t weight_bytes,
-    uint8_t *scratch, size_t scratch_bytes, uint8_t *fast, size_t fast_bytes);
-
-#endif
-"""
-_CALLED = b"""#include "microc_ethos_u.h"
-
-/* Of Arm's driver (ethos-u-core-driver), which the firmware has set up by ethosu_init before the first run. */
-struct ethosu_driver;
-struct ethosu_driver *ethosu_reserve_driver(void);
-void ethosu_release_driver(struct ethosu_driver *driver);
-int ethosu_invoke_v3(struct ethosu_driver *driver, const void *custom_data_ptr, const int custom_data_size,
-    uint64_t *const base_addr, const size_t *base_addr_size, const int num_base_addr, void *user_arg);
-
-int microc_ethos_u(const uint8_t *commands, int command_bytes, const uint8_t *weights, size_t weight_bytes,
-    uint8_t *scratch, size_t scratch_bytes, uint8_t *fast, size_t fast_bytes)
-{
-    uint64_t places[3];
-    size_t sizes[3];
-    struct ethosu_driver *const driver = ethosu_reserve_driver();
-    int status;
-    places[0] = (uint64_t)(uintptr_t)weights;
-    places[1] = (uint64_t)(uintptr_t)scratch;
-    places[2] = (uint64_t)(uintptr_t)fast;
-    sizes[0] = weight_bytes;
-    sizes[1] = scratch_bytes;
-    sizes[2] = fast_bytes;
-    status = ethosu_invoke_v3(driver, commands, command_bytes, places, sizes, 3, NULL);
-    ethosu_release_driver(driver);
-    return status;
-}
-"""
 
 
 def given(text: str) -> Backend:
@@ -84,14 +40,16 @@ def given(text: str) -> Backend:
         return _left(region, found) if isinstance(found, Left) else {}
 
     def sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
-        return open_driver(configuration, target)
+        found = open_driver(configuration, target)
+        require()
+        return found
 
     entry = Entry("region", Span(refuses, leaves), lambda region: code(region, configuration), check)
     return Backend(NAME, (entry,), open=sources, headers=(HEADER,))
 
 
 def unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """UsageError: nobody said which accelerator."""
+    """UsageError: nobody said which accelerator, neither user nor board."""
     return open_driver(parse(place), target)
 
 
@@ -143,26 +101,3 @@ def code(region: Region, configuration: Configuration) -> Code:
     data = {"commands": made.payload, "weights": made.weights or bytes(ALIGN)}
     arrays = {name: np.frombuffer(each, np.uint8) for name, each in data.items()}
     return Code(lines, arrays, made.scratch + made.fast, cost, _CODE, ("ethosu_invoke_v3",), ALIGN, True)
-
-
-def open_driver(configuration: Configuration, target: Target) -> Sources:
-    """What calls the driver, and the driver's library where the user says that it is: ``libethosu_core_driver.a``, as its own
-    CMake project builds it. ToolError without Vela."""
-    if target.isa not in _FAMILIES:
-        raise UsageError(f"no {NAME} stands beside {target.cpu}", hint="a board with a Cortex-M, or --cpu cortex-m55")
-    require()
-    files = {HEADER: _DECLARED, "microc_ethos_u.c": _CALLED}
-    if not configuration.driver:
-        return Sources(NAME, files, include=("",), licence="Apache-2.0")
-    folder = Path(configuration.driver)
-    if not (folder / f"lib{LIBRARY}.a").is_file():
-        raise UsageError(
-            f"there is no lib{LIBRARY}.a in {folder}",
-            where=str(folder),
-            hint="build ethos-u-core-driver for the board, and name the folder; without driver= the firmware links it",
-        )
-    if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder.resolve())):
-        raise UsageError("make and shells take the folder's name apart", where=str(folder), hint="rename it")
-    return Sources(
-        NAME, files, include=("",), libraries=(LIBRARY,), folders=(str(folder.resolve()),), licence="Apache-2.0"
-    )

@@ -1,5 +1,6 @@
 """A stand-in for Arm's driver on an emulated board: it checks what it is given as the driver and the accelerator would, and
-computes regions in our own code, from and to the places of scratch memory that the commands mean."""
+computes regions in our own code, from and to the places of scratch memory that the commands mean. Where it was set up, a region
+is done when the accelerator's interrupt, which it raises itself, has come back to it."""
 
 from __future__ import annotations
 
@@ -8,26 +9,61 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import microc
-from microc.external.ethos_u.region import LIBRARY
+from microc.external.ethos_u.driver import LIBRARY
 from microc.external.ethos_u.vela import Compiled
 from microc.external.partition import Taken
 from microc.frontend.tflite.writer.model import name_of
 
 PREFIX, FLAGS = "arm-none-eabi-", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard", "-O2")
-DRIVER = """
+HEADER = """
 #include <stddef.h>
 #include <stdint.h>
+struct ethosu_driver { int reserved; volatile int finished; };
+int ethosu_init(struct ethosu_driver *driver, void *const base, const void *fast, const size_t fast_bytes, uint32_t secure,
+    uint32_t privileged);
+void ethosu_irq_handler(struct ethosu_driver *driver);
+struct ethosu_driver *ethosu_reserve_driver(void);
+void ethosu_release_driver(struct ethosu_driver *driver);
+int ethosu_invoke_v3(struct ethosu_driver *driver, const void *commands, const int size, uint64_t *const places,
+    const size_t *sizes, const int count, void *user);
+"""
+DRIVER = """
+#include "ethosu_driver.h"
 #include <string.h>
-struct ethosu_driver { int reserved; };
-static struct ethosu_driver only;
+#define PENDING (*(volatile uint32_t *)(0xE000E200u + 4u * (IRQ / 32u)))
+static struct ethosu_driver elsewhere;
+static struct ethosu_driver *only = &elsewhere;
+int ethosu_init(struct ethosu_driver *driver, void *const base, const void *fast, const size_t fast_bytes, uint32_t secure,
+    uint32_t privileged)
+{
+    if (only != &elsewhere || (uintptr_t)base != BASE || fast != NULL || fast_bytes != 0 || secure != 1 || privileged != 1) {
+        return -3;
+    }
+    only = driver;
+    return 0;
+}
+void ethosu_irq_handler(struct ethosu_driver *driver)
+{
+    driver->finished = 1;
+}
 struct ethosu_driver *ethosu_reserve_driver(void)
 {
-    only.reserved += 1;
-    return &only;
+    only->reserved += 1;
+    only->finished = 0;
+    return only;
 }
 void ethosu_release_driver(struct ethosu_driver *driver)
 {
     driver->reserved -= 1;
+}
+static int computed(void)
+{
+    if (only != &elsewhere) {
+        PENDING = 1u << (IRQ % 32u);
+        while (!only->finished) {
+        }
+    }
+    return 0;
 }
 static uint32_t sum(const void *data, size_t bytes)
 {
@@ -45,7 +81,7 @@ int ethosu_invoke_v3(struct ethosu_driver *driver, const void *commands, const i
     const int aligned = (((uintptr_t)commands | places[0] | places[1] | places[2]) & 15u) == 0;
     uint8_t *const scratch = (uint8_t *)(uintptr_t)places[1];
     (void)user;
-    if (driver != &only || only.reserved != 1 || count != 3 || !aligned || memcmp(commands, "COP1", 4) != 0) {
+    if (driver != only || only->reserved != 1 || count != 3 || !aligned || memcmp(commands, "COP1", 4) != 0) {
         return -1;
     }
     const uint32_t known[3] = { sum(commands, (size_t)size), sum((const void *)(uintptr_t)places[0], sizes[0]), sizes[1] };
@@ -56,9 +92,11 @@ int ethosu_invoke_v3(struct ethosu_driver *driver, const void *commands, const i
 """
 
 
-def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]]) -> Path:
-    """A folder with the library that stands for the driver, which knows some regions."""
+def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]], base: int = 0, irq: int = 0) -> Path:
+    """A folder with the library that stands for the driver, which knows some regions, and is to be set up for an accelerator."""
     folder.mkdir()
+    (folder / "ethosu_driver.h").write_text(HEADER)
+    flags = (f"-DBASE={base}u", f"-DIRQ={irq}u")
     texts, cases, objects = [DRIVER], list[str](), list[Path]()
     for k, (taken, made) in enumerate(regions):
         region, name = taken.region, f"region{k}"
@@ -94,16 +132,16 @@ def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]]) -> Path:
         for value, theirs, side in ends:
             if side == "outputs":
                 cases.append(f"        memcpy(&scratch[{made.places[names[value]]}], {theirs}, sizeof {theirs});")
-        cases += ["        return 0;", "    }"]
+        cases += ["        return computed();", "    }"]
     (folder / "driver.c").write_text("".join(texts) + INVOKE % "\n".join(cases))
-    objects.append(_compiled(folder / "driver.c"))
+    objects.append(_compiled(folder / "driver.c", *flags))
     subprocess.run([f"{PREFIX}ar", "rcs", str(folder / f"lib{LIBRARY}.a"), *map(str, objects)], check=True)
     return folder
 
 
-def _compiled(source: Path) -> Path:
+def _compiled(source: Path, *flags: str) -> Path:
     made = source.with_suffix(".o")
-    subprocess.run([f"{PREFIX}gcc", *FLAGS, "-c", str(source), "-o", str(made)], check=True)
+    subprocess.run([f"{PREFIX}gcc", *FLAGS, *flags, "-c", str(source), "-o", str(made)], check=True)
     return made
 
 

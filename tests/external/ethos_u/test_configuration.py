@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from microc import paths
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import BACKEND, vela
-from microc.external.ethos_u.configuration import ACCELERATORS, Configuration, parse
+from microc.external.ethos_u.configuration import ACCELERATORS, MEMORY_MODES, Configuration, on_board, parse
 
 
 def test_an_accelerator_is_enough() -> None:
@@ -30,6 +32,7 @@ def test_the_drivers_folder_lies_beside_a_file() -> None:
     ("text", "said"),
     [
         ("", "stands for several accelerators"),
+        ("driver=d", "stands for several accelerators"),
         ("ethos-u85-256", "there is no accelerator 'ethos-u85-256' here"),
         ("ethos-u55-128,fast", "'fast' says nothing"),
         ("ethos-u55-128,driver=", "names no folder"),
@@ -42,6 +45,46 @@ def test_the_drivers_folder_lies_beside_a_file() -> None:
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "npu", "meant"),
+    [
+        ("", "ethos-u55-128", "ethos-u55-128"),
+        ("ethos-u55-128", "ethos-u55-128,memory=Sram_Only", "ethos-u55-128,memory=Sram_Only"),
+        ("memory=Sram_Only", "ethos-u55-128", "ethos-u55-128,memory=Sram_Only"),
+        ("driver=a,b", "ethos-u55-64,system=S", "ethos-u55-64,system=S,driver=a,b"),
+        (
+            "system=S,driver=d",
+            "ethos-u55-64,memory=Sram_Only,system=S",
+            "ethos-u55-64,system=S,memory=Sram_Only,driver=d",
+        ),
+        ("ethos-u55-32,driver=d", "", "ethos-u55-32,driver=d"),
+    ],
+)
+def test_a_board_says_what_is_left_out(said: str, npu: str, meant: str) -> None:
+    assert on_board(said, npu) == meant
+    assert on_board(meant, npu) == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("ethos-u55-256", "the board has ethos-u55-128, not ethos-u55-256"),
+        ("memory=Sram_Only", "the board has memory=Shared_Sram, not memory=Sram_Only"),
+        ("ethos-u55-128,system=Mine", "the board has system=S, not system=Mine"),
+    ],
+)
+def test_what_contradicts_a_board_is_refused(said: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what) as caught:
+        on_board(said, "ethos-u55-128,memory=Shared_Sram,system=S")
+    assert "a board file of your own" in caught.value.hint
+
+
+def test_board_files_say_the_same_words() -> None:
+    schema = json.loads((paths.boards() / "board.schema.json").read_text())["properties"]["npu"]["properties"]
+    assert schema["accelerator"]["enum"] == list(ACCELERATORS)
+    assert schema["memory"]["enum"] == list(MEMORY_MODES)
 
 
 def test_without_vela_there_is_a_word_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from microc.cli import main
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import region as regions
 from microc.external.ethos_u.configuration import parse
-from microc.external.ethos_u.region import LIBRARY, given
+from microc.external.ethos_u.driver import LIBRARY
+from microc.external.ethos_u.region import given
 from microc.external.ethos_u.vela import Compiled, compile_model
 from microc.external.partition import Partition, partition
 from microc.frontend.tflite.writer.model import name_of, to_tflite

@@ -1,0 +1,195 @@
+"""What calls Arm's driver (ethos-u-core-driver), and the driver where the user has it: its sources, or its library.
+
+Where the board's file says where the accelerator is, the driver is set up before the first run, and its interrupt is served; else
+that is the firmware's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from microc.errors import UsageError
+from microc.external.ethos_u.configuration import NAME, Configuration
+from microc.module import Sources
+from microc.target import Target
+
+HEADER, LIBRARY, DRIVER = "microc_ethos_u.h", "ethosu_core_driver", "ethosu_driver.h"
+SOURCES = ("ethosu_driver.c", "ethosu_device_u55_u65.c", "ethosu_pmu.c")
+"""The driver's own, in the folder ``src``."""
+_HEADERS = ("include", "")
+"""Where :data:`DRIVER` may be in a folder."""
+_PRODUCTS = ("ETHOSU55", "ETHOSU65")
+_MOST = 1 << 20
+_FAMILIES = ("arm", "aarch64")
+_BUILD = "a clone of Arm's ethos-u-core-driver, or a folder with the library that it builds and its headers"
+_LICENCE = "Apache-2.0"
+_DECLARED = b"""/* Regions of a network that an Ethos-U computes. */
+#ifndef MICROC_ETHOS_U_H
+#define MICROC_ETHOS_U_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Commands of Vela over weights and scratch memories; all pointers are multiples of 16. Returns 0, or what the driver says. */
+int microc_ethos_u(const uint8_t *commands, int command_bytes, const uint8_t *weights, size_t weight_bytes,
+    uint8_t *scratch, size_t scratch_bytes, uint8_t *fast, size_t fast_bytes);
+
+#endif
+"""
+_ELSEWHERE = """
+/* Of Arm's driver (ethos-u-core-driver), which the firmware has set up by ethosu_init before the first run. */
+struct ethosu_driver;
+struct ethosu_driver *ethosu_reserve_driver(void);
+void ethosu_release_driver(struct ethosu_driver *driver);
+int ethosu_invoke_v3(struct ethosu_driver *driver, const void *custom_data_ptr, const int custom_data_size,
+    uint64_t *const base_addr, const size_t *base_addr_size, const int num_base_addr, void *user_arg);
+
+static int set_up(void)
+{
+    return 0;
+}
+"""
+_HERE = """
+#include "ethosu_driver.h"
+
+#define NVIC_ENABLE (*(volatile uint32_t *)(uintptr_t)(0xE000E100u + 4u * (MICROC_NPU_IRQ / 32u)))
+#define HEAP_BYTES 512u
+
+static struct ethosu_driver npu;
+
+/* In the vector table. */
+void microc_npu_interrupt(void);
+void microc_npu_interrupt(void)
+{
+    ethosu_irq_handler(&npu);
+}
+
+/* What the C library takes memory from, if nothing else is there: the driver allocates a few words when it is set up. */
+void *_sbrk(ptrdiff_t bytes);
+__attribute__((weak)) void *_sbrk(ptrdiff_t bytes)
+{
+    static uint64_t heap[HEAP_BYTES / 8u];
+    static size_t used;
+    const size_t begin = used;
+    if (bytes < 0 || (size_t)bytes > HEAP_BYTES - used) {
+        return (void *)UINTPTR_MAX;
+    }
+    used += (size_t)bytes;
+    return (uint8_t *)heap + begin;
+}
+
+/* The accelerator that microc_board.h tells of, before the first run. */
+static int set_up(void)
+{
+    static int done;
+    int status = 0;
+    if (!done) {
+        status = ethosu_init(&npu, (void *)(uintptr_t)MICROC_NPU_BASE, NULL, 0, MICROC_NPU_SECURE, MICROC_NPU_PRIVILEGED);
+        done = status == 0;
+        NVIC_ENABLE = (uint32_t)done << (MICROC_NPU_IRQ % 32u);
+    }
+    return status;
+}
+"""
+_CALLED = """#include "microc_ethos_u.h"
+%s
+int microc_ethos_u(const uint8_t *commands, int command_bytes, const uint8_t *weights, size_t weight_bytes,
+    uint8_t *scratch, size_t scratch_bytes, uint8_t *fast, size_t fast_bytes)
+{
+    uint64_t places[3];
+    size_t sizes[3];
+    struct ethosu_driver *driver;
+    int status = set_up();
+    if (status != 0) {
+        return status;
+    }
+    driver = ethosu_reserve_driver();
+    places[0] = (uint64_t)(uintptr_t)weights;
+    places[1] = (uint64_t)(uintptr_t)scratch;
+    places[2] = (uint64_t)(uintptr_t)fast;
+    sizes[0] = weight_bytes;
+    sizes[1] = scratch_bytes;
+    sizes[2] = fast_bytes;
+    status = ethosu_invoke_v3(driver, commands, command_bytes, places, sizes, 3, NULL);
+    ethosu_release_driver(driver);
+    return status;
+}
+"""
+_CMSIS = b"""/* What the driver takes of CMSIS. */
+#ifndef MICROC_CMSIS_COMPILER_H
+#define MICROC_CMSIS_COMPILER_H
+
+#define __NOP() __asm volatile("nop")
+#define __WFE() __asm volatile("wfe" ::: "memory")
+#define __SEV() __asm volatile("sev" ::: "memory")
+#define __ISB() __asm volatile("isb" ::: "memory")
+#define __DSB() __asm volatile("dsb" ::: "memory")
+#define __DMB() __asm volatile("dmb" ::: "memory")
+
+#endif
+"""
+
+
+def open_driver(configuration: Configuration, target: Target) -> Sources:
+    """What calls the driver, and with a folder the driver itself: compiled from the ``src`` of a clone, or linked as
+    ``libethosu_core_driver.a``. UsageError where it has neither, and where no header says how to set the driver up that is to be.
+    """
+    if target.isa not in _FAMILIES:
+        raise UsageError(f"no {NAME} stands beside {target.cpu}", hint="a board with a Cortex-M, or --cpu cortex-m55")
+    if not configuration.driver:
+        return Sources(NAME, _called(_ELSEWHERE), include=("",), licence=_LICENCE)
+    folder = Path(configuration.driver).resolve()
+    header = next((folder / inner for inner in _HEADERS if (folder / inner / DRIVER).is_file()), None)
+    own = _called(_HERE if target.npu else _ELSEWHERE)
+    if header is not None and all((folder / "src" / name).is_file() for name in SOURCES):
+        return _compiled(folder, header, own, _PRODUCTS[configuration.target.product])
+    if not (folder / f"lib{LIBRARY}.a").is_file():
+        raise UsageError(f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_BUILD}")
+    if target.npu and header is None:
+        what = f"there is no {DRIVER} in {folder}, nor in its folder include"
+        raise UsageError(what, where=configuration.driver, hint=f"name {_BUILD}")
+    if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
+        raise UsageError("make and shells take the folder's name apart", where=str(folder), hint="rename it")
+    headers = dict(_texts(folder, header, "*.h")) if header is not None and target.npu else {}
+    return Sources(
+        NAME,
+        {**own, **headers},
+        include=("", *sorted({Path(path).parent.as_posix() for path in headers})),
+        libraries=(LIBRARY,),
+        folders=(str(folder),),
+        licence=_LICENCE,
+    )
+
+
+def _called(set_up: str) -> dict[str, bytes]:
+    return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % set_up).encode()}
+
+
+def _compiled(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
+    """The driver from its sources, which say nothing: a firmware's console is not for them."""
+    files = {
+        **own,
+        "cmsis_compiler.h": _CMSIS,
+        **dict(_texts(folder, headers, "*.h")),
+        **dict(_texts(folder, folder / "src", "*.h")),
+        **{path: text for name in SOURCES for path, text in _texts(folder, folder / "src", name)},
+    }
+    return Sources(
+        NAME,
+        files,
+        include=("", "driver/src", *sorted({Path(path).parent.as_posix() for path in files if path.endswith(DRIVER)})),
+        defines=(product, f"ETHOSU_ARCH={product[-3:].lower()}", "ETHOSU_LOG_SEVERITY=-1", "NDEBUG"),
+        licence=_LICENCE,
+    )
+
+
+def _texts(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
+    """Files of the driver by the paths that they get."""
+    for path in sorted(inside.glob(names)):
+        if not path.resolve().is_relative_to(folder) or path.stat().st_size > _MOST:
+            what = "a file leads out of the driver's folder, or is too large"
+            raise UsageError(what, where=str(path), hint=f"name {_BUILD}")
+        yield f"driver/{path.relative_to(folder).as_posix()}", path.read_bytes()
