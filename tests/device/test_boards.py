@@ -112,11 +112,12 @@ ACCELERATED = (paths.boards() / "corstone-300.toml").read_text()
 
 
 def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
-    assert load_board("corstone-300").target.npu == "ethos-u55-128" and not load_board("mps3-an547").target.npu
+    assert load_board("corstone-300").target.npu == "ethos-u55-128,memory=Shared_Sram"
+    assert not load_board("mps3-an547").target.npu
     path = tmp_path / "mine.toml"
-    path.write_text(ACCELERATED.replace("[npu]", '[npu]\nsystem = "S"\nmemory = "Sram_Only"'))
+    path.write_text(ACCELERATED.replace('memory = "Shared_Sram"', 'system = "S"'))
     board = load_board(path)
-    assert board.target.npu == "ethos-u55-128,memory=Sram_Only,system=S" and board.npu_constants == "sram"
+    assert board.target.npu == "ethos-u55-128,system=S" and board.npu_constants == "ddr"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +126,8 @@ def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
         ('"ethos-u55-128"', '"ethos-u85-128"', "npu.accelerator", "accelerator"),
         ("irq = 56", "irq = 480", "npu.irq", "irq = 480"),
         ("privileged = true\n", "", "'privileged' is a required property", "[npu]"),
-        ('constants = "sram"', 'constants = "itcm"', "cannot lie in 'itcm'", "constants"),
-        ('constants = "sram"', 'constants = "isram"', "cannot lie in 'isram'", "constants"),
+        ('constants = "ddr"', 'constants = "itcm"', "cannot lie in 'itcm'", "constants"),
+        ('constants = "ddr"', 'constants = "isram"', "cannot lie in 'isram'", "constants"),
         ('cpu = "cortex-m55"', 'cpu = "rv32imac"', "no Ethos-U stands beside rv32imac", "[npu]"),
     ],
 )
