@@ -49,7 +49,7 @@ def test_a_layer_is_one_call_on_copies_of_its_state(name: str) -> None:
         f"(void)memcpy(out_1, in_1, {5 * batch * bytes_each});",
         f"(void)memcpy(out_2, in_2, {10 * batch});",
     )
-    assert code.lines[-1].startswith(f"(void){code.functions[0]}(in_0, out_0, ")
+    assert code.lines[-1].startswith(f"return (int){code.functions[0]}(in_0, out_0, ")
     assert code.workspace == 2 * (-(-10 * batch // 4) * 4) and not code.differs
     assert set(code.data) == {"input_weights", "input_bias", "hidden_weights", "hidden_bias"}
 

@@ -2,7 +2,7 @@
 int16 networks on Cortex-M.
 
 ``library`` finds a copy and what of it is needed; ``layers``, ``windows``, ``recurrent`` and ``lstm`` say what its functions
-compute.
+compute, ``workspace`` what they need for it, ``rows`` of which layers they do not.
 """
 
 from microc.external.backend import Backend, Entry

@@ -20,6 +20,8 @@ from microc.external.cmsis_nn.numbers import (
     tile,
     zero_point,
 )
+from microc.external.cmsis_nn.rows import misread
+from microc.external.cmsis_nn.workspace import convolution_bytes, depthwise_bytes
 from microc.ops.convolution.geometry import Geometry, geometry
 
 PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
@@ -46,7 +48,9 @@ def check_convolution(region: Region) -> str:
         return f"it has {g.groups} groups of {g.channels} channels"
     if region.root.attr("layout") != "NHWC":
         return "its channels come first"
-    return ""
+    if _is_depthwise(region) or region.output_types[0].dtype == "int16":
+        return ""
+    return misread(g, vectors=kind_of(region.target) == MVE)
 
 
 def check_dense(region: Region) -> str:
@@ -85,7 +89,7 @@ def convolution(region: Region) -> Code:
     weight, bias = _weights(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
-    workspace = (2 if wide else 1) * (_depthwise_bytes(g) if depthwise else _patch_bytes(g))
+    workspace = (depthwise_bytes if depthwise else convolution_bytes)(g, kind, wide=wide)
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
         "output_offset": found.zero_point,
@@ -111,7 +115,7 @@ def convolution(region: Region) -> Code:
         dims("biases", 1, 1, 1, g.out_channels),
         dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
         *([_biases(bias)] if wide and not depthwise else []),
-        f"(void){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
+        f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
         f"{'&terms' if wide and not depthwise else 'bias'}, &output, out_0);",
     )
     data = {
@@ -125,7 +129,7 @@ def convolution(region: Region) -> Code:
     gathered = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
     each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
     cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gathered)
-    return Code(lines, data, workspace, cost, _CODE, (name,))
+    return Code(lines, data, workspace, cost, _CODE, (name,), fails=True)
 
 
 def dense(region: Region) -> Code:
@@ -165,11 +169,11 @@ def dense(region: Region) -> Code:
         dims("filter", depth, 1, 1, units),
         dims("biases", 1, 1, 1, units),
         dims("output", rows, 1, 1, units),
-        f"(void){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
+        f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
     )  # fmt: skip
     cost = CALL + rows * units * (ROW[kind] * depth + RESULT[kind])
     used = (name, "arm_vector_sum_s8") if summed else (name,)
-    return Code(lines, data, 0, cost, 400, used)
+    return Code(lines, data, 0, cost, 400, used, fails=True)
 
 
 def _biases(bias: Array) -> str:
@@ -189,16 +193,3 @@ def _weights(region: Region, channels: int) -> tuple[Array, Array]:
 def _geometry(region: Region) -> Geometry:
     data, weight = (region.type(name).shape for name in region.root.inputs[:2])
     return geometry(region.root.attrs, data, weight)
-
-
-def _patch_bytes(g: Geometry) -> int:
-    """What convolutions of bytes need at most, in any version: four patches, each in whole vectors of 16."""
-    return 4 * (-(-g.kernel[0] * g.kernel[1] * g.channels // 16) * 16)
-
-
-def _depthwise_bytes(g: Geometry) -> int:
-    """What depthwise ones of bytes need at most: a patch of int16, or four blocks of 124 channels; of one channel of
-    data, which MVE computes as a convolution, its patches and the weights turned round."""
-    taps = g.kernel[0] * g.kernel[1]
-    blocks = max(2 * g.channels * taps, 4 * 124 * taps)
-    return max(blocks, _patch_bytes(g) + g.out_channels * taps) if g.channels == 1 else blocks

@@ -21,6 +21,7 @@ from microc.external.cmsis_nn.numbers import (
     suffix_of,
     tile,
 )
+from microc.external.cmsis_nn.workspace import average_bytes
 from microc.fixed import INT32_MAX, quantize_multiplier
 from microc.ops.arith import activation_range
 from microc.transform.context import PassContext
@@ -55,7 +56,7 @@ def pool(region: Region) -> Code:
     assert y.quant is not None
     low, high = activation_range(str(node.attr("activation")), y.quant, y.dtype)
     average = node.op == "avg_pool2d"
-    workspace = 4 * x.shape[-1] if average else 0
+    workspace = average_bytes(x.shape[-1], kind) if average else 0
     kernel = node.attr("kernel")
     name = f"arm_{'avgpool' if average else 'max_pool'}_{suffix_of(region)}"
     lines = (
@@ -67,10 +68,10 @@ def pool(region: Region) -> Code:
         dims("input", *x.shape),
         dims("filter", 1, *kernel, 1),
         dims("output", *y.shape),
-        f"(void){name}(&context, &params, &input, in_0, &filter, &output, out_0);",
+        f"return (int){name}(&context, &params, &input, in_0, &filter, &output, out_0);",
     )  # fmt: skip
     cost = CALL + y.size * (TAP[kind] * math.prod(kernel) + (20.0 if average else 4.0))
-    return Code(lines, {}, workspace, cost, 400, (name,))
+    return Code(lines, {}, workspace, cost, 400, (name,), fails=True)
 
 
 def check_add(region: Region) -> str:
@@ -97,7 +98,7 @@ def add(region: Region) -> Code:
     call = f"{', '.join(operands)}, {sides}, {node.attr('left_shift')}, out_0, {scale}, {size}"
     cost = CALL + SUM[kind] * size
     name = f"arm_elementwise_add_{suffix_of(region)}"
-    return Code((f"(void){name}({call});",), data, 0, cost, 200, (name,))
+    return Code((f"return (int){name}({call});",), data, 0, cost, 200, (name,), fails=True)
 
 
 def check_softmax(region: Region) -> str:
@@ -131,6 +132,6 @@ def _softmax16(region: Region, rows: int, classes: int, cost: float) -> Code:
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}
     lines = (
         structure("cmsis_nn_softmax_lut_s16", "tables", exp_lut="powers", one_by_one_lut="reciprocals"),
-        f"(void)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, &tables, out_0);",
+        f"return (int)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, &tables, out_0);",
     )
-    return Code(lines, data, 0, cost, 400, ("arm_softmax_s16",))
+    return Code(lines, data, 0, cost, 400, ("arm_softmax_s16",), fails=True)
