@@ -67,13 +67,14 @@ def check(region: Region) -> str:
 
 
 def _left(region: Region, found: Left) -> Mapping[str, str]:
-    """The layers that Vela leaves to a processor, by their first outputs. Their operators are named after these."""
+    """The layers that Vela leaves to a processor, by their first outputs, with its reasons. Operators are named after these."""
     names = {name.partition("_")[0]: value for value, name in name_of(region.graph).items()}
     makers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
-    values = [names.get(name.partition("_")[0], "") for name in found.names]
-    left = {makers[value]: "Vela leaves it to the processor" for value in values if value in makers}
+    values = {names.get(name.partition("_")[0], ""): why for name, why in found.reasons.items()}
+    said = "Vela leaves it to the processor"
+    left = {makers[value]: f"{said}: {why}" if why else said for value, why in values.items() if value in makers}
     if not left:
-        raise ToolError(f"Vela leaves {', '.join(found.names)[:100]} to the processor", hint="leave out external")
+        raise ToolError(f"Vela leaves {', '.join(found.reasons)[:100]} to the processor", hint="leave out external")
     return left
 
 

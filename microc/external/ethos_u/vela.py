@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ from microc.frontend.tflite.options import reading
 SECONDS, MEMORY = 300, 8 << 30
 """What a run may take. A network of a megabyte takes a second, and a quarter of a gigabyte."""
 LARGEST = 256 << 20
+_WARNED = re.compile(r"^Warning \([^()\n]*\) operator: .*, ofm: '([^'\n]*)'\nReason: (.+(?:\n.*\S.*)*)", re.MULTILINE)
+"""How Vela says why an operator is not for the accelerator; an empty line ends it."""
+_REASON = 200
 OPERATOR = b"ethos-u"
 _GET = "pip install 'microc[ethos-u]'"
 _BOUNDED = """import runpy, sys
@@ -54,9 +58,9 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What Vela leaves to a processor: the operators' results by name."""
+    """What Vela leaves to a processor: the operators' results by name, each with Vela's reason, or nothing where it says none."""
 
-    names: tuple[str, ...]
+    reasons: Mapping[str, str]
 
 
 def require() -> None:
@@ -75,19 +79,26 @@ def compile_model(model: bytes, configuration: Configuration) -> Compiled | Left
     require()
     with tempfile.TemporaryDirectory(prefix="microc-vela-") as folder:
         (Path(folder) / "region.tflite").write_bytes(model)
-        _run(Path(folder), configuration)
+        said = _run(Path(folder), configuration)
         made = Path(folder) / "out" / "region_vela.tflite"
         summary = next(iter(sorted((Path(folder) / "out").glob("region_summary_*.csv"))), None)
         if not made.is_file() or summary is None or made.stat().st_size > LARGEST:
             raise ToolError("Vela wrote no model, or no summary", hint="ethos-u-vela 5.2.0 is known")
         try:
             with reading(made.name):
-                return _read(made.read_bytes(), _cycles(summary))
+                return _read(made.read_bytes(), _cycles(summary), reasons(said))
         except ModelError as error:
             raise ToolError(f"Vela's model cannot be read: {error.what}", hint="ethos-u-vela 5.2.0 is known") from error
 
 
-def _run(folder: Path, configuration: Configuration) -> None:
+def reasons(said: str) -> dict[str, str]:
+    """Why operators are left to a processor, by their results, out of what Vela prints: a line each, which a report may hold."""
+    found = ((name, "; ".join(line.strip(" -") for line in text.splitlines())) for name, text in _WARNED.findall(said))
+    return {name: "".join(filter(str.isprintable, text.replace(":; ", ": ")))[:_REASON] for name, text in found}
+
+
+def _run(folder: Path, configuration: Configuration) -> str:
+    """What Vela prints."""
     words = [
         sys.executable, "-P", "-c", _BOUNDED, str(MEMORY), "region.tflite", "--output-dir", "out",
         "--accelerator-config", configuration.accelerator, "--config", "Arm/vela.ini",
@@ -105,6 +116,7 @@ def _run(folder: Path, configuration: Configuration) -> None:
             f"Vela refuses a region: {''.join(filter(str.isprintable, last.strip()))[:200]}",
             hint="leave out external, or name another memory mode or system",
         )
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _cycles(summary: Path) -> float:
@@ -117,16 +129,18 @@ def _cycles(summary: Path) -> float:
         raise ToolError("Vela's summary says nothing about cycles", hint="ethos-u-vela 5.2.0 is known") from error
 
 
-def _read(data: bytes, cycles: float) -> Compiled | Left:
-    """The operators' results that are left, or all of the one that is for the accelerator: stream, weights, scratch memories,
-    and behind these the model's inputs."""
+def _read(data: bytes, cycles: float, why: Mapping[str, str]) -> Compiled | Left:
+    """The operators' results that are left, with ``why``, or all of the one that is for the accelerator: stream, weights, scratch
+    memories, and behind these the model's inputs."""
     model = tflite.Model.GetRootAs(data, 0)
     graph = model.Subgraphs(0)
     operators = [graph.Operators(k) for k in range(graph.OperatorsLength())]
     names = [graph.Tensors(k).Name().decode("utf-8", "replace") for k in range(graph.TensorsLength())]
     left = [each for each in operators if model.OperatorCodes(each.OpcodeIndex()).CustomCode() != OPERATOR]
     if left:
-        return Left(tuple(names[int(k)] for each in left for k in each.OutputsAsNumpy()))
+        return Left(
+            {name: why.get(name, "") for each in left for name in (names[int(k)] for k in each.OutputsAsNumpy())}
+        )
     if len(operators) != 1:
         raise ModelError(f"it has {len(operators)} operators for the accelerator")
     (each,) = operators

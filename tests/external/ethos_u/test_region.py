@@ -19,7 +19,7 @@ from microc.external.ethos_u import region as regions
 from microc.external.ethos_u.configuration import parse
 from microc.external.ethos_u.driver import LIBRARY
 from microc.external.ethos_u.region import given
-from microc.external.ethos_u.vela import Compiled, compile_model
+from microc.external.ethos_u.vela import Compiled, compile_model, reasons
 from microc.external.partition import Partition, partition
 from microc.frontend.tflite.writer.model import name_of, to_tflite
 from microc.graph.verify import verify
@@ -74,7 +74,25 @@ def test_what_vela_leaves_to_the_processor_is_ours() -> None:
     graph = b.graph("net", {"y": convolution(b, h, (8, 1, 1, 8), 3)})
     found = partition(graph, [given(U55)], M55)
     assert ["conv2d" in [n.op for n in each.region.graph.nodes] for each in found.taken] == [True, True]
-    assert [why for _, why in found.refused] == ["ethos-u region: Vela leaves it to the processor"]
+    ((place, why),) = found.refused
+    assert place == str(graph.nodes[1].loc)
+    assert why.startswith(
+        "ethos-u region: Vela leaves it to the processor: Unsupported kernel stride: 5, 5; Stride>3 is"
+    )
+
+
+def test_what_vela_says_is_one_line_for_each_operator() -> None:
+    long = "x" * 300
+    said = (
+        "\nWarning (supported operators) operator: AVERAGE_POOL_2D, ofm: 't1_'\nReason: kernel height: 257\n"
+        "Constraints:\n  - IF padding=VALID:\n    - At most 256.\n \n"
+        f"Warning (supported operators) operator: CONV_2D, ofm: 't2_'\nReason: a\x1b[31m{long}\n\nNetwork summary\n"
+    )
+    assert reasons(said) == {
+        "t1_": "kernel height: 257; Constraints: IF padding=VALID: At most 256.",
+        "t2_": f"a[31m{long}"[:200],
+    }
+    assert reasons("Warning: something else\nReason: none") == {}
 
 
 @installed
