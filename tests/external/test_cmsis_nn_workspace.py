@@ -6,7 +6,8 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,22 @@ def _many(op_groups: int, channels: int, kernel: tuple[int, int], batch: int, at
     return _layer("conv2d", (batch, 9, 8, channels), (channels, *kernel, depth), groups=op_groups, **attrs)
 
 
-def _windows() -> Mapping[str, Callable[[], Graph]]:
+def _windows() -> Mapping[str, Graph]:
     """More extents than :data:`LAYERS` has, with few channels and many."""
-    found: dict[str, Callable[[], Graph]] = {}
-    for depthwise in (False, True):
-        for channels in (3, 8, BLOCK, 200):
-            for kernel in ((1, 1), (3, 3), (5, 2)):
-                for pad in (0, 1, 2):
-                    for kind, attrs in (("int8", {"result": OUT}), ("int16", SHORT)):
-                        for batch in (1, 2):
-                            name = f"{depthwise} {channels} {kernel} {pad} {kind} {batch}"
-                            more = {**attrs, "padding": (pad,) * 4} if pad < kernel[1] else attrs
-                            groups = channels if depthwise else 1
-                            found[name] = lambda g=groups, c=channels, k=kernel, b=batch, m=more: _many(g, c, k, b, m)
+    found: dict[str, Graph] = {}
+    kinds: Mapping[str, dict[str, Any]] = {"int8": {"result": OUT}, "int16": SHORT}
+    extents = product((False, True), (3, 8, BLOCK, 200), ((1, 1), (3, 3), (5, 2)), (0, 1, 2), kinds, (1, 2))
+    for depthwise, channels, kernel, pad, kind, batch in extents:
+        padded = {"padding": (pad,) * 4} if pad < kernel[1] else {}
+        name = f"{'depthwise' if depthwise else 'conv'} {channels} {kernel} {pad} {kind} {batch}"
+        groups = channels if depthwise else 1
+        found[name] = _many(groups, channels, kernel, batch, {**kinds[kind], **padded})
     return found
 
 
 def _codes(cpu: str) -> list[tuple[str, Code]]:
-    layers = [(name, only(make(), cpu)[1]) for name, make in {**LAYERS, **_windows()}.items()]
+    graphs = {**{name: make() for name, make in LAYERS.items()}, **_windows()}
+    layers = [(name, only(graph, cpu)[1]) for name, graph in graphs.items()]
     return [*layers, *(("svdf", each.code) for each in parted(_svdf("int8"), cpu).taken)]
 
 
