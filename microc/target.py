@@ -252,8 +252,8 @@ class Board:
 
     @property
     def flash_bytes(self) -> int:
-        """Size of the regions that hold code and weights; 0 when the board does not bound it."""
-        return sum(r.size for r in self.regions if r.kind == "flash")
+        """Size of the regions that hold code and weights, but for an accelerator's; 0 when the board does not bound it."""
+        return sum(r.size for r in self.regions if r.kind == "flash" and r.name != self.npu_constants)
 
     @property
     def ram_bytes(self) -> int:
