@@ -38,8 +38,9 @@ def _objects_are_compiled_once(config: pytest.Config) -> None:
         return
     folder = tempfile.mkdtemp(prefix="microc-objects-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    path = os.environ.get("PATH", "")
     os.environ |= {"CCACHE_DIR": folder, "CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1", "CCACHE_NOCOMPRESS": "1"}
-    os.environ["PATH"] = f"{CCACHE}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.environ |= {"CCACHE_PATH": path, "PATH": f"{CCACHE}{os.pathsep}{path}"}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -21,6 +21,7 @@ from microc.driver.options import make_options
 from microc.dtypes import Array
 from microc.module import Module
 from microc.target import target_for
+from tests.campaign import in_turn
 from tests.corpus import cases, models
 from tests.driver import digits
 from tests.native import WARNINGS
@@ -163,8 +164,9 @@ BOARDS = {
 
 @pytest.mark.cross
 @pytest.mark.emulator
-@pytest.mark.parametrize("board", BOARDS)
-@pytest.mark.parametrize("path", [digits.INT8, *SMALL], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("path", "board"), in_turn([digits.INT8, *SMALL], list(BOARDS)), ids=lambda part: getattr(part, "stem", part)
+)
 def test_firmware_answers_as_the_processor_alone(path: Path, board: str, tmp_path: Path) -> None:
     """The model of the unit in firmware: every kernel as here, and the outputs those without a unit."""
     core, tools = BOARDS[board]

@@ -22,9 +22,6 @@ from tests.ops.compiled import Built, assert_answer, assert_compiled, compiled_c
 VECTORS = native() if native() != "host" else next(name for name, core in CORES.items() if core.lanes)
 """This computer's, else what other compilers make of such."""
 OTHERS = ("aarch64-dotprod", "rv64gcv", "wasm-simd128")
-PRODUCTS = ("convolution.conv2d", "matrix.dense")
-
-
 COMPUTING = [family for family in FAMILIES if definitions(family)]
 
 
@@ -39,13 +36,8 @@ def test_compiled_cases_equal_the_reference(family: str, tmp_path: Path, capfd: 
     assert not [fault for source in tmp_path.rglob("kernels.c") for fault in memory_faults(source.read_text())]
 
 
-ELSEWHERE = [(family, machine) for family in PRODUCTS for machine in OTHERS]
-"""Products with each machine, others with one, in turn."""
-ELSEWHERE += in_turn([family for family in COMPUTING if family not in PRODUCTS], OTHERS)
-
-
 @pytest.mark.emulator
-@pytest.mark.parametrize(("family", "name"), ELSEWHERE)
+@pytest.mark.parametrize(("family", "name"), in_turn(COMPUTING, OTHERS))
 def test_other_machines_equal_the_reference(family: str, name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
     known = compiled_cases(family, machine.cpu)
