@@ -4,9 +4,12 @@ is done when the accelerator's interrupt, which it raises itself, has come back 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 import microc
 from microc.external.ethos_u.driver import LIBRARY
@@ -65,6 +68,8 @@ static int computed(void)
     }
     return 0;
 }
+"""
+SUM = """
 static uint32_t sum(const void *data, size_t bytes)
 {
     uint32_t total = 0;
@@ -92,51 +97,119 @@ int ethosu_invoke_v3(struct ethosu_driver *driver, const void *commands, const i
 """
 
 
+REGISTERS = """
+#include <string.h>
+#define REGISTER(offset) (*(volatile uint32_t *)(uintptr_t)(BASE + (offset)))
+#define PENDING (*(volatile uint32_t *)(0xE000E200u + 4u * (IRQ / 32u)))
+void ethosu_inference_begin(struct ethosu_driver *driver, void *user)
+{
+    PENDING = 1u << (IRQ & 31u); /* when its handler has run the driver goes on, and sets registers */
+    __asm volatile("dsb\\n\\tisb" ::: "memory");
+}
+void ethosu_inference_end(struct ethosu_driver *driver, void *user)
+{
+    static const uint32_t stream[] = { %s };
+    uint8_t *const scratch = (uint8_t *)(uintptr_t)REGISTER(0x88);
+    if ((REGISTER(0x08) & 1u) == 0u || REGISTER(0x20) != sizeof stream || REGISTER(0x90) != REGISTER(0x88)
+        || memcmp((const void *)(uintptr_t)REGISTER(0x10), stream, sizeof stream) != 0
+        || sum((const void *)(uintptr_t)REGISTER(0x80), %d) != %du) {
+        return;
+    }
+%s
+}
+"""
+ID, STATUS, PROTECTION, CONFIG = 0x00, 0x04, 0x24, 0x28
+"""Of its registers, which the driver reads."""
+DONE, PRIVILEGED = 0x20, 0x1
+
+
 def driver(folder: Path, regions: Sequence[tuple[Taken, Compiled]], base: int = 0, irq: int = 0) -> Path:
     """A folder with the library that stands for the driver, which knows some regions, and is to be set up for an accelerator."""
     folder.mkdir()
     (folder / "ethosu_driver.h").write_text(HEADER)
     flags = (f"-DBASE={base}u", f"-DIRQ={irq}u")
-    texts, cases, objects = [DRIVER], list[str](), list[Path]()
+    texts, cases, objects = [DRIVER, SUM], list[str](), list[Path]()
     for k, (taken, made) in enumerate(regions):
-        region, name = taken.region, f"region{k}"
-        program = microc.compile(region.graph, board="mps3-an547", name=name, opt_level=0)
-        assert isinstance(program, microc.Program)
+        name = f"region{k}"
         home = folder / name
         home.mkdir()
-        for file in ("model.c", "model.h", "model_data.c", "model_data.h"):
-            (home / file).write_text(str(program.files()[file]))
+        computing = _computing(home, name, taken, made)
         objects += [_compiled(home / file) for file in ("model.c", "model_data.c")]
-        names, module = name_of(region.graph), program.module
-        texts.append(f'#include "{name}/model.h"\nstatic uint64_t arena{k}[{name.upper()}_ARENA_SIZE / 8 + 1];\n')
+        texts.append(f'#include "{name}/model.h"\n')
         known = (_sum(made.payload), _sum(made.weights), made.scratch)
         cases.append(f"    if (known[0] == {known[0]}u && known[1] == {known[1]}u && known[2] == {known[2]}u) {{")
-        ends = [
-            (v, w, side)
-            for side, a, b in (
-                ("inputs", region.graph.inputs, module.inputs),
-                ("outputs", region.graph.outputs, module.outputs),
-            )
-            for v, w in zip(a, b, strict=True)
-        ]
-        for value, theirs, _ in ends:
-            cases.append(f"        static int8_t {theirs}[{region.type(value).nbytes}];")
-        for value, theirs, side in ends:
-            if side == "inputs":
-                cases.append(f"        memcpy({theirs}, &scratch[{made.places[names[value]]}], sizeof {theirs});")
-        cases.append(f"        memset(scratch, 0x5A, {made.scratch});")
-        for side in ("inputs", "outputs"):
-            members = ", ".join(f".{theirs} = {theirs}" for _, theirs, at in ends if at == side)
-            cases.append(f"        const struct {name}_{side} the_{side} = {{ {members} }};")
-        cases += [f"        {name}_reset(arena{k});", f"        {name}_run(arena{k}, &the_inputs, &the_outputs);"]
-        for value, theirs, side in ends:
-            if side == "outputs":
-                cases.append(f"        memcpy(&scratch[{made.places[names[value]]}], {theirs}, sizeof {theirs});")
-        cases += ["        return computed();", "    }"]
+        cases += [*computing, "        return computed();", "    }"]
     (folder / "driver.c").write_text("".join(texts) + INVOKE % "\n".join(cases))
     objects.append(_compiled(folder / "driver.c", *flags))
     subprocess.run([f"{PREFIX}ar", "rcs", str(folder / f"lib{LIBRARY}.a"), *map(str, objects)], check=True)
     return folder
+
+
+def accelerator(clone: Path, folder: Path, region: tuple[Taken, Compiled], base: int, irq: int) -> Path:
+    """A copy of Arm's own driver with an accelerator in C beside it, whose registers are memory, and which knows one region."""
+    taken, made = region
+    for inner in ("include", "src"):
+        shutil.copytree(clone / inner, folder / inner)
+    home = folder / "src"
+    computing = _computing(home, "region", taken, made)
+    for file in ("model", "model_data"):
+        (home / f"{file}.c").rename(home / f"{file}_code.h")
+    numbers = ", ".join(f"{word}u" for word in stream_of(made))
+    text = REGISTERS % (numbers, len(made.weights), _sum(made.weights), "\n".join(computing))
+    parts = [
+        f"#define BASE {base}u\n#define IRQ {irq}u\n",
+        SUM,
+        '#include "model_code.h"\n#include "model_data_code.h"\n',
+    ]
+    with (home / "ethosu_pmu.c").open("a") as file_of_theirs:
+        file_of_theirs.write("".join((*parts, text)))
+    return folder
+
+
+def configured(made: Compiled) -> tuple[int, int]:
+    """Configuration and identity of the accelerator that a payload is for, which the driver compares with registers."""
+    words = np.frombuffer(made.payload, "<u4").tolist()
+    at = next(k for k, word in enumerate(words) if k and word & 0xFF == 1)
+    return words[at + 1], words[at + 2]
+
+
+def stream_of(made: Compiled) -> list[int]:
+    """The commands of a payload, which end it."""
+    words = np.frombuffer(made.payload, "<u4").tolist()
+    at = next(k for k in range(4, len(words)) if words[k] & 0xFF == 2)
+    return words[at + 1 : at + 1 + ((words[at] >> 8 & 0xFF) << 16 | words[at] >> 16)]
+
+
+def _computing(home: Path, name: str, taken: Taken, made: Compiled) -> list[str]:
+    """Statements that compute a region from and to ``scratch``, over the files of its network in ``home``."""
+    region = taken.region
+    program = microc.compile(region.graph, board="mps3-an547", name=name, opt_level=0)
+    assert isinstance(program, microc.Program)
+    for file in ("model.c", "model.h", "model_data.c", "model_data.h"):
+        (home / file).write_text(str(program.files()[file]))
+    names, module = name_of(region.graph), program.module
+    ends = [
+        (v, w, side)
+        for side, a, b in (
+            ("inputs", region.graph.inputs, module.inputs),
+            ("outputs", region.graph.outputs, module.outputs),
+        )
+        for v, w in zip(a, b, strict=True)
+    ]
+    lines = [f"        static uint64_t arena[{name.upper()}_ARENA_SIZE / 8 + 1];"]
+    lines += [f"        static int8_t {theirs}[{region.type(value).nbytes}];" for value, theirs, _ in ends]
+    for value, theirs, side in ends:
+        if side == "inputs":
+            lines.append(f"        memcpy({theirs}, &scratch[{made.places[names[value]]}], sizeof {theirs});")
+    lines.append(f"        memset(scratch, 0x5A, {made.scratch});")
+    for side in ("inputs", "outputs"):
+        members = ", ".join(f".{theirs} = {theirs}" for _, theirs, at in ends if at == side)
+        lines.append(f"        const struct {name}_{side} the_{side} = {{ {members} }};")
+    lines += [f"        {name}_reset(arena);", f"        {name}_run(arena, &the_inputs, &the_outputs);"]
+    for value, theirs, side in ends:
+        if side == "outputs":
+            lines.append(f"        memcpy(&scratch[{made.places[names[value]]}], {theirs}, sizeof {theirs});")
+    return lines
 
 
 def _compiled(source: Path, *flags: str) -> Path:

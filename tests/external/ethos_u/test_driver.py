@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc import paths
+from microc import GraphBuilder, paths
 from microc.cli import main
 from microc.codegen.board import board_header
 from microc.device.boards import list_boards, load_board
@@ -24,7 +24,8 @@ from microc.external.partition import partition
 from microc.frontend.tflite.writer.model import to_tflite
 from microc.target import target_for
 from tests.device.smoke import WARNINGS, needs
-from tests.external.ethos_u.networks import installed, network
+from tests.external.ethos_u import standin
+from tests.external.ethos_u.networks import DATA, convolution, installed, network
 from tests.external.ethos_u.standin import FLAGS, HEADER, PREFIX, driver
 
 DRIVER = os.environ.get("MICROC_ETHOS_U_DRIVER", "")
@@ -152,3 +153,43 @@ def test_arms_own_driver_links(name: str, tmp_path: Path) -> None:
     subprocess.run(["make", "-C", str(folder)], check=True, capture_output=True)
     symbols = subprocess.run([f"{PREFIX}nm", str(folder / "firmware.elf")], capture_output=True, text=True, check=True)
     assert " T ethosu_init\n" in symbols.stdout and "printf" not in symbols.stdout
+
+
+@installed
+@needs("arm-none-eabi-gcc")
+@needs("qemu-system-arm")
+@pytest.mark.emulator
+@pytest.mark.skipif(not DRIVER, reason="MICROC_ETHOS_U_DRIVER names no clone of ethos-u-core-driver")
+def test_arms_own_driver_runs_over_registers_that_are_memory(
+    emulated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It sets the accelerator up, gives it commands and memories, and takes its interrupt; a region is computed in our code."""
+    b = GraphBuilder("net")
+    h = convolution(b, b.input("x", (1, 8, 8, 4), "int8", DATA), (8, 3, 3, 4), 1, padding=(1, 1, 1, 1))
+    graph = b.graph("net", {"y": convolution(b, h, (8, 1, 1, 8), 2)})
+    npu = tomllib.loads(emulated.read_text())["npu"]
+    (taken,) = partition(graph, [given(npu["accelerator"])], M55).taken
+    made = compile_model(to_tflite(taken.region.graph), parse(npu["accelerator"]))
+    assert isinstance(made, Compiled)
+    base, (configuration, identity) = 0x2000_0000, standin.configured(made)
+    place = standin.accelerator(Path(DRIVER), tmp_path / "driver", (taken, made), base, npu["irq"])
+
+    def verified(name: str, rights: int) -> int:
+        values = {
+            standin.ID: identity,
+            standin.STATUS: standin.DONE,
+            standin.PROTECTION: rights,
+            standin.CONFIG: configuration,
+        }
+        registers = ", ".join(f"{{ write = {base + offset}, value = {value} }}" for offset, value in values.items())
+        board = tmp_path / f"{name}.toml"
+        text = emulated.read_text().replace(f"base = {'0x4810_2000'}", f"base = {base}")
+        board.write_text(f"{text}\n[setup]\nregisters = [{registers}]\n")
+        said = {"ethos-u": f"driver={place}"}
+        program = microc.compile(graph, board=board, external=said, external_choice="all", opt_level=0)
+        return main(["verify", str(program.write(tmp_path / name))])
+
+    assert verified("right", standin.PRIVILEGED) == 0
+    assert "every bit" in capsys.readouterr().out
+    assert verified("wrong", 0) != 0  # the accelerator has not the rights that the board's file says
+    assert "the model's run function has failed" in capsys.readouterr().err
