@@ -175,7 +175,7 @@ def configured(made: Compiled) -> tuple[int, int]:
 
 def stream_of(made: Compiled) -> list[int]:
     """The commands of a payload, which end it."""
-    words = np.frombuffer(made.payload, "<u4").tolist()
+    words = list(map(int, np.frombuffer(made.payload, "<u4")))
     at = next(k for k in range(4, len(words)) if words[k] & 0xFF == 2)
     return words[at + 1 : at + 1 + ((words[at] >> 8 & 0xFF) << 16 | words[at] >> 16)]
 
