@@ -121,6 +121,28 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """Whose code computes a region that a backend has code for: theirs (``theirs``) or ours, at the place ``layer`` in the model.
+
+    ``by``: ``cost``, ``measurement``, ``choice`` (the user wants all of them) or ``difference`` (theirs has not our bits).
+    ``ours`` and ``other``: what either takes, in ``unit``; None where that is unknown. ``why``: in words, for people."""
+
+    layer: str
+    backend: str
+    pattern: str
+    theirs: bool
+    by: str
+    why: str = ""
+    ours: float | None = None
+    other: float | None = None
+    unit: str = "instructions"
+
+    def __str__(self) -> str:
+        whose = f"{self.backend} {self.pattern}" if self.theirs else "ours"
+        return f"{self.layer}: " + ("; " if self.theirs else ", ").join(filter(None, (whose, self.why)))
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
 
@@ -358,7 +380,8 @@ class Module:
     model (``model``) and of plugins by their names. ``ties``: where reals in the middle of two integers go at the network's
     ends, ``away`` from zero or to ``even``. ``classes``: names of the classes that ``class_output`` tells apart, if given.
     ``self_test``: what it checks itself with, if asked for; its bytes are beside those of weights and tables. ``sources``: what
-    external kernels are built from; ``own``: the same steps in code of ours, where some are external.
+    external kernels are built from; ``own``: the same steps in code of ours, where some are external; ``decisions``: whose code
+    computes what a backend has code for.
     """
 
     name: str
@@ -386,6 +409,7 @@ class Module:
     self_test: SelfTest | None = None
     sources: tuple[Sources, ...] = ()
     own: Module | None = None
+    decisions: tuple[Decision, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))

@@ -81,6 +81,7 @@ class Program:
         cycles are estimates, ``share`` a layer's part of them, milliseconds None where no clock is known.
         ``in_place`` of a layer: bytes of its results that lie over its operands; ``streamed``: the layers that it computes row
         by row, and what that costs, or None. ``memories``: what lies in each of the board's, where tensors have several.
+        ``external``: whose code computes each region that a backend has code for, why, and what either takes.
         ``streaming``: how a run takes frames of a sequence, or None; ``state``: what is kept.
         ``without_streams``: arena and estimated instructions without such kernels, or None.
         """

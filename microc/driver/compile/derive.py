@@ -226,6 +226,9 @@ def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
 
 def _notes(made: Compiled, call: Call) -> Iterator[str]:
     """What there is to know of a call beside how its parts were scheduled."""
+    for decision in made.module.decisions:
+        if decision.layer == call.layer and decision.why:
+            yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
     origin = made.make.origins[call.writes]
     others = [k for k, other in enumerate(made.module.calls) if other.kernel == call.kernel and other != call]
     if others:

@@ -14,7 +14,7 @@ from microc.driver.compile.arithmetic import arithmetic_of, with_math
 from microc.driver.compile.attention import by_blocks
 from microc.driver.compile.budget import Room, count_macs, memories_for
 from microc.driver.compile.ends import ends_of
-from microc.driver.compile.external import divided
+from microc.driver.compile.external import divided, regions
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.hot_code import code_placed, refuse_without_memory
 from microc.driver.compile.kernel import groups_of
@@ -28,6 +28,7 @@ from microc.driver.sizes.dimensions import open_sizes
 from microc.driver.sizes.family import read_family
 from microc.driver.stripes.kernel import Chain, Streams
 from microc.driver.stripes.limit import Search, arena, ram_refusal, stream_within
+from microc.driver.tuned.regions import RegionTask
 from microc.errors import FitError, UsageError
 from microc.frontend.detect import contents
 from microc.graph.file import to_bytes
@@ -120,6 +121,14 @@ def compiled(
     return made
 
 
+def external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
+    """What the backends of the options have code for in a network, to be measured."""
+    read, target = read_model(source, options), with_math(target, options)
+    named = replace(read, name=network_name(read.name))
+    with _extended(options):
+        return regions(lambda between: optimised(named, options, between), target, options)
+
+
 def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
     """SHA-256 of what a network is made from: the model's file (or the graph's, as :func:`microc.save` writes it), plugins."""
     data = to_bytes(source) if isinstance(source, Graph) else contents(source)
@@ -164,7 +173,8 @@ def _planned(
         from microc.driver.tuned.taken import refuse_unreadable
 
         refuse_unreadable(options)
-    parts = divided(lambda between: optimised(read, options, between), target, options)
+    board = room.board if room else ""
+    parts = divided(lambda between: optimised(read, options, between), target, options, board)
     graph, streaming = parts.graph, parts.streaming
     refuse_hopeless(graph, source, options, room)
     least = room.flash if room else 0
@@ -213,7 +223,7 @@ def _planned(
     if options.tuned is not None or options.plan is not None:
         from microc.driver.tuned.taken import as_planned, measured_schedules
 
-        tuned = measured_schedules(untuned, options, room.board if room else "", min(limits, default=0))
+        tuned = measured_schedules(untuned, options, board, min(limits, default=0))
         first = built(graph, target, source, progress, maker(graph, tuned))
         plain = planned(first.module)
 

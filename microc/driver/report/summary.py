@@ -53,6 +53,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "board_ram": capacity(board, "ram"),
         "inputs": [tensor_data(module, name) for name in module.inputs],
         "self_test": test_data(module),
+        "external": [asdict(decision) for decision in module.decisions],
         "outputs": [tensor_data(module, name) for name in module.outputs],
         "state": [{**tensor_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
         "layers": [

@@ -30,12 +30,15 @@ FROM_RAM = " (RAM)"
 """What stands behind a board's name where code was loaded into RAM: other ticks than those of code in flash."""
 UNTUNED = "untuned"
 """The one decision of a point that is what the compiler takes by itself: for which goal."""
+SOURCES = "sources"
+"""A decision of other people's code alone: a digest of what it was built from."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One measured schedule of a kernel.
+    """One measured schedule of a kernel, or of a region that other people's code can compute (:mod:`.regions`): in theirs,
+    whose backend and pattern are ``algorithm`` and ``rule``, or in ours.
 
     ``key``: :func:`microc.driver.compile.kernel.key_of`; ``layer``, ``op``: where it was met first; ``cpu``, ``board``,
     ``toolchain``: what it ran on and was built by. ``unit`` of ``ticks``: ``instructions``, ``ticks`` of the board's timer,
@@ -75,6 +78,11 @@ class Record:
     def untuned(self) -> bool:
         """Whether it is of what the compiler takes by itself, which others are compared with."""
         return dict(self.decisions).keys() == {UNTUNED}
+
+    @property
+    def theirs(self) -> str:
+        """What other people's code was built from, as a digest; empty for code of ours."""
+        return str(dict(self.decisions).get(SOURCES, ""))
 
     def to_json(self) -> str:
         """One line."""
@@ -190,21 +198,23 @@ class Database:
 
     def pruned(self) -> list[Record]:
         """For every kernel, board and toolchain what a choice needs: records that no other beats in ticks, flash and workspace
-        together, and those of what the compiler takes by itself."""
+        together, and those of what the compiler takes by itself; of other people's code the last, whatever became of it."""
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self:
-            if record.status == OK:
-                groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
-        return [
-            record
-            for records in groups.values()
-            for record in dict.fromkeys((*(r for r in records if r.untuned), *unbeaten(records)))
-        ]
+            groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
+        return [record for records in groups.values() for record in _needed(records)]
 
     def _keep(self, records: Iterable[Record]) -> None:
         for record in records:
             self._records.append(record)
             self._by_key.setdefault(record.key, []).append(record)
+
+
+def _needed(records: Sequence[Record]) -> Iterable[Record]:
+    """Of a kernel on one board what a choice needs."""
+    ours = [record for record in records if record.status == OK and not record.theirs]
+    theirs = {record.theirs: record for record in records if record.theirs}
+    return dict.fromkeys((*(r for r in ours if r.untuned), *unbeaten(ours), *theirs.values()))
 
 
 def unbeaten(records: Sequence[Record]) -> list[Record]:

@@ -1,0 +1,195 @@
+"""What is measured of other people's code: a region that a backend has code for, in theirs and in ours.
+
+Ours is the function that the region's kernels make together, as where cost decides. It can have the schedules that were measured
+for these kernels. Its steps are those of all kernels, each behind a step :data:`KERNEL` that names the algorithm and the rule,
+so that a record tells all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from microc.codegen.compiler_options import optimisation
+from microc.driver.compile.kernel import algorithms_of, chosen, key_of, replayed
+from microc.driver.compile.maker import TAKEN, Tuned, TunedSchedule
+from microc.driver.compile.weights import stored
+from microc.driver.control.function import LoweredControl, goal_inside, place_control
+from microc.driver.tuned.records import OK, Record
+from microc.driver.tuned.task import NAME, Task
+from microc.errors import ScheduleError
+from microc.external.partition import Taken
+from microc.graph.ir import Graph, Node
+from microc.module import Sources
+from microc.ops.lowering import LoweredGroup
+from microc.schedule.choose import Choice, constant_bytes
+from microc.schedule.rules.algorithms import THREADS
+from microc.schedule.step import Step
+from microc.target import Goal, Target
+
+KERNEL = "kernel"
+"""The step in front of those of a kernel."""
+OURS = "ours"
+"""The algorithm of records of our code for a region."""
+Pick = Callable[[Sequence[LoweredGroup], Goal], tuple[int, Choice]]
+"""The algorithm, by number, and the schedule of a kernel that is not inside of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Our code for a region: its function, the steps of its kernels, ``rule`` in words, bytes of its constants. ``kernels``: by
+    :func:`key_of` what the rules choose for those that records can be of."""
+
+    goal: Goal
+    control: LoweredControl
+    trace: tuple[Step, ...]
+    rule: str
+    constants: int
+    kernels: Mapping[str, TunedSchedule]
+
+
+@dataclass(frozen=True, eq=False)
+class RegionTask(Task):
+    """A region that a backend has code for. ``taken``: that code, ``opened`` gives what it is built from; ``ours``: as the rules
+    choose, for the network's goal first. It has no functions that rules schedule (``lowered``, ``untuned``)."""
+
+    taken: Taken
+    opened: Callable[[], Sources]
+    ours: tuple[Ours, ...]
+
+    @cached_property
+    def sources(self) -> Sources:
+        """What their code is built from."""
+        return self.opened()
+
+    @cached_property
+    def key(self) -> str:
+        """What a record is found by: 40 hex digits of whose code it is, of the C that the backend wrote, of its operands, of the
+        core with its features, and of the compiler's options. What the library is built from is told by :attr:`digest`."""
+        taken, code = self.taken, self.taken.code
+        kinds = [(kind.shape, kind.dtype) for kind in (*taken.region.input_types, *taken.region.output_types)]
+        data = [(name, array.shape, str(array.dtype)) for name, array in code.data.items()]
+        options = optimisation(self.target, self.ours[0].goal.name)
+        known = (
+            (taken.backend.name, taken.entry.name, taken.backend.headers, code.functions),
+            (code.lines, code.workspace, code.align, code.fails, kinds, data),
+            (self.target.cpu, sorted(self.target.features - {THREADS}), options),
+        )
+        return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits of what their code is built from. A library that is linked is told by its name and version alone."""
+        sources = self.sources
+        known = hashlib.sha256(repr((sources.version, sources.include, sources.defines, sources.libraries)).encode())
+        for path, data in sources.files.items():
+            known.update(f"\n{path} {len(data)}\n".encode() + data)
+        return known.hexdigest()[:16]
+
+    @property
+    def whose(self) -> str:
+        """The backend and its pattern."""
+        return f"{self.taken.backend.name} {self.taken.entry.name}"
+
+
+def region_task(
+    graph: Graph, node: Node, taken: Taken, opened: Callable[[], Sources], goals: Sequence[Goal]
+) -> RegionTask:
+    """The region of a node of operator ``external``; ``goals``: the network's, and others that are compiled alike."""
+    target, layers = taken.region.target, "+".join(inner.op for inner in taken.region.graph.nodes)
+    named = {name for name in (*node.inputs, *node.outputs) if name}
+    types = {name: graph.types[name] for name in graph.types if name in named}
+    consts = {name: graph.consts[name] for name in graph.consts if name in named}
+    inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in consts))
+    part = Graph("region", inputs, node.outputs, (node,), types, consts)
+    ours = tuple(our_code(part, node, target, goal) for goal in goals)
+    return RegionTask(part, (str(taken.region.root.loc),), layers, target, 1, (), (), taken, opened, ours)
+
+
+def our_code(graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})) -> Ours:
+    """Our code for a region, as the rules choose but for kernels of ``tuned``."""
+
+    def pick(lowered: Sequence[LoweredGroup], inside: Goal) -> tuple[int, Choice]:
+        found = tuned.get(key_of(lowered, target))
+        return chosen(lowered, target, inside) if found is None else _scheduled(lowered, found)
+
+    return _placed(graph, node, target, goal, pick)
+
+
+def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
+    """Our code for a region by the steps of a record; MicrocError where they make none."""
+    kernels = list(_kernels(trace))
+
+    def pick(lowered: Sequence[LoweredGroup], inside: Goal) -> tuple[int, Choice]:
+        if not kernels:
+            raise ScheduleError("the region has more kernels than the record")
+        return _scheduled(lowered, kernels.pop(0))
+
+    found = _placed(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
+    if kernels or not trace:
+        raise ScheduleError("the region has fewer kernels than the record")
+    return found
+
+
+def best_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> Ours:
+    """Our code for a region by the fastest schedules of its kernels that ``records(key)``, of one board, has, in no more flash
+    than without, but for speed alone; as the rules choose where nothing is faster."""
+    ours = task.ours[0]
+    found: dict[str, TunedSchedule] = {}
+    for key, default in ours.kernels.items():
+        good = [record for record in records(key) if record.status == OK]
+        mine = next((r for r in good if (r.algorithm, r.trace) == (default.algorithm, default.trace)), None)
+        if mine is None:
+            continue
+        flash = float("inf") if ours.goal.price == 0 else mine.flash
+        best = min((r for r in good if r.flash <= flash), key=lambda record: record.ticks)
+        if best.ticks < mine.ticks:
+            found[key] = TunedSchedule(best.algorithm, best.rule, best.trace)
+    return our_code(task.graph, task.graph.nodes[0], task.target, ours.goal, found) if found else ours
+
+
+def _placed(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) -> Ours:
+    steps: list[Step] = []
+    rules: dict[str, None] = {}
+    kernels: dict[str, TunedSchedule] = {}
+    constants = 0
+
+    def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
+        nonlocal constants
+        lowered, inside = algorithms_of(inner, nodes, target, NAME), goal_inside(goal, turns)
+        own = inner is node.attr("body")  # what is inside of a loop no compilation takes records for
+        number, choice = pick(lowered, inside) if own else chosen(lowered, target, inside)
+        rule = choice.schedule.rule.removesuffix(TAKEN)
+        if own:
+            taken = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
+            kernels[key_of(lowered, target)] = taken
+            steps.extend((Step(KERNEL, (taken.algorithm, rule)), *taken.trace))
+        rules[rule or "as written"] = None
+        choice = stored(lowered[number], choice, target, inside)
+        constants += constant_bytes(choice.schedule)
+        return lowered[number], choice
+
+    control = place_control(graph, node, schedule, target)
+    return Ours(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
+
+
+def _scheduled(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
+    """A kernel's algorithm, by number, and its schedule; MicrocError where there is none such."""
+    number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
+    if number is None:
+        raise ScheduleError(f"there is no algorithm {found.algorithm!r}")
+    return number, replayed(lowered[number], found.trace, found.rule + TAKEN)
+
+
+def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
+    """The kernels that the steps of a record are of; MicrocError where they are none."""
+    starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
+    for start, end in zip(starts, [*starts[1:], len(trace)], strict=True):
+        match trace[start].args:
+            case (str(algorithm), str(rule)):
+                yield TunedSchedule(algorithm, rule, tuple(trace[start + 1 : end]))
+            case _:
+                raise ScheduleError("the record names no kernel")
