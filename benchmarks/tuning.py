@@ -46,7 +46,8 @@ from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter, Runner
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate, Space
-from microc.tuning.tuner import Limits, Tuned, Tuner
+from microc.tuning.tuned import Tuned
+from microc.tuning.tuner import Limits, Tuner
 
 BAUD = 115_200
 """Of a serial line."""

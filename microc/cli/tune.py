@@ -41,13 +41,16 @@ def tune(arguments: Arguments) -> show.Answer:
 
 
 def _searched(arguments: Arguments) -> show.Answer:
+    from microc.driver.options import make_options
     from microc.driver.tuned.plan import write_plan
-    from microc.tuning.api import Interrupted, tune, tuning_plan
+    from microc.tuning.api import Interrupted, refuse_open, tune, tuning_plan
     from microc.tuning.page import to_html
 
     assert arguments.model is not None
     options, ended = chosen_options(arguments), False
     plan = options.pop("plan", None)
+    if plan is not None:
+        refuse_open(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(f"there is a plan {plan} already, and a person may have edited it", hint="name another file")
     with watching(arguments) as callback:
@@ -76,6 +79,9 @@ def _searched(arguments: Arguments) -> show.Answer:
     text = _table(found, arguments.records)
     if ended:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
+    elif arguments.html is not None and found.regions:
+        keys = [each.task.key for each in (*found.kernels, *(region.tuned for region in found.regions))]
+        write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys))
     elif plan is not None or arguments.html is not None:
         board, records = arguments.board or None, arguments.records
         chosen = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
@@ -103,7 +109,7 @@ def _table(found: Tuning, records: Path) -> str:
         )
         for k in found.kernels
     ]
-    failed = sum(k.failed for k in found.kernels)
+    failed = sum(each.failed for each in (*found.kernels, *(region.tuned for region in found.regions)))
     notes = [
         f"tuned kernels: {show.count(round(found.default))} -> {show.count(round(found.best))} {found.unit} "
         f"({gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
@@ -111,7 +117,29 @@ def _table(found: Tuning, records: Path) -> str:
         f"use them: microc compile MODEL --tuned {records}",
     ]
     head = ("layer", "operators", "points", "tried", f"default, {found.unit}", "best", "", "schedule")
-    return show.table(head, rows, 2) + "\n\n" + "\n".join(notes)
+    tables = [show.table(head, rows, 2)] if rows else []
+    if found.regions:
+        tables.append(_regions(found))
+    return "\n\n".join((*tables, "\n".join(notes)))
+
+
+def _regions(found: Tuning) -> str:
+    """Ours and theirs, region by region."""
+    rows = [
+        (
+            show.layer(region.task.name)
+            + (f" and {len(region.task.layers) - 1} more" if len(region.task.layers) > 1 else ""),
+            region.task.whose,
+            *(
+                "" if ticks is None else show.count(round(ticks))
+                for ticks in (region.verdict.ours, region.verdict.theirs)
+            ),
+            region.taken or "by cost",
+            region.why,
+        )
+        for region in found.regions
+    ]
+    return show.table(("layer", "external code", f"ours, {found.unit}", "theirs", "taken", ""), rows, 2)
 
 
 def _spaces(arguments: Arguments) -> show.Answer:

@@ -63,7 +63,8 @@ def _failures(database: Database, path: Path) -> list[str]:
         for r in failed[:_SHOWN_FAILURES]
     ]
     more = [f"... and {len(failed) - len(lines)} more: --json"] if len(failed) > len(lines) else []
-    head = "each of these is a defect, of the compiler or of the board; its command measures it again:"
+    whose = "the compiler, of other people's code" if any(r.theirs for r in failed) else "the compiler"
+    head = f"each of these is a defect, of {whose} or of the board; its command measures it again:"
     return ["\n".join((head, *lines, *more))]
 
 
@@ -72,7 +73,8 @@ def _command(record: Record, path: Path) -> str:
 
     board = shlex.quote(record.board.removesuffix(FROM_RAM))
     where = f"--target {record.cpu}" if record.board == "host" else f"--board {board}"
-    return f"microc tune MODEL {where} --records {shlex.quote(str(path))} --repeat {record.id}"
+    external = f" --external {shlex.quote(record.algorithm)}=PATH" if record.theirs else ""
+    return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 
 def repeated(arguments: Arguments) -> show.Answer:
@@ -122,6 +124,7 @@ def _kernel(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str,
         "cpu": first.cpu,
         "board": first.board,
         "unit": first.unit,
+        "external": next((r.algorithm for r in records if r.theirs), ""),
         "records": len(records),
         "best": None if best is None else best.ticks,
         "failures": [

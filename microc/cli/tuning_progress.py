@@ -14,7 +14,7 @@ from microc.cli.arguments import Arguments
 from microc.driver.report import tables
 
 if TYPE_CHECKING:
-    from microc.tuning.tuner import Event, Tuned
+    from microc.tuning.tuned import Event, Tuned
 
     Watcher = Callable[[Event], None]
 

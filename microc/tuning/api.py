@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,23 +13,26 @@ from microc.driver import accepted
 from microc.driver.compile.budget import goals
 from microc.driver.compile.fit import room_of
 from microc.driver.compile.maker import Compiled
-from microc.driver.compile.pipeline import compiled
+from microc.driver.compile.pipeline import compiled, external_regions
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
 from microc.driver.shown import table
 from microc.driver.spoken import speaks_python
 from microc.driver.tuned.plan import plan_of
 from microc.driver.tuned.records import Database, records_of
+from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
 from microc.plugin import active
 from microc.target import SIZE, SPEED, Board, Target, target_for
 from microc.tuning.model import model_for
 from microc.tuning.places import meter_for
+from microc.tuning.regions import RegionSpace
 from microc.tuning.runner import Meter
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Space
-from microc.tuning.tuner import Event, Limits, Tuned, Tuner
+from microc.tuning.tuned import Event, Tuned, TunedRegion
+from microc.tuning.tuner import Limits, Tuner
 
 if TYPE_CHECKING:
     from microc.driver.options.typed import CompileOptions
@@ -40,12 +43,14 @@ MODELS = ("auto", "analytic", "learned")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tuning:
-    """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks."""
+    """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
+    ``regions``: parts of the network that other people's code can compute."""
 
     kernels: tuple[Tuned, ...]
     database: Database
     unit: str
     board: str
+    regions: tuple[TunedRegion, ...] = ()
 
     @property
     def default(self) -> float:
@@ -72,10 +77,15 @@ class Tuning:
             "unit": self.unit,
             "default": self.default,
             "best": self.best,
-            "measured": sum(k.tried for k in self.kernels),
-            "failed": sum(k.failed for k in self.kernels),
+            "measured": sum(k.tried for k in self._every),
+            "failed": sum(k.failed for k in self._every),
             "kernels": [kernel.to_data() for kernel in self.kernels],
+            "regions": [region.to_data() for region in self.regions],
         }
+
+    @property
+    def _every(self) -> tuple[Tuned, ...]:
+        return (*self.kernels, *(region.tuned for region in self.regions))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -119,7 +129,9 @@ def tune(
     parts. ``seed``: of what is drawn. ``runner`` measures instead. ``callback`` is told of every
     batch; what it raises ends the search, and keeps the records; so does Ctrl-C, as :class:`Interrupted`.
 
-    Compile with ``tuned=FILE`` to use them. Everything refused is a :class:`~microc.errors.MicrocError`.
+    With ``external``, unless all of it is wanted, every region that a backend has code for is measured in theirs and in ours, and
+    the kernels are those of the network in our code. Compile with ``tuned=FILE`` to use the records. Everything refused is a
+    :class:`~microc.errors.MicrocError`.
     """
     trials = accepted.integer("trials", trials)
     seconds = accepted.number("time", time, 0.0, 1e9, "seconds")
@@ -130,14 +142,29 @@ def tune(
     accepted.call("callback", callback)
     found_board, core = place_of(target, board)
     chosen, tasks = tasks_for(model, core, found_board, options)
-    tasks = _named(tasks, tuple(layers))
+    regions = regions_for(model, core, chosen)
+    tasks, regions = _named(tasks, regions, tuple(layers))
     load = accepted.truth("load", load)
+    if chosen.external and (fleet or load):
+        raise UsageError(
+            "other people's code is built into firmware: it is measured neither by loading code nor by a fleet",
+            hint="leave out external, or name the board and its ports alone",
+        )
     if fleet:
         runner = _fleet(accepted.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
     runner = runner or meter_for(found_board, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
-        tuner = Tuner(tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, event=callback)
+        tuner = Tuner(
+            tasks,
+            runner,
+            database,
+            model=model_for(cost_model),
+            search=search,
+            seed=seed,
+            event=callback,
+            regions=regions,
+        )
         try:
             tuner.run(Limits(trials, seconds or float("inf")))
         except KeyboardInterrupt as end:
@@ -162,7 +189,7 @@ def _fleet(address: str, board: Board | None, others: bool, options: Options) ->
 
 def _tuning(tuner: Tuner) -> Tuning:
     """What a search has found."""
-    return Tuning(tuple(tuner.kernels), tuner.database, tuner.runner.unit, tuner.runner.board)
+    return Tuning(tuple(tuner.kernels), tuner.database, tuner.runner.unit, tuner.runner.board, tuner.whose())
 
 
 def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
@@ -186,19 +213,34 @@ def compiled_for(model: Any, target: Target, options: Options, board: Board | No
 def tasks_for(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
-    """The options by name, and the kernels of a network under them."""
+    """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
     chosen = make_options(**options)
-    made = compiled_for(model, target, chosen, board)
+    own = replace(chosen, external={}) if chosen.external_choice == "cost" else chosen
+    made = compiled_for(model, target, own, board)
     return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE))
 
 
-def _named(tasks: tuple[Task, ...], parts: tuple[str, ...]) -> tuple[Task, ...]:
+def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
+    """What other people's code can compute in a network, where measurements decide whether it does."""
+    if not options.external or options.external_choice != "cost":
+        return ()
+    with active(options.plugins):
+        return external_regions(source_of(model, options), target, options)
+
+
+def _named(
+    tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
+) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
     """Those of layers that are named; UsageError where there are none."""
-    found = tuple(t for t in tasks if not parts or any(part in layer for part in parts for layer in t.layers))
-    if not found:
+
+    def named(task: Task) -> bool:
+        return not parts or any(part in layer for part in parts for layer in task.layers)
+
+    found, others = tuple(filter(named, tasks)), tuple(filter(named, regions))
+    if not found and not others:
         known = ", ".join(task.name for task in tasks[:8]) or "none"
         raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
-    return found
+    return found, others
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -213,6 +255,7 @@ def tuning_plan(
     else it could; ``write_plan`` makes it a file."""
     path = accepted.path("records", records)
     chosen = make_options(**options, tuned=path)
+    refuse_open(chosen)
     found_board, core = place_of(target, board)
     name = found_board.name if found_board is not None else "host"
     with active(chosen.plugins):
@@ -220,13 +263,25 @@ def tuning_plan(
         return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
+def refuse_open(options: Options) -> None:
+    """UsageError where measurements decide whose code computes a region, of which a plan says nothing."""
+    if options.external and options.external_choice == "cost":
+        raise UsageError(
+            "a plan does not say whose code computes a region",
+            hint="compile with tuned, which takes what was measured; or external_choice=all, where nothing is open",
+        )
+
+
 def spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
-    """The spaces of a network's kernels without measuring: layers, points, and every decision with its values."""
+    """The spaces of a network's kernels without measuring: layers, points, and every decision with its values; with ``external``
+    those of regions, which have one, ``code``."""
     chosen = make_options(**options)
     found_board, core = place_of(target, board)
+    own = replace(chosen, external={}) if chosen.external_choice == "cost" else chosen
     with active(chosen.plugins):
+        tasks = (*tasks_of(compiled_for(model, core, own, found_board)), *regions_for(model, core, chosen))
         return [
             {
                 "layers": list(task.layers),
@@ -235,6 +290,6 @@ def spaces(
                 "default": str(space.default.point),
                 "decisions": {name: list(values) for name, values in space.domains().items()},
             }
-            for task in tasks_of(compiled_for(model, core, chosen, found_board))
-            for space in (Space(task),)
+            for task in tasks
+            for space in (RegionSpace(task) if isinstance(task, RegionTask) else Space(task),)
         ]

@@ -19,9 +19,11 @@ from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.maker import Maker
 from microc.driver.options import make_options
+from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.module import Call, Kernel, Module, Value, View
+from microc.ops.lowering import macs_of
 from microc.plan.plan import plan_module
 from microc.target import SPEED
 from microc.tuning.digest import WORD, digest_func, wipe_func
@@ -50,7 +52,9 @@ def image_module(
     outputs = calls[-1].writes
     if digested:
         calls, outputs = _digested(builder, calls), (DIGESTS,)
-    chosen = {**make_options().chosen(), "optimize": "speed", "cpu": target.cpu, "protocol": "rpc"}
+    region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
+    optimize = region.ours[0].goal.name if region is not None else "speed"
+    chosen = {**make_options().chosen(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
         graph.name,
         builder.values,
@@ -63,26 +67,42 @@ def image_module(
         starts=starts,
         source=task.name,
         options=chosen,
+        sources=(region.sources,) if region is not None and any(map(_foreign, candidates)) else (),
     )
     module = estimated(module, target)
     module = plan_module(module, io_in_arena=False, like=module)
     return replace(module, fingerprint=fingerprint(module, target))
 
 
+def _foreign(candidate: Candidate) -> bool:
+    return candidate.whole is not None and candidate.whole.external is not None
+
+
 def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, last: bool) -> Call:
     """A candidate as a kernel of its own, which writes values of its own."""
-    group, schedule, func = task.lowered[candidate.number], candidate.choice.schedule, candidate.choice.func
-    stem = f"candidate_{number}"
-    name = register(builder, Kernel(func, (str(candidate.point),)), stem, verified=candidate.choice.verified)
-    args = [argument(builder, group, schedule, position, stem) for position in range(len(group.params))]
+    schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{number}"
+    whole = candidate.whole
+    external, align = (whole.external, whole.align) if whole is not None else (None, 0)
+    kernel = Kernel(func, (str(candidate.point),), external=external)
+    name = register(builder, kernel, stem, verified=candidate.choice.verified)
+    if whole is not None:
+        params, macs = whole.params, sum(macs_of(task.graph, node) for node in task.graph.nodes)
+        args = [
+            builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array, align)
+            for p in params
+        ]
+    else:
+        group = task.lowered[candidate.number]
+        params, macs = group.params, group.macs
+        args = [argument(builder, group, schedule, position, stem) for position in range(len(params))]
     written = []
-    for k, output in enumerate(group.outputs):
+    for k, output in enumerate(task.graph.outputs):
         result = builder.end(f"result_{number}_{k}") if last else builder.unique(f"result_{number}_{k}")
         storage = "output" if last else "intermediate"
         builder.values[result] = make_value(result, task.graph.types[output], storage, output)
         written.append(result)
-    scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
-    reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in group.params if p.array is None))
+    scratch = workspaces(builder, stem, func.params[len(args) + len(written) :], align)
+    reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in params if p.array is None))
     return Call(
         name,
         (*args, *written, *scratch),
@@ -91,7 +111,7 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
         scratch,
         layer=f"{number}",
         op=task.op,
-        macs=group.macs,
+        macs=macs,
         schedule=describe(schedule.trace),
         rule=schedule.rule,
     )

@@ -24,7 +24,7 @@ from microc.target import Board
 from microc.tuning.image import DIGESTS, image_module
 from microc.tuning.kept import Kept
 from microc.tuning.known import check_device
-from microc.tuning.runner import Result, Runner, disagreement, sample
+from microc.tuning.runner import Result, Runner, bound_of, disagreement, sample
 from microc.tuning.space import Candidate
 
 HELD = 4
@@ -85,13 +85,15 @@ class BoardRunner(Runner):
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
-        verdicts: dict[tuple[int, ...], str] = {}
+        verdicts: dict[tuple[float, ...], str] = {}
         found = []
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
-            if digest not in verdicts:
+            bound = bound_of(candidate)
+            alike = (bound, *digest)
+            if alike not in verdicts:
                 device.client.run(number - ends, number)
-                verdicts[digest] = disagreement(wanted, device.kernels[number]["outputs"], device.read)
-            wrong, amount = verdicts[digest], float(device.clock.amount(ticks[number]))
+                verdicts[alike] = disagreement(wanted, device.kernels[number]["outputs"], device.read, bound)
+            wrong, amount = verdicts[alike], float(device.clock.amount(ticks[number]))
             found.append(
                 Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, amount, code[number])
             )

@@ -22,7 +22,7 @@ from microc.driver.tuned.task import Task
 from microc.errors import DeviceError
 from microc.target import Target
 from microc.tuning.image import image_module
-from microc.tuning.runner import Result, Runner, disagreement, sample
+from microc.tuning.runner import Result, Runner, bound_of, disagreement, sample
 from microc.tuning.space import Candidate
 
 PATIENCE = 120.0
@@ -54,7 +54,7 @@ class HostRunner(Runner):
             taken = _run(folder)
             made = np.load(folder / MADE, allow_pickle=False)
             return [
-                _result(candidate, ticks, disagreement(wanted, call.writes, made.__getitem__))
+                _result(candidate, ticks, disagreement(wanted, call.writes, made.__getitem__, bound_of(candidate)))
                 for candidate, call, ticks in zip(candidates, module.calls, taken, strict=True)
             ]
 

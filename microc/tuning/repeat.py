@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from microc.driver.tuned.records import FROM_RAM, Record, records_of
+from microc.driver.tuned.regions import RegionTask
+from microc.driver.tuned.task import Task
 from microc.errors import UsageError
 from microc.plugin import active
 from microc.target import Board
-from microc.tuning.api import place_of, tasks_for
+from microc.tuning.api import place_of, regions_for, tasks_for
 from microc.tuning.places import meter_for
+from microc.tuning.regions import region_candidate
 from microc.tuning.replay import candidate_of
 from microc.tuning.runner import Result
-from microc.tuning.space import Point
+from microc.tuning.space import Candidate, Point
 
 
 def repeat(
@@ -36,7 +39,8 @@ def repeat(
         )
     place, core = place_of(target, board)
     chosen, tasks = tasks_for(model, core, place, options)
-    task = next((each for each in tasks if each.key == found[-1].key), None)
+    every = (*tasks, *regions_for(model, core, chosen))
+    task = next((each for each in every if each.key == found[-1].key), None)
     if task is None:
         raise UsageError(
             f"the network has no kernel of record {record}: {found[-1].layer}, {found[-1].op}",
@@ -44,7 +48,12 @@ def repeat(
             hint="give the model, the board and the options that it was tuned with",
         )
     with active(chosen.plugins):
-        point = Point(found[-1].algorithm, found[-1].rule, found[-1].decisions)
         meter = meter_for(place, core, [port], 1, load=found[-1].board.endswith(FROM_RAM))
-        (result,) = meter.measure(task, [candidate_of(task, point, found[-1].trace)])
+        (result,) = meter.measure(task, [_candidate(task, found[-1])])
     return found[-1], result, meter.unit
+
+
+def _candidate(task: Task, record: Record) -> Candidate:
+    if isinstance(task, RegionTask):
+        return region_candidate(task, record)
+    return candidate_of(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

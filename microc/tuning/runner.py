@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ SPOILT = 256
 """Bytes of an output that are made wrong before a candidate writes it."""
 Read = Callable[[str], Array]
 """A tensor of the image by name."""
+
+
+def bound_of(candidate: Candidate) -> float:
+    """What the floats of a candidate may differ by beyond those of any other, as in :class:`Whole`."""
+    return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +120,13 @@ def spoilt(wanted: Array) -> bytes:
     return bytes(~np.ascontiguousarray(wanted).reshape(-1).view(np.uint8)[:SPOILT])
 
 
-def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read) -> str:
-    """Where outputs are not those that are right, in words; empty where they are."""
+def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
+    """Where outputs are not those that are right, in words; empty where they are. ``bound`` as in :class:`Whole`."""
+    if bound == inf:
+        return ""
     for array, name in zip(wanted, names, strict=True):
         kind = str(array.dtype)
-        tally = Tally(name, kind, TOLERANCES[kind] if dtypes.is_float(kind) else 0)
+        tally = Tally(name, kind, max(bound, TOLERANCES[kind]) if dtypes.is_float(kind) else 0)
         tally.add(read(name).reshape(array.shape), array)
         found = tally.agreement()
         if not found.agrees:

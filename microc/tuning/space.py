@@ -19,6 +19,8 @@ from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError
 from microc.isa import FAMILIES
+from microc.module import External
+from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost import estimate
 from microc.schedule.rules import OURS, RULES
@@ -69,8 +71,20 @@ Way = Callable[[], Schedule | None]
 """How a point's schedule is made; None where a decision comes to nothing for the function."""
 
 
+class Whole(NamedTuple):
+    """What a candidate of a region is beside its function: what parameters are bound to, all but results and workspaces; other
+    people's code in the place of the function's loops, its alignment, and what floats may differ by, a share of the largest
+    (infinite: integers differ, too, and nobody says by how much)."""
+
+    params: tuple[Param, ...]
+    external: External | None = None
+    align: int = 0
+    bound: float = 0.0
+
+
 class Candidate(NamedTuple):
-    """A point that a kernel can have: its schedule, its lowered function, what the cost model says of it."""
+    """A point that a kernel can have: its schedule, its lowered function, what the cost model says of it. ``whole``: of a region
+    alone."""
 
     point: Point
     number: int
@@ -79,6 +93,7 @@ class Candidate(NamedTuple):
     code: int
     constants: int
     workspace: int
+    whole: Whole | None = None
 
 
 class Space:
@@ -177,9 +192,9 @@ class Space:
             if schedule is None:
                 return None
             choice = verified(with_instructions(schedule, self.task.target))
+            found = _candidate(self.task, point, number, choice)
         except (MicrocError, RecursionError):  # steps that do not fit this function, or make what the verifier refuses
             return None
-        found = _candidate(self.task, point, number, choice)
         return found if found.code <= LONGEST else None
 
     def mutated(self, point: Point, draw: random.Random) -> Point:

@@ -19,7 +19,7 @@ import pytest
 import microc
 from microc.driver.tuned.records import OK, Database
 from microc.errors import DeviceError, UsageError
-from microc.tuning.tuner import Event
+from microc.tuning.tuned import Event
 from tests.tuning.networks import DIGITS
 
 distributed = pytest.importorskip("distributed")

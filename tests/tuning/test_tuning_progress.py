@@ -16,7 +16,7 @@ from microc.driver.tuned.records import Database
 from microc.errors import DeviceError
 from microc.tuning import api
 from microc.tuning.api import Interrupted
-from microc.tuning.tuner import Event
+from microc.tuning.tuned import Event
 from tests.tuning.networks import DIGITS, Estimating
 
 BOARD = "mps2-an386"
