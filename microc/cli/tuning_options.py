@@ -25,6 +25,7 @@ def tuning_command(add: Adder, model: str) -> None:
         "model.tflite --board nucleo-l476rg --port /dev/ttyACM0 --port /dev/ttyACM1",
         "model.tflite --board mps2-an386 --fleet tcp://lab:8786",
         "model.onnx --target native --trials 2000 --jobs 2",
+        "model.tflite --board mps2-an386 --external cmsis-nn=CMSIS-NN --records tuned.jsonl",
         "model.tflite --board mps2-an386 --space",
         "model.tflite --board mps2-an386 --trials 0 --plan plan.json",
         "--show tuned.jsonl --html page.html",

@@ -19,6 +19,9 @@ from microc.schedule.cost import estimate
 from microc.schedule.schedule import Schedule
 from microc.tuning.space import Candidate, Point, Whole
 
+_TUNED = (("kernels", "tuned"),)
+"""What is decided of ours with the best schedules that are known."""
+
 
 class RegionSpace:
     """The candidates of a region, as :class:`microc.tuning.space.Space` has those of a kernel: ours first, theirs last."""
@@ -48,7 +51,12 @@ class RegionSpace:
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
         """What may be chosen."""
-        return {"code": tuple(str(each.point) for each in self.candidates)}
+        return {"code": tuple(map(_words, self.candidates))}
+
+
+def _words(candidate: Candidate) -> str:
+    goal = dict(candidate.point.decisions).get(UNTUNED)
+    return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
 
 
 class RegionSearch:
@@ -80,14 +88,18 @@ class RegionSearch:
         task = self.task
         best = best_code(task, records)
         if all(each.choice.schedule.trace != best.trace for each in self.space.candidates[:-1]):
-            made = ours_candidate(task, best, ())
+            made = ours_candidate(task, best, _TUNED)
             self.space.candidates.insert(-1, made)
             self.waiting.append(made)
 
 
 def region_candidate(task: RegionTask, record: Record) -> Candidate:
     """What a record of a region tells of, to be measured again; MicrocError where its steps make no code of ours."""
-    return theirs_candidate(task) if record.theirs else ours_candidate(task, repeated_code(task, record.trace), ())
+    return (
+        theirs_candidate(task)
+        if record.theirs
+        else ours_candidate(task, repeated_code(task, record.trace), record.decisions)
+    )
 
 
 def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any], ...]) -> Candidate:

@@ -16,18 +16,23 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.cli import main
+from microc.driver.compile.maker import TunedSchedule
 from microc.driver.tuned.records import FAILED, OK, WRONG, Database, Record
+from microc.driver.tuned.regions import our_code, repeated_code
 from microc.driver.tuned.task import Task
-from microc.errors import UsageError
+from microc.errors import MicrocError, UsageError
 from microc.external.backend import Code, Entry, Region
 from microc.graph.ir import Graph
 from microc.module import Sources
 from microc.plugin import Plugin, load_plugin
+from microc.schedule.step import Step
+from microc.tir.names import FLAGS
 from microc.tuning.api import Tuning
 from microc.tuning.runner import Result, Runner
 from microc.tuning.space import Candidate
 from tests.device.smoke import needs
 from tests.external.networks import BACKEND, floats, network
+from tests.external.test_cmsis_nn import COPY, LAYERS
 
 BOARD = "mps2-an386"
 emulated = pytest.mark.skipif(
@@ -155,7 +160,6 @@ def test_without_measurements_cost_decides_and_other_code_of_ours_is_told(tmp_pa
     program = compiled(old, cheap)
     assert len(whose(program)) == 2
     assert "measured beside other code of ours: tune again" in program.report()["external"][0]["why"]
-    Database(old).add(())
     none = tmp_path / "none.jsonl"
     Database(none).add([r for r in Database(records) if not r.theirs])
     assert len(whose(compiled(none, cheap))) == 2
@@ -246,6 +250,31 @@ def test_an_emulated_board_decides_and_the_network_computes_what_it_did(
     for record in (theirs, ours):
         assert main(["tune", *words, "--records", str(records), "--repeat", record.id]) == 0
         assert f"ok, {record.ticks:,.0f} instructions" in capsys.readouterr().out
+
+
+def test_options_of_the_compiler_are_those_of_the_best_kernel(tmp_path: Path) -> None:
+    chosen: Any = {"board": BOARD, "plugins": plugin(), "external": "acme", "optimize": "speed", "trials": 2}
+    found = microc.tune(layer(), records=tmp_path / "tuned.jsonl", runner=Paper(1.0), **chosen)
+    (region,) = found.regions
+    ours = region.task.ours[0]
+    ((key, default),) = ours.kernels.items()
+    flagged = TunedSchedule(default.algorithm, default.rule, (*default.trace, Step("compile_with", ("unroll-loops",))))
+    best = our_code(region.task.graph, region.task.graph.nodes[0], region.task.target, ours.goal, {key: flagged})
+    assert dict(best.control.func.annotations) == {FLAGS: "unroll-loops"} and not ours.control.func.annotations
+    again = repeated_code(region.task, best.trace)
+    assert again.trace == best.trace and again.control.func == best.control.func
+    for trace in (best.trace[1:], (*best.trace, *best.trace), ()):
+        with pytest.raises(MicrocError):
+            repeated_code(region.task, trace)
+
+
+@emulated
+@pytest.mark.skipif(not COPY, reason="MICROC_CMSIS_NN names no copy of CMSIS-NN")
+@pytest.mark.parametrize("name", ["pointwise", "softmax", "sum"])
+def test_cmsis_nn_is_measured_on_an_emulated_board(name: str) -> None:
+    found = microc.tune(LAYERS[name](), board=BOARD, external={"cmsis-nn": COPY}, trials=4)
+    (region,) = found.regions
+    assert region.verdict.theirs is not None and region.verdict.ours is not None and not region.why
 
 
 def test_spaces_list_regions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -221,12 +221,13 @@ class Options:
         "(docs/tuning.md)", flag="--no-shipped",
     )  # fmt: skip
     external: Mapping[str, str] = option(
-        dict, checks.external, "layers in other people's code, where it takes fewer instructions than ours: cmsis-nn=PATH of "
+        dict, checks.external, "layers in other people's code, where it takes less than ours: cmsis-nn=PATH of "
         "a copy, ethos-u (the board's) or ethos-u=ACCELERATOR, cblas, or a plugin's backend (docs/external.md)",
         flag="--external", word=words.external, metavar="NAME[=PATH]",
     )  # fmt: skip
     external_choice: str = choice(
-        "cost", EXTERNAL_CHOICE, "which layers that is: those where that costs less, or all that a backend has code for",
+        "cost", EXTERNAL_CHOICE, "which layers that is: those where that takes less, as measured (tuned) or else by cost, or all "
+        "that a backend has code for",
         "external_choice", flag="--external-choice",
     )  # fmt: skip
     stream: Mapping[str, int] = option(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 from microc.codegen.compiler_options import optimisation
 from microc.driver.compile.kernel import algorithms_of, chosen, key_of, replayed
@@ -155,6 +156,7 @@ def _placed(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) ->
     steps: list[Step] = []
     rules: dict[str, None] = {}
     kernels: dict[str, TunedSchedule] = {}
+    told: dict[tuple[tuple[str, Any], ...], None] = {}
     constants = 0
 
     def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
@@ -170,9 +172,12 @@ def _placed(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) ->
         rules[rule or "as written"] = None
         choice = stored(lowered[number], choice, target, inside)
         constants += constant_bytes(choice.schedule)
+        told[choice.func.annotations] = None
         return lowered[number], choice
 
     control = place_control(graph, node, schedule, target)
+    if len(told) == 1:  # options of the C compiler are a whole function's
+        control = replace(control, func=replace(control.func, annotations=next(iter(told))))
     return Ours(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
