@@ -130,7 +130,7 @@ def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
         return _scheduled(lowered, kernels.pop(0))
 
     found = _placed(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
-    if kernels or not trace:
+    if kernels:
         raise ScheduleError("the region has fewer kernels than the record")
     return found
 
@@ -192,6 +192,8 @@ def _scheduled(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[i
 def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
     """The kernels that the steps of a record are of; MicrocError where they are none."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
+    if not starts or starts[0] != 0:
+        raise ScheduleError("the record begins with no kernel")
     for start, end in zip(starts, [*starts[1:], len(trace)], strict=True):
         match trace[start].args:
             case (str(algorithm), str(rule)):
