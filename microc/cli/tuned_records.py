@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from microc.driver.tuned.records import Database, Record
 
 _SHOWN_FAILURES = 8
-_EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6}
+_EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6, "unbuilt": 6}
 """Of a record that is repeated: board and reference differ; nothing answered, or there was no program."""
 
 

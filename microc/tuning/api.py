@@ -145,7 +145,7 @@ def tune(
     regions = regions_for(model, core, chosen)
     tasks, regions = _named(tasks, regions, tuple(layers))
     load = accepted.truth("load", load)
-    if chosen.external and (fleet or load):
+    if regions and (fleet or load):
         raise UsageError(
             "other people's code is built into firmware: it is measured neither by loading code nor by a fleet",
             hint="leave out external, or name the board and its ports alone",

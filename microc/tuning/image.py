@@ -27,6 +27,7 @@ from microc.ops.lowering import macs_of
 from microc.plan.plan import plan_module
 from microc.target import SPEED
 from microc.tuning.digest import WORD, digest_func, wipe_func
+from microc.tuning.runner import foreign
 from microc.tuning.space import Candidate
 
 DIGESTS = "digests"
@@ -67,15 +68,11 @@ def image_module(
         starts=starts,
         source=task.name,
         options=chosen,
-        sources=(region.sources,) if region is not None and any(map(_foreign, candidates)) else (),
+        sources=(region.sources,) if region is not None and any(map(foreign, candidates)) else (),
     )
     module = estimated(module, target)
     module = plan_module(module, io_in_arena=False, like=module)
     return replace(module, fingerprint=fingerprint(module, target))
-
-
-def _foreign(candidate: Candidate) -> bool:
-    return candidate.whole is not None and candidate.whole.external is not None
 
 
 def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, last: bool) -> Call:

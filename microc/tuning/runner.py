@@ -17,7 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import TOLERANCES, Tally
-from microc.driver.tuned.records import FAILED
+from microc.driver.tuned.records import FAILED, UNBUILT
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import DeviceError, FitError, ToolError
@@ -29,6 +29,11 @@ SPOILT = 256
 """Bytes of an output that are made wrong before a candidate writes it."""
 Read = Callable[[str], Array]
 """A tensor of the image by name."""
+
+
+def foreign(candidate: Candidate) -> bool:
+    """Whether it is other people's code."""
+    return candidate.whole is not None and candidate.whole.external is not None
 
 
 def bound_of(candidate: Candidate) -> float:
@@ -84,7 +89,8 @@ class Runner(Meter):
             if not isinstance(error, FitError):
                 self.check()
             if len(candidates) == 1:
-                return [Result(candidates[0], FAILED, detail=str(error.what))]
+                unbuilt = foreign(candidates[0]) and not isinstance(error, DeviceError)
+                return [Result(candidates[0], UNBUILT if unbuilt else FAILED, detail=str(error.what))]
         half = len(candidates) // 2
         return [*self.measure(task, candidates[:half]), *self.measure(task, candidates[half:])]
 

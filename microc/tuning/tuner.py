@@ -18,7 +18,7 @@ from microc.driver.tuned.task import Task
 from microc.driver.tuned.verdict import verdict_of
 from microc.tuning.model import Model
 from microc.tuning.regions import RegionSearch
-from microc.tuning.runner import Meter, Result
+from microc.tuning.runner import Meter, Result, foreign
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate, Space
 from microc.tuning.tuned import Event, Tuned, TunedRegion
@@ -159,9 +159,7 @@ class Tuner:
 
     def _record(self, task: Task, result: Result) -> Record:
         candidate, runner = result.candidate, self.runner
-        foreign = (
-            candidate.whole is not None and candidate.whole.external is not None
-        )  # a kernel's symbol has only the call
+        measured = 0 if foreign(candidate) else result.code  # of theirs the kernel's symbol has the call alone
         return Record(
             key=task.key,
             op=task.op,
@@ -176,7 +174,7 @@ class Tuner:
             decisions=candidate.point.decisions,
             trace=candidate.choice.schedule.trace,
             ticks=result.ticks,
-            code=candidate.code if foreign else result.code or candidate.code,
+            code=measured or candidate.code,
             constants=candidate.constants,
             workspace=candidate.workspace,
             seed=self.seed,

@@ -17,7 +17,7 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.driver.compile.maker import TunedSchedule
-from microc.driver.tuned.records import FAILED, OK, WRONG, Database, Record
+from microc.driver.tuned.records import FAILED, OK, UNBUILT, WRONG, Database, Record
 from microc.driver.tuned.regions import our_code, repeated_code
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError, UsageError
@@ -165,6 +165,27 @@ def test_without_measurements_cost_decides_and_other_code_of_ours_is_told(tmp_pa
     assert len(whose(compiled(none, cheap))) == 2
 
 
+def test_the_compiler_that_was_used_last_counts_and_the_board_before_all(tmp_path: Path) -> None:
+    records, cheap = tmp_path / "tuned.jsonl", plugin(1.0)
+    tuned(records, Paper(1e6), cheap)
+    old = list(Database(records))
+    Database(records).add([replace(r, toolchain="newer", ticks=1.0 if r.theirs else r.ticks) for r in old])
+    assert len(whose(compiled(records, cheap))) == 2
+    Database(records).add([replace(r, board="another", unit="ticks") for r in old])
+    assert len(whose(compiled(records, cheap))) == 2
+    alone = tmp_path / "alone.jsonl"
+    Database(alone).add([replace(r, board="another", unit="ticks") for r in old])
+    assert not whose(compiled(alone, cheap)), "a board of the core is better than none"
+
+
+def test_what_cannot_be_built_says_nothing(tmp_path: Path) -> None:
+    records, cheap = tmp_path / "tuned.jsonl", plugin(1.0)
+    found = tuned(records, Paper(1.0, UNBUILT), cheap)
+    assert {region.taken for region in found.regions} == {""} and "could not be built" in found.regions[0].why
+    program = compiled(records, cheap)
+    assert len(whose(program)) == 2 and "could not be built" in program.report()["external"][0]["why"]
+
+
 def test_results_that_differ_as_stated_are_measured_and_left(tmp_path: Path) -> None:
     records, loose = tmp_path / "tuned.jsonl", plugin(1.0, differs="it rounds elsewhere")
     found = tuned(records, Paper(1.0), loose)
@@ -226,6 +247,9 @@ def test_this_computer_measures_theirs_and_finds_what_is_wrong(tmp_path: Path) -
     assert any("acme did not run to its end" in region.why for region in found)
     failed = [record for record in Database(records) if record.status == FAILED]
     assert failed and all(record.theirs for record in failed)
+    torn = plugin(library=(b"float sum = b[u];", b"float sum = b[u] oops;"))
+    microc.tune(network(), plugins=torn, records=records, **options)
+    assert UNBUILT in {record.status for record in Database(records) if record.theirs}
 
 
 @emulated

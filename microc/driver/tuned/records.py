@@ -24,8 +24,9 @@ from microc.schedule.step import Step, frozen_argument
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
 """Bytes of a line, and of a file, that are read."""
-OK, WRONG, FAILED = "ok", "wrong", "failed"
-"""What became of a measurement: ticks that count; an output that is not the reference's; no answer, or no program."""
+OK, WRONG, FAILED, UNBUILT = "ok", "wrong", "failed", "unbuilt"
+"""What became of a measurement: ticks that count; an output that is not the reference's; no answer, or no program; no program of
+other people's code, which may lack what only their firmware has, or does not fit beside ours."""
 FROM_RAM = " (RAM)"
 """What stands behind a board's name where code was loaded into RAM: other ticks than those of code in flash."""
 UNTUNED = "untuned"

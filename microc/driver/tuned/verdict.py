@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from microc.driver.tuned.records import OK, WRONG, Database, Record
+from microc.driver.tuned.records import OK, UNBUILT, WRONG, Database, Record
 from microc.driver.tuned.regions import RegionTask, repeated_code
 from microc.errors import MicrocError
 
@@ -39,7 +39,8 @@ class Verdict:
 
 
 def verdict_of(task: RegionTask, database: Database, board: str) -> Verdict:
-    """Of records of ``board`` rather than of those of others of its core; of one board, unit and toolchain, the newest counts.
+    """Of records of ``board`` rather than of those of others of its core; of one board, unit and toolchain, the one that was
+    measured with last, and there the newest counts.
 
     Ours is what the rules choose today, or a measured record of other schedules that still make one and, but for speed alone,
     take no more flash. Theirs is of what the library is today.
@@ -47,8 +48,10 @@ def verdict_of(task: RegionTask, database: Database, board: str) -> Verdict:
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in database.of(task.key):
         if record.cpu == task.target.cpu:
-            groups.setdefault((record.board, record.unit, record.toolchain), []).append(record)
-    found = [_of_group(task, groups[each]) for each in sorted(groups, key=lambda each: each[0] != board)]
+            where = (record.board, record.unit, record.toolchain)
+            groups[where] = [*groups.pop(where, ()), record]  # the one that was measured with last is the last
+    newest = list(reversed(groups))
+    found = [_of_group(task, groups[where]) for where in sorted(newest, key=lambda where: where[0] != board)]
     return next((each for each in found if each.decides), found[0] if found else Verdict())
 
 
@@ -58,6 +61,8 @@ def _of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
     if theirs is None:
         other = any(r.theirs for r in records)
         return Verdict(why=f"measured with another version of {whose}: tune again" if other else "")
+    if theirs.status == UNBUILT:
+        return Verdict(why=f"{whose} could not be built to be measured on {theirs.board}")
     if theirs.status != OK:
         what = "gave wrong results" if theirs.status == WRONG else "did not run to its end"
         return Verdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
