@@ -69,7 +69,7 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
     wanted: tuple[Goal, ...] = ()
     while True:
         found, graph, streaming = _parted(passes, backends, target, ours)
-        decided = {each.key: _chosen(each) for each in found.taken}
+        decided = {each.key: _chosen(each) for each in found.taken if options.external_choice == "all"}
         if options.external_choice == "cost":
             wanted = wanted or goals(graph, options)[:1]  # of the first graph, with which regions are measured
             for task in _tasks(found, graph, target, places, wanted):
@@ -116,7 +116,7 @@ def _alike(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
 
 
 def _chosen(taken: Taken) -> Decision:
-    """A region that is theirs because the user says so, or that nobody reads."""
+    """A region that is theirs because the user says so."""
     return Decision(
         str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
     )

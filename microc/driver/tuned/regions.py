@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from microc.driver.compile.weights import stored
 from microc.driver.control.function import LoweredControl, goal_inside, place_control
 from microc.driver.tuned.records import OK, Record
 from microc.driver.tuned.task import NAME, Task
-from microc.errors import ScheduleError
+from microc.errors import MicrocError, ScheduleError
 from microc.external.partition import Taken
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
@@ -35,8 +36,8 @@ KERNEL = "kernel"
 """The step in front of those of a kernel."""
 OURS = "ours"
 """The algorithm of records of our code for a region."""
-Pick = Callable[[Sequence[LoweredGroup], Goal], tuple[int, Choice]]
-"""The algorithm, by number, and the schedule of a kernel that is not inside of a loop."""
+Pick = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
+"""The algorithm, by number, and the schedule of a kernel; whether records can be of it: inside of a loop none are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,14 @@ def region_task(
 
 
 def our_code(graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})) -> Ours:
-    """Our code for a region, as the rules choose but for kernels of ``tuned``."""
+    """Our code for a region, as the rules choose but for kernels of ``tuned`` whose steps make a schedule still."""
 
-    def pick(lowered: Sequence[LoweredGroup], inside: Goal) -> tuple[int, Choice]:
-        found = tuned.get(key_of(lowered, target))
-        return chosen(lowered, target, inside) if found is None else _scheduled(lowered, found)
+    def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
+        found = tuned.get(key_of(lowered, target)) if tuned and own else None
+        if found is not None:
+            with suppress(MicrocError):
+                return _scheduled(lowered, found)
+        return chosen(lowered, target, inside)
 
     return _placed(graph, node, target, goal, pick)
 
@@ -124,7 +128,7 @@ def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
     """Our code for a region by the steps of a record; MicrocError where they make none."""
     kernels = list(_kernels(trace))
 
-    def pick(lowered: Sequence[LoweredGroup], inside: Goal) -> tuple[int, Choice]:
+    def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
             raise ScheduleError("the region has more kernels than the record")
         return _scheduled(lowered, kernels.pop(0))
@@ -162,13 +166,13 @@ def _placed(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) ->
     def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
         nonlocal constants
         lowered, inside = algorithms_of(inner, nodes, target, NAME), goal_inside(goal, turns)
-        own = inner is node.attr("body")  # what is inside of a loop no compilation takes records for
-        number, choice = pick(lowered, inside) if own else chosen(lowered, target, inside)
+        own = inner is node.attr("body")
+        number, choice = pick(lowered, inside, own)
         rule = choice.schedule.rule.removesuffix(TAKEN)
+        taken = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
+        steps.extend((Step(KERNEL, (taken.algorithm, rule)), *taken.trace))
         if own:
-            taken = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
             kernels[key_of(lowered, target)] = taken
-            steps.extend((Step(KERNEL, (taken.algorithm, rule)), *taken.trace))
         rules[rule or "as written"] = None
         choice = stored(lowered[number], choice, target, inside)
         constants += constant_bytes(choice.schedule)
@@ -192,7 +196,7 @@ def _scheduled(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[i
 def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
     """The kernels that the steps of a record are of; MicrocError where they are none."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
-    if not starts or starts[0] != 0:
+    if trace and starts[:1] != [0]:
         raise ScheduleError("the record begins with no kernel")
     for start, end in zip(starts, [*starts[1:], len(trace)], strict=True):
         match trace[start].args:
