@@ -198,7 +198,7 @@ def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
         raise ScheduleError("the record begins with no kernel")
-    for start, end in zip(starts, [*starts[1:], len(trace)], strict=True):
+    for start, end in zip(starts, [*starts[1:], len(trace)], strict=bool(starts)):
         match trace[start].args:
             case (str(algorithm), str(rule)):
                 yield TunedSchedule(algorithm, rule, tuple(trace[start + 1 : end]))
