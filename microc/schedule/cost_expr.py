@@ -234,7 +234,7 @@ class Selector:
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
         core = self.target.core.costs
         for side in (b, a):
-            match side:
+            match _reinterpreted(side):
                 case ir.Bin("mul", _, factor) if not _power_of_two(factor):
                     joined = core.has("accumulated") and op in ("add", "sub")
                 case ir.Bin("mul") | ir.Bin("shl" | "shr", _, ir.Const()):
@@ -312,6 +312,15 @@ class Selector:
                 return Counter({"call_float_compare" if what == "compare" else "call_float_add": 1})
             return Counter({"float": 1, "alu": int(what == "compare")})
         return Counter({"alu": 2 if dtypes.nbytes(dtype) > 4 else 1})
+
+
+def _reinterpreted(expr: ir.Expr) -> ir.Expr:
+    """An integer under casts that change what its bits mean, and none of them."""
+    while isinstance(expr, ir.Cast) and all(map(dtypes.is_integer, (expr.dtype, expr.a.dtype))):
+        if dtypes.nbytes(expr.dtype) != dtypes.nbytes(expr.a.dtype):
+            break
+        expr = expr.a
+    return expr
 
 
 def _shared(expr: ir.Expr) -> bool:

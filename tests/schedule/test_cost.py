@@ -57,6 +57,17 @@ def test_a_product_is_accumulated_in_one_instruction() -> None:
     assert cost(loop(product + DATA[0])).instructions == pytest.approx(cost(loop(product)).instructions + 64, abs=4)
 
 
+def test_a_shifted_operand_costs_nothing_under_a_cast() -> None:
+    """C shifts unsigned words and masks signed ones; no instruction stands between."""
+    shifted = ir.cast("int32", ir.cast("uint32", DATA[Y]) << 12)
+    plain, masked = cost(loop(DATA[Y] & DATA[0])), cost(loop(shifted & DATA[0]))
+    assert masked.instructions == plain.instructions
+    assert (
+        cost(loop(shifted & DATA[0]), "rv32imc").operations["alu"]
+        > cost(loop(DATA[Y] & DATA[0]), "rv32imc").operations["alu"]
+    )
+
+
 def test_lacking_instructions_cost_more() -> None:
     high = ir.call("high_mul_round", DATA[Y], ir.const(7, "int32"))
     assert cost(loop(high), "cortex-m0").instructions > 3 * cost(loop(high)).instructions
