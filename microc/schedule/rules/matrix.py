@@ -17,6 +17,7 @@ from microc.schedule.rules.product import (
     PACKED,
     PAIRED,
     WIDE,
+    Product,
     Tile,
     known_product,
     product_of,
@@ -86,6 +87,9 @@ ROW_WIDTHS = (6, 4, 2)
 WHOLE, LOW = 7, 2
 """Steps of k, and no more, that are written out all where that is worth its code, and rows of a tile for that: a first layer of
 3 x 3 taps and 3 channels has so many."""
+MANY, WIDENED, DEEP = 4096, 256, 16
+"""Products of a single row from which on more is compared, terms up to which it may be widened in memory of its own, and the most
+steps of k that may be written out then."""
 PAIRED_DEPTH = 20
 """Terms of a sum from which on pairing saves more than entangling and separating the sums costs."""
 SAVED, SAVED_PAIRS = 0.5 / TALL, 0.25 / TALL
@@ -106,19 +110,14 @@ def suits_pairs(start: Schedule, target: Target) -> bool:
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Rows are widened as they are copied, weights stored as 16-bit numbers where that is worth twice the flash. Of a single
-    row, whose weights serve once, both ways are to be compared; where nothing copies it anyway it is read as it lies."""
+    row, whose weights serve once, both ways are to be compared (:func:`_single`)."""
     product = known_product(start)
-    rows, columns, data = product.rows, product.columns, product.data.dtype
+    rows, columns = product.rows, product.columns
     unroll = _steps(product.depth // STEP, (4, 3, 2, 5, 1))
     copied = "dot4_int16_int16"
     if start.has(COLUMNS):
         return (Tile(min(rows, TALL), min(columns, ACROSS), unroll, STEP, copied, "int16"),)
     pairs = can_pair(find_block(start.func.body, ACC), columns) and product.depth >= PAIRED_DEPTH
-    if rows == 1:
-        width = _row_width(columns)
-        narrow = Tile(1, width, unroll, STEP, weights=PAIRED)
-        if data != "int16" and not start.has(PATCH):
-            return (narrow if pairs else Tile(1, width, unroll, STEP, f"dot4_{data}_int8"),)
     tall, width = min(rows, TALL), _row_width(columns) if rows == 1 else min(columns, ACROSS)
     wide = Tile(tall, width, unroll, STEP, copied, "int16", WIDE)
     tight = (
@@ -127,11 +126,28 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
         else Tile(tall, width, unroll, STEP, "dot4_int16_crossed_int8", "int16", CROSSED)
     )
     if rows == 1:
-        return wide, tight
+        return _single(product, wide, tight, pairs=pairs, reads=not start.has(PATCH))
     tile = wide if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price else tight
     if product.depth == WHOLE * STEP and rows >= LOW:
         return tile, replace(tile, rows=LOW, unroll=WHOLE)
     return (tile,)
+
+
+def _single(product: Product, wide: Tile, tight: Tile, *, pairs: bool, reads: bool) -> tuple[Tile, ...]:
+    """Tiles of a single row. Where nothing copies it anyway (``reads``) it is read as it lies, or widened first where that
+    takes little memory and its weights are in pairs; where they are many, more steps may be worth writing out."""
+    data, many = product.data.dtype, product.depth * product.columns >= MANY
+    if data == "int16" or not reads:
+        ways: tuple[Tile, ...] = (wide, tight)
+    elif pairs:
+        narrow = replace(tight, copied="")
+        ways = (narrow, tight) if many and product.depth <= WIDENED else (narrow,)
+    else:
+        ways = (replace(tight, intrin=f"dot4_{data}_int8", copied="", weights=""),)
+    deep = next(n for n in range(DEEP, 0, -1) if product.depth // STEP % n == 0)
+    if not many or deep <= tight.unroll:
+        return ways
+    return *ways, *(replace(tile, unroll=deep) for tile in ways)
 
 
 def _row_width(columns: int) -> int:
