@@ -30,6 +30,18 @@ def _larger(lane: str, *, smallest: bool) -> Body:
     return Body(body, (("alu", 2),))
 
 
+_LOADED = Body(
+    """typedef int64_t __attribute__((may_alias, aligned(4))) words;
+int32_t low, high;
+__asm__("ldrd %1, %2, %3\\n\\tsmlad %0, %4, %1, %0\\n\\tsmlad %0, %5, %2, %0"
+    : "+&r"(c), "=&r"(low), "=&r"(high)
+    : "Uv"(*(const words *)(const void *)p), "r"(a), "r"(b));
+return c;""",
+    (("load", 1), ("paired", 1), ("alu", 2)),
+)
+"""Numbers that are used once: gcc loads each word where it is used, and never two by one instruction. What ``Uv`` allows, an
+offset of whole words up to 1020 bytes, is what LDRD takes."""
+
 _TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr", "high_product": "smmul"}
 _THREE = {
     "dot2": "smlad", "dot2_wrapping": "smlad", "mac_low_low": "smlabb", "mac_low_high": "smlabt", "mac_high_low": "smlatb",
@@ -51,6 +63,7 @@ ARM_DSP = InstructionSet(
         "odds_i8": assembly("sxtb16 %0, %1, ror #8", "a"),
         "evens_u8": assembly("uxtb16 %0, %1", "a"),
         "odds_u8": assembly("uxtb16 %0, %1, ror #8", "a"),
+        "dot4_i16_aligned": _LOADED,
         **{name: assembly(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
         **{name: assembly(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
     },

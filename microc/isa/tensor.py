@@ -12,7 +12,7 @@ from microc.tir.ir import Call, Expr, Stmt
 @dataclass(frozen=True, slots=True)
 class Part:
     """An operand of a step: the intrinsics applied, innermost first, to the address ``offset`` elements on, where ``width``
-    elements are read; without intrinsics the element itself, widened to int32."""
+    elements are read; without intrinsics the element itself, widened to int32, or the address of several."""
 
     offset: int
     names: tuple[str, ...]
@@ -21,7 +21,7 @@ class Part:
     def value(self, start: ir.Load) -> Expr:
         """The operand, counted from the element ``start`` (often a pair: ``int16x2`` in an int32)."""
         indices = _moved(start, self.offset)
-        if not self.names:
+        if not self.names and self.width == 1:
             return ir.cast("int32", ir.Load(start.buffer, indices))
         value: Expr = ir.AddressOf(start.buffer, indices, self.width)
         for name in self.names:
@@ -40,12 +40,20 @@ def _moved(start: ir.Load, offset: int) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An intrinsic that multiplies two parts and adds to the sum of one ``output``."""
+    """An intrinsic that multiplies two parts and adds to the sum of one ``output``. ``more``: those of the left operand that it
+    takes beside the first; they stand behind the right one, which is an address then."""
 
     left: Part
     right: Part
     name: str = "dot2"
     output: int = 0
+    more: tuple[Part, ...] = ()
+
+    def value(self, a: ir.Load, b: ir.Load, old: Expr) -> Call:
+        """The call, from the operands at (0, 0) and the sum before it."""
+        lefts = [part.value(a) for part in (self.left, *self.more)]
+        right = self.right.value(b)
+        return Call(self.name, (right, *lefts, old) if self.more else (*lefts, right, old), "int32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class TensorIntrin:
     @property
     def needs(self) -> frozenset[str]:
         """The intrinsics that it is made of."""
-        return frozenset(name for s in self.steps for name in (s.name, *s.left.names, *s.right.names))
+        parts = [(s.name, *(name for part in (s.left, s.right, *s.more) for name in part.names)) for s in self.steps]
+        return frozenset(name for names in parts for name in names)
 
     def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
         """The calls, from the operands at (0, 0) and the places of the sums; those that add to one sum in turn are one
@@ -87,6 +96,5 @@ class TensorIntrin:
             place = sums[step.output]
             chained = bool(stores) and ir.Load(stores[-1].buffer, stores[-1].indices) == place
             old = stores.pop().value if chained else place
-            value = Call(step.name, (step.left.value(a), step.right.value(b), old), "int32")
-            stores.append(ir.Store(place.buffer, place.indices, value))
+            stores.append(ir.Store(place.buffer, place.indices, step.value(a, b, old)))
         return ir.seq(*stores)

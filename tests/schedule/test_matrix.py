@@ -54,6 +54,18 @@ def test_an_odd_number_of_outputs_costs_what_the_next_even_one_does(cpu: str, ro
         assert cost(columns) < 1.15 * cost(columns + 1)
 
 
+def test_a_single_row_takes_weights_of_16_bits_for_speed() -> None:
+    """Two words of them come by one instruction: three for four products, where two columns in a word take 3.5."""
+    net = GraphBuilder()
+    x = net.input("x", (1, 256), "int8")
+    weight = net.constant("w", (np.arange(64 * 256) % 100).astype(np.int8).reshape(64, 256))
+    graph, target = net.graph("net", {"y": net.op("dense", x, weight, out_dtype="int32")}), target_for("cortex-m4")
+    speed, balanced = (compile_graph(graph, "net", target, make_options(optimize=o)) for o in ("speed", "balanced"))
+    assert (speed.const_bytes, balanced.const_bytes) == (2 * 64 * 256, 64 * 256)
+    assert "dot4_int16_int16_loaded" in str(speed.calls[0].schedule)
+    assert 0.8 < speed.calls[0].instructions / (64 * 256) < balanced.calls[0].instructions / (64 * 256) < 1.1
+
+
 @pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "x86-64-v4-vnni", "aarch64-dotprod"])
 def test_wide_integers_are_no_pairs(cpu: str) -> None:
     """Words of vectors hold two numbers of 16 bits: data of 32 bits is multiplied one by one."""

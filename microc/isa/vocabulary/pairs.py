@@ -1,7 +1,8 @@
 """Words of the vocabulary on the lanes of a 32-bit word: pairs of 16-bit numbers, four bytes.
 
 ``dot2(a, b, c)`` adds both products of two pairs, ``mac_low_high`` that of one half each; ``dot4_<s>(a, b, c)`` adds the
-products of four bytes, of ``a`` unsigned in ``dot4_u8``, of ``b`` signed. ``evens`` and ``odds`` widen bytes 0 and 2, or 1 and
+products of four bytes, of ``a`` unsigned in ``dot4_u8``, of ``b`` signed; ``dot4_i16_aligned(p, a, b, c)`` those of four 16-bit
+numbers in memory, at a multiple of four bytes, by the pairs ``a`` and ``b``. ``evens`` and ``odds`` widen bytes 0 and 2, or 1 and
 3, to a pair, ``widen`` four bytes to four numbers in memory. ``add_i16x2``, ``max_u8x4`` and their like work lane by lane.
 """
 
@@ -16,6 +17,7 @@ from microc.tir.ir import Buffer, Expr, Var
 _Z = Var("z")
 _HALVES = {"low": (sign16(A), sign16(B)), "high": (A >> 16, B >> 16)}
 _PRODUCTS = tuple(a * b for a, b in _HALVES.values())
+_FOUR = Buffer("p", (4,), "int16")
 
 
 def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
@@ -59,6 +61,11 @@ def _widenings() -> Iterator[Intrin]:
             yield Intrin(f"{name}_{short}", (A,), pair)
 
 
+def _wrapping(*products: Expr) -> Expr:
+    """``c`` and products of 32 bits, modulo 2**32."""
+    return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
+
+
 def _dot4(signed: bool) -> Expr:
     parts = ((sign8(A >> k) if signed else (A >> k) & 0xFF) * sign8(B >> k) for k in (0, 8, 16, 24))
     return C + sum(parts, i32(0))
@@ -74,10 +81,16 @@ PAIRS = (
     Intrin("sub_i16x2", (A, B), pack16(sign16(A) - sign16(B), sign16((A >> 16) - (B >> 16)))),
     *_widenings(),
     Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=SUMS),
+    Intrin("dot2_wrapping", (A, B, C), _wrapping(*_PRODUCTS)),
     Intrin(
-        "dot2_wrapping",
-        (A, B, C),
-        (C.astype("int64") + _PRODUCTS[0].astype("int64") + _PRODUCTS[1].astype("int64")).astype("int32"),
+        "dot4_i16_aligned",
+        (_FOUR, A, B, C),
+        _wrapping(
+            *(
+                ir.Load(_FOUR, (i32(k),)).astype("int32") * half
+                for k, half in enumerate((sign16(A), A >> 16, sign16(B), B >> 16))
+            )
+        ),
     ),
     *(
         Intrin(f"mac_{left}_{right}", (A, B, C), C + _HALVES[left][0] * _HALVES[right][1], limits=SUMS)

@@ -48,5 +48,15 @@ SUMS = (
     ),
     _by_pairs("dot4_int16_int16", NATURAL),
     _by_pairs("dot4_crossed_int16_int16", CROSSED),
+    TensorIntrin(
+        "dot4_int16_int16_loaded",
+        "int16",
+        "int16",
+        NATURAL,
+        NATURAL,
+        (Step(_PAIRS[0], Part(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
+        aligned_a=True,
+        aligned_b=True,
+    ),
     TensorIntrin("dot2_int16_int16", "int16", "int16", (0, 1), (0, 1), (Step(_NEIGHBOURS, _NEIGHBOURS),)),
 )

@@ -17,6 +17,7 @@ from microc.schedule.rules.product import (
     PACKED,
     PAIRED,
     WIDE,
+    WORDS,
     Product,
     Tile,
     known_product,
@@ -126,6 +127,8 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
         else Tile(tall, width, unroll, STEP, "dot4_int16_crossed_int8", "int16", CROSSED)
     )
     if rows == 1:
+        if target.has("dot4_i16_aligned") and columns % width == 0:
+            wide = replace(wide, intrin="dot4_int16_int16_loaded", weights=WORDS)
         return _single(product, wide, tight, pairs=pairs, reads=not start.has(PATCH))
     tile = wide if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price else tight
     if product.depth == WHOLE * STEP and rows >= LOW:
@@ -141,7 +144,7 @@ def _single(product: Product, wide: Tile, tight: Tile, *, pairs: bool, reads: bo
         ways: tuple[Tile, ...] = (wide, tight)
     elif pairs:
         narrow = replace(tight, copied="")
-        ways = (narrow, tight) if many and product.depth <= WIDENED else (narrow,)
+        ways = (narrow, tight, wide) if many and product.depth <= WIDENED else (narrow,)
     else:
         ways = (replace(tight, intrin=f"dot4_{data}_int8", copied="", weights=""),)
     deep = next(n for n in range(DEEP, 0, -1) if product.depth // STEP % n == 0)

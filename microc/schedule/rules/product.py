@@ -272,7 +272,9 @@ def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> S
             return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits, product.block)
         case "bits":
             return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block, product.tables)
-    return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
+    schedule = schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
+    widened = tile.weights == WORDS and not tile.lanes and product.weight.scope == "const"
+    return double_sums(schedule, weight) if widened else schedule
 
 
 def unrolled(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
