@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.isa.arm_mve_products import PRODUCT_BODIES
+from microc.isa.arm_mve_rows import ROW_BODIES
 from microc.isa.base import Body, Turns
 from microc.isa.sets import InstructionSet, VectorUnit
 from microc.isa.vocabulary.lanes import MEMORY, NUMBERED
@@ -134,6 +135,7 @@ ARM_MVE = InstructionSet(
         **dict(_runs()),
         **dict(_strided()),
         **PRODUCT_BODIES,
+        **ROW_BODIES,
     },
     frozenset({"lanes"}),
     unit=VectorUnit({"int32x4": "int32x4_t"}, "arm_mve.h"),

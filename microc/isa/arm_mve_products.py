@@ -70,7 +70,8 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
         if fresh:
             text += _loops(size, lines, kept + moved, made + moved, clobbers, fresh)
         else:
-            text += _row(size, lines, kept + moved, clobbers)
+            single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
+            text += _row(size, lines, kept + moved, clobbers, single)
     for name, place in places.items():
         if name == "c02":  # or a compiler gathers the sums on the stack, to store them as a vector
             text.append('__asm__ volatile("" : : : "memory");')
@@ -147,9 +148,9 @@ def _loops(
     yield "}"
 
 
-def _row(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
+def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]) -> Iterator[str]:
     """Three vectors in a loop where that comes out even; else four, in a loop where they are more than once there, then up to
-    three, and the first numbers of one."""
+    three, and the first numbers of one, or a ``single`` one without vectors."""
     lanes, most = 128 // size, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
     yield from _assembly(("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
@@ -162,7 +163,9 @@ def _row(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iter
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
         yield from _assembly(lines * times, outputs, [], clobbers)
         yield "    }"
-    yield from (f"    if (depth % {lanes} != 0) {{", f"        count = depth % {lanes};")
+    yield f"    if (depth % {lanes} == 1) {{"
+    yield from (f"        {line}" for line in single)
+    yield from (f"    }} else if (depth % {lanes} != 0) {{", f"        count = depth % {lanes};")
     yield from _assembly(_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
     yield from ("    }", "}")
 

@@ -33,9 +33,8 @@ FLOAT_EDGES = (np.nan, np.nan, 1.0, -np.inf, np.inf, -1.0, 0.0, 3.0)
 
 
 def function(name: str) -> ir.PrimFunc:
-    return often(
-        name, COUNT, 1000 if "strided" in name else COUNT + 300, {"stride_a": 5, "stride_b": 33, "stride_sums": 3}
-    )
+    known = {"stride_a": 5, "stride_b": 33, "stride_sums": 3, "columns": 6}
+    return often(name, COUNT, 1000 if "strided" in name or name.startswith("row") else COUNT + 300, known)
 
 
 def test_no_word_of_floats_is_a_loop_over_lanes() -> None:

@@ -4,6 +4,9 @@
 single row begin with the numbers at ``start``, perhaps themselves. Strides that a single row or column does not need are no
 parameters. Weights ``i4`` and ``i2`` are numbers of four or two bits, 16 of which lie in the lowest fields of 16 bytes
 (:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of what 16 bytes hold, ``stride_b`` counts bytes.
+
+``row_i8_i8_<depth>`` does so with one row of so many bytes and ``columns`` rows of weights, an even number of them, which lie one
+after the other.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ PRODUCT_SHAPES = tuple(
     for tile in (*_TILES, *(_TALL_TILES if a == "int8" and b != "int16" else ()))
 )
 """Dtypes, rows and columns of the products that exist."""
+ROW_DEPTHS = tuple(range(16, 129, 16))
+"""Lengths of a row of bytes that is multiplied by any number of rows of weights."""
 
 
 def product_name(a: str, b: str, rows: int, columns: int) -> str:
@@ -74,4 +79,18 @@ def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
     return Intrin(product_name(a, b, rows, columns), params, _meaning(left, right, form, start, sums, rows, columns))
 
 
-PRODUCTS = tuple(_product(*shape) for shape in PRODUCT_SHAPES)
+def row_name(depth: int) -> str:
+    return f"row_i8_i8_{depth}"
+
+
+def _row(depth: int) -> Intrin:
+    c, k, columns = Var("c"), Var("k"), Var("columns")
+    a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
+    start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
+    product = a[k].astype("int32") * b[c * depth + k].astype("int32")
+    terms = ir.For(k, i32(depth), ir.Store(sums, (c,), sums[c] + product))
+    body = ir.For(c, columns, ir.seq(ir.Store(sums, (c,), start[c]), terms))
+    return Intrin(row_name(depth), (a, b, start, sums, columns), body)
+
+
+PRODUCTS = (*(_product(*shape) for shape in PRODUCT_SHAPES), *map(_row, ROW_DEPTHS))

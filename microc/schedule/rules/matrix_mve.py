@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from microc.isa.vocabulary.products import PRODUCT_SHAPES
+from microc.isa.vocabulary.products import PRODUCT_SHAPES, ROW_DEPTHS
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import split_runs
 from microc.schedule.rules.lanes import vectorize_lanes
-from microc.schedule.rules.product import copied_rows, known_product, prepared, product_of
+from microc.schedule.rules.product import Product, copied_rows, known_product, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -62,12 +62,20 @@ def suits_mve(start: Schedule, target: Target) -> bool:
 
 
 def known_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """Six sums from five vectors, of bytes; of a single row four."""
+    """Six sums from five vectors, of bytes; of a single row four, or a whole stretch where its vectors stay in registers."""
     product = known_product(start)
     tall = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     wide = min(product.columns, WIDE if tall > 1 else ROW)
     stretch, wide = _stretch(product.columns, wide, STRETCH if tall > 1 else LONG)
-    return (Sums(tall, wide, stretch),)
+    some = Sums(tall, wide, stretch)
+    return (Sums(tall, stretch, stretch), some) if tall == 1 and _stays(product, stretch) else (some,)
+
+
+def _stays(product: Product, stretch: int) -> bool:
+    """Whether a row of bytes is short enough to stay in registers while a stretch of weights passes, which lie side by side."""
+    bytes_by_bytes = product.data.dtype == product.weight.dtype == "int8" and not product.bits
+    even = stretch % 2 == 0 and product.columns % stretch == 0 and stretch > ROW
+    return bytes_by_bytes and even and product.depth in ROW_DEPTHS and product.weight.shape[-1] == product.depth
 
 
 def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:

@@ -5,7 +5,8 @@ iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strid
 that a single row or column does not need. Of weights of few bits in the order ``vector``, b[c, k] is the expression that takes
 a number out of its byte, and k are three loops: over groups, fields and 16 neighbours. Right before are loops that set the sums
 of several rows to zero, which is part of the intrinsic. A single row takes ``start`` before ``sums``: where the numbers lie that
-its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves.
+its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves. More columns
+than such intrinsics have are rows of weights one after the other, ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from microc.tir.rewrite import map_stmt, substitute, walk_expr
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
 """Forms of weights of few bits, by the last shift of a number."""
+MOST = 4
+"""Columns of a product of a few."""
 
 
 def lower_products(stmt: ir.Stmt) -> ir.Stmt:
@@ -156,6 +159,10 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         *(ir.const(n, "int32") for n in numbers),
     )
     name = f"dot_{_TYPES[a.dtype]}_{f'i{form.bits}' if form else _TYPES[b.dtype]}_{rows}x{columns}"
+    if columns > MOST:
+        if rows > 1 or strides["b"] != length or form is not None:
+            _fail(nest, f"{columns} columns are none that lie one after the other")
+        name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
     return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
 
 
