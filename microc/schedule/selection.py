@@ -13,6 +13,8 @@ from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_e
 
 RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
 """What one instruction saturates to."""
+HELD = MappingProxyType(dict(zip(RANGES.values(), ("int8", "uint8", "int16"), strict=True)))
+"""The dtype of such numbers."""
 BYTE_PRODUCTS = MappingProxyType({("int8", "int8"): "mul_i8", ("int8", "uint8"): "mul_i8_u8"})
 """What one instruction multiplies."""
 _PRODUCTS = MappingProxyType({"high_mac_round": "high_mul_round", "high_mac": "high_product"})
@@ -22,9 +24,13 @@ THIRDS = 1 << 20
 
 
 def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
-    """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like; a shift by one to the right below it joins in."""
+    """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like; a shift by one to the right below it joins in. Such a
+    number needs no cast to its dtype and back, which compilers do not know of what is assembly to them."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Cast("int32", ir.Cast(dtype, ir.Call(name) as x)) if HELD.get(name.removesuffix("_half")) == dtype:
+                return x
         parts = clamped_parts(e)
         name = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or name is None:
