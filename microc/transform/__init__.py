@@ -1,6 +1,7 @@
 """Floor 4: graph passes. ``PASSES`` is the order in which they run."""
 
 from microc.transform import (
+    blocked_turns,
     bounds,
     canonicalise,
     common_subexpressions,
@@ -39,6 +40,7 @@ NORMALISING = (
 """What comes before the whole run becomes a step of a stream, where that is wanted."""
 
 LOWERING = (
+    blocked_turns.PASS,
     raw_inputs.SHIFTS,
     legalize.PASS,
     fold_constants.PASS,

@@ -12,6 +12,9 @@ from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
 
+WHERE_REQUIRED = 5
+"""The level of passes that no level asks for."""
+
 
 class Instrument(Protocol):
     """Watches passes; gets the graph before and after each."""
@@ -28,7 +31,8 @@ class PassContext:
     """``opt_level``: passes of a higher level are left out; ``disabled`` never run, ``required`` always.
 
     Levels mean what they mean in TVM: 0, what nothing compiles without; 1, fusion; 2, constants and what does nothing; 3, scales
-    into weights, needless channels, common subexpressions; 4, parallel layers. Unless told otherwise, all run.
+    into weights, needless channels, common subexpressions; 4, parallel layers. Unless told otherwise, all of these run;
+    passes of :data:`WHERE_REQUIRED` do where they are named alone.
 
     ``options`` are settings that a pass reads by name: ``requantize`` (``float`` or ``fixed``), ``fuse_add`` (bool).
     """

@@ -14,6 +14,7 @@ from microc.graph.text import to_text
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.transform import (
+    blocked_turns,
     bounds,
     canonicalise,
     common_subexpressions,
@@ -299,8 +300,21 @@ def sequence() -> Graph:
     return net.graph("net", {"y": y})
 
 
+def long_sequence() -> Graph:
+    """The loop of an LSTM of one unit over twelve steps of four numbers."""
+    net = GraphBuilder()
+    weights = [net.constant("w", np.ones(shape, np.float32)) for shape in ((4, 4), (4, 1))]
+    states = [net.state(name, np.zeros((1, 1), np.float32)) for name in ("hidden", "cell")]
+    attrs: dict[str, Any] = {"cell_clip": 0.0, "rounding": ""}
+    y, *after = net.emit_all("lstm", (net.input("x", (1, 12, 4)), *weights, *states), attrs)
+    for state, value in zip(states, after, strict=True):
+        net.update(state, value)
+    return expand.expand(net.graph("net", {"y": y}), PassContext())
+
+
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
     "expand_lstm": (expand.PASS, sequence, {}),
+    "blocked_turns": (blocked_turns.PASS, long_sequence, {}),
     "rounding_once": (rounding.PASS, quantised_dense, {"rounding": "single"}),
     "dynamic_range_dense": (dynamic_range.PASS, hybrid_dense, {"hybrid": "dynamic"}),
     "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),

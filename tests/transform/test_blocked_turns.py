@@ -1,0 +1,75 @@
+"""Loops over time in blocks: the same numbers, whole blocks only, and only what does not wait for the turn before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.driver.compile.pipeline import compile_graph
+from microc.driver.options import make_options
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.interp import run
+from microc.graph.ir import Graph
+from microc.ops import registry
+from microc.target import target_for
+from microc.transform.blocked_turns import PASS, blocked_turns
+from microc.transform.context import PassContext
+from microc.transform.expand import expand
+
+CONTEXT = PassContext()
+DICE = np.random.default_rng(3)
+
+
+def recurrent(steps: int, depth: int = 24, units: int = 3, batch: int = 1) -> Graph:
+    """The loop of an LSTM of floats."""
+    net = GraphBuilder()
+    shapes = ((4 * units, depth), (4 * units, units))
+    weights = [net.constant("w", DICE.normal(size=shape).astype(np.float32)) for shape in shapes]
+    states = [net.state(name, DICE.normal(size=(batch, units)).astype(np.float32)) for name in ("hidden", "cell")]
+    attrs: dict[str, Any] = {"cell_clip": 0.0, "rounding": ""}
+    y, *after = net.emit_all("lstm", (net.input("x", (batch, steps, depth)), *weights, *states), attrs)
+    for state, value in zip(states, after, strict=True):
+        net.update(state, value)
+    return expand(net.graph("net", {"y": y}), CONTEXT)
+
+
+def counts(graph: Graph) -> list[int]:
+    """Turns of the loop, and of the loop in its turns."""
+    found = [node for node in graph.nodes if node.op == "loop"]
+    return [count for node in found for count in (node.attr("count"), *counts(node.attr("body")))]
+
+
+@pytest.mark.parametrize(
+    ("steps", "wanted"), [(12, [2, 6]), (49, [7, 7]), (15, [5, 3]), (16, [2, 8]), (47, [47]), (3, [3])]
+)
+def test_blocks_are_whole(steps: int, wanted: list[int]) -> None:
+    assert counts(blocked_turns(recurrent(steps), CONTEXT)) == wanted
+
+
+def test_numbers_are_the_same() -> None:
+    graph = recurrent(12)
+    blocked = blocked_turns(graph, CONTEXT)
+    data = {graph.inputs[0]: DICE.normal(size=graph.types[graph.inputs[0]].shape).astype(np.float32)}
+    before, after = (
+        run(each, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
+        for each in (graph, blocked)
+    )
+    for name in (*graph.outputs, *graph.updates.values()):
+        np.testing.assert_allclose(after[name], before[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [recurrent(12, depth=2), recurrent(12, batch=2)], ids=["memory", "batch"])
+def test_what_takes_more_memory_than_the_data_or_has_several_rows_stays(graph: Graph) -> None:
+    assert blocked_turns(graph, CONTEXT) is graph
+
+
+def test_it_runs_where_it_is_required_and_once() -> None:
+    graph, target = recurrent(12), target_for("cortex-m4")
+    plain, blocked = (
+        compile_graph(graph, "net", target, make_options(required=names)) for names in (frozenset(), {PASS.name})
+    )
+    assert blocked.instructions < plain.instructions
+    once = blocked_turns(graph, CONTEXT)
+    assert counts(blocked_turns(once, CONTEXT)) == counts(once)
