@@ -163,9 +163,8 @@ def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single:
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
         yield from _assembly(lines * times, outputs, [], clobbers)
         yield "    }"
-    yield f"    if (depth % {lanes} == 1) {{"
-    yield from (f"        {line}" for line in single)
-    yield from (f"    }} else if (depth % {lanes} != 0) {{", f"        count = depth % {lanes};")
+    yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in single), "    }")
+    yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
     yield from _assembly(_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
     yield from ("    }", "}")
 
