@@ -29,8 +29,10 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
-            case ir.Cast("int32", ir.Cast(dtype, ir.Call(name) as x)) if HELD.get(name.removesuffix("_half")) == dtype:
-                return x
+            case ir.Cast("int32", ir.Cast(dtype, ir.Call(word) as held)) if (
+                HELD.get(word.removesuffix("_half")) == dtype
+            ):
+                return held
         parts = clamped_parts(e)
         name = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or name is None:
