@@ -107,7 +107,9 @@ def tables(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.
     """A table for every layer whose space is small enough, called after the model and the layer's number."""
     for board in boards:
         for model in models:
-            for number, task in enumerate(tasks_of(compiled_for(model, board.target, make_options(), board))):
+            for number, task in enumerate(
+                tasks_of(compiled_for(model, board.target, make_options(shipped=False), board))
+            ):
                 space, runner = Space(task), BoardRunner(board)
                 if len(space.points) > MOST or arguments.layers not in task.name:
                     continue
@@ -177,7 +179,7 @@ def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Na
         ]
         seconds, count = [0.0] * len(places), 0
         for model in models:
-            for task in tasks_of(compiled_for(model, board.target, make_options(), board)):
+            for task in tasks_of(compiled_for(model, board.target, make_options(shipped=False), board)):
                 if arguments.layers not in task.name:
                     continue
                 found = _some(Space(task), min(arguments.trials, places[0].batch))

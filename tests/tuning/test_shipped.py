@@ -16,6 +16,7 @@ from microc.driver.compile.maker import Group
 from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
 from microc.driver.tuned import shipped
+from microc.driver.tuned.records import write
 from microc.driver.tuned.shipped import Shipped
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.primitives import PRIMITIVES
@@ -23,6 +24,7 @@ from microc.schedule.rules import RULES, ScheduleRule
 from microc.schedule.step import Step
 from microc.target import SIZE, SPEED, Goal, target_for
 from tests.corpus import CORPUS, needs_corpus
+from tests.tuning.test_records import RECORD
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
 CORES = ("cortex-m0plus", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7", "rv32imc", "x86-64-v3")
@@ -63,6 +65,19 @@ def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatc
     taken = compiled(DIGITS, target_for(cpu), make_options()).module
     for ours, theirs in zip(taken.calls, plain.calls, strict=True):
         assert ours.rule.endswith(shipped.MEASURED) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
+
+
+def test_kernels_without_records_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of records makes no network slower than it is without."""
+    write(tmp_path / "other.jsonl", [RECORD])
+    monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
+    monkeypatch.setattr(kernel, "_CHOICES", {})
+    plain, tuned = (
+        compiled(DIGITS, target_for("cortex-m4"), make_options(tuned=path)).module
+        for path in (None, tmp_path / "other.jsonl")
+    )
+    assert any(shipped.MEASURED in call.rule for call in plain.calls)
+    assert [(call.rule, call.schedule) for call in tuned.calls] == [(call.rule, call.schedule) for call in plain.calls]
 
 
 def _refuse(*_: object) -> list[object]:

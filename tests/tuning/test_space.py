@@ -19,7 +19,7 @@ def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None
     for task in found:
         space = space_of(task)
         goal, number, choice = task.untuned[0]
-        assert (goal, space.default.number, space.default.choice) == ("speed", number, choice)
+        assert (goal, space.default.number, space.default.choice) == ("shipped", number, choice)
         assert str(space.default.point) == f"{task.algorithms[number]}: {choice.schedule.rule}"
 
 

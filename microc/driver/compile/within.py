@@ -53,9 +53,8 @@ def maker_of(
     tuned: Tuned = MappingProxyType({}),
     external: External = MappingProxyType({}),
 ) -> Maker:
-    """What makes the functions. Beside measured schedules that are named rules choose, with which those were compared."""
-    shipped = options.shipped and options.tuned is None and options.plan is None
-    return Maker(graph, target, goal, options.threads, tuned, external, shipped=shipped)
+    """What makes the functions."""
+    return Maker(graph, target, goal, options.threads, tuned, external, shipped=options.shipped)
 
 
 def built(

@@ -36,17 +36,18 @@ def fronts(
     found = {}
     for task in tasks:
         records = _together([r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board)
-        default = next((r for r in records if is_default(task, r)), None)
+        default = default_of(task, records)
         if default is not None:
             most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
             found[task.key] = [default, *unbeaten([r for r in records if r.workspace <= most and r is not default])]
     return found
 
 
-def is_default(task: Task, record: Record) -> bool:
-    """Whether a record is of what the compiler takes by itself."""
-    default = task.untuned[0]
-    return record.algorithm == task.algorithms[default.number] and record.trace == default.choice.schedule.trace
+def default_of(task: Task, records: Sequence[Record]) -> Record | None:
+    """What the compiler takes by itself, as it was measured; where that comes with it and was not, what rules choose instead."""
+    found = {(record.algorithm, record.trace): record for record in records}
+    traces = ((task.algorithms[each.number], each.choice.schedule.trace) for each in task.untuned)
+    return next((found[trace] for trace in traces if trace in found), None)
 
 
 def choose(

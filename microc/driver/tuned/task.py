@@ -19,8 +19,13 @@ NAME = "kernel"
 """What functions are called that are lowered to be compared."""
 
 
+SHIPPED = "shipped"
+"""The goal of what comes with the compiler."""
+
+
 class Untuned(NamedTuple):
-    """What the compiler takes by itself for a goal: the algorithm by number, and the schedule."""
+    """What the compiler takes by itself for a goal (:data:`SHIPPED`: for the network's, and not by rules): the algorithm by
+    number, and the schedule."""
 
     goal: str
     number: int
@@ -30,7 +35,8 @@ class Untuned(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Task:
     """One kernel. ``layers``: where the network has it, in order of execution; ``uses`` as in ``choose``; ``lowered``: an entry
-    for every algorithm; ``untuned``: what is taken without records, for the network's goal first, then for others."""
+    for every algorithm; ``untuned``: what is taken without records first, then what rules choose for the network's goal and for
+    others."""
 
     graph: Graph
     layers: tuple[str, ...]
@@ -71,9 +77,11 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
         if key in found:
             found[key] = replace(found[key], layers=(*found[key].layers, call.layer))
             continue
-        untuned = tuple(Untuned(g.name, *chosen(lowered, target, g, origin.uses)) for g in (goal, *others))
+        untuned = [Untuned(g.name, *chosen(lowered, target, g, origin.uses)) for g in (goal, *others)]
+        if made.make.shipped:
+            untuned.insert(0, Untuned(SHIPPED, *chosen(lowered, target, goal, origin.uses, shipped=True)))
         part = part_of(graph, origin.nodes, lowered)
-        found[key] = Task(part, (call.layer,), call.op, target, origin.uses, lowered, untuned)
+        found[key] = Task(part, (call.layer,), call.op, target, origin.uses, lowered, tuple(untuned))
     return tuple(found.values())
 
 
