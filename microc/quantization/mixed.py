@@ -150,7 +150,11 @@ def _refusal(task: Task, ways: Ways) -> FitError:
         f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
         where=task.limits.board.name,
         hint="a larger limit, a smaller network, or another board"
-        + ("; bits of weights inside of loops are not searched, but weights=4 is for all" if inside else ""),
+        + (
+            "; bits of weights inside of loops are not searched, 4 bits for all weights are theirs, too"
+            if inside
+            else ""
+        ),
     )
 
 

@@ -215,14 +215,23 @@ def tasks_for(
 ) -> tuple[Options, tuple[Task, ...]]:
     """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
     chosen = make_options(**options)
-    own = replace(chosen, external={}) if chosen.external_choice == "cost" else chosen
-    made = compiled_for(model, target, own, board)
+    made = compiled_for(model, target, _in_our_code(chosen), board)
     return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE))
+
+
+def _is_open(options: Options) -> bool:
+    """Whether it is for measurements to decide whose code computes a region."""
+    return bool(options.external) and options.external_choice == "cost"
+
+
+def _in_our_code(options: Options) -> Options:
+    """The options of the network whose kernels are tuned: without what may turn out to be theirs."""
+    return replace(options, external={}) if _is_open(options) else options
 
 
 def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """What other people's code can compute in a network, where measurements decide whether it does."""
-    if not options.external or options.external_choice != "cost":
+    if not _is_open(options):
         return ()
     with active(options.plugins):
         return external_regions(source_of(model, options), target, options)
@@ -265,7 +274,7 @@ def tuning_plan(
 
 def refuse_open(options: Options) -> None:
     """UsageError where measurements decide whose code computes a region, of which a plan says nothing."""
-    if options.external and options.external_choice == "cost":
+    if _is_open(options):
         raise UsageError(
             "a plan does not say whose code computes a region",
             hint="compile with tuned, which takes what was measured; or external_choice=all, where nothing is open",
@@ -279,9 +288,9 @@ def spaces(
     those of regions, which have one, ``code``."""
     chosen = make_options(**options)
     found_board, core = place_of(target, board)
-    own = replace(chosen, external={}) if chosen.external_choice == "cost" else chosen
     with active(chosen.plugins):
-        tasks = (*tasks_of(compiled_for(model, core, own, found_board)), *regions_for(model, core, chosen))
+        made = compiled_for(model, core, _in_our_code(chosen), found_board)
+        tasks = (*tasks_of(made), *regions_for(model, core, chosen))
         return [
             {
                 "layers": list(task.layers),

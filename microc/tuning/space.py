@@ -145,7 +145,7 @@ class Space:
 
     @cached_property
     def untuned(self) -> tuple[Candidate, ...]:
-        """That, and what is for other goals, each once."""
+        """That, what rules choose where it comes with the compiler, and what is for other goals, each once."""
         found: dict[object, Candidate] = {}
         for goal, number, choice in self.task.untuned:
             point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", ((UNTUNED, goal),))
