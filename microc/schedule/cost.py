@@ -226,7 +226,9 @@ class _Walker:
                 self.access(buffer, indices)
                 self.touch(buffer)
             case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as place, *rest)):
-                self.access(buffer, indices, word=name.endswith("_aligned"))
+                distance = self.access(buffer, indices, word=name.endswith("_aligned"))
+                if distance > self.core.pair and self.selector.call(name, value.dtype)["paired"]:
+                    self.add({"alu": 1}, self.regions[-1].weight)  # two words at once reach less far than one
                 self.touch(buffer, extent, place.step, writes=place.writes)
                 for argument in rest:
                     self.uses(argument)
@@ -250,12 +252,12 @@ class _Walker:
 
     def access(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
-    ) -> None:
-        """An access to one element or some in a row; ``word``: they are an aligned word."""
+    ) -> int:
+        """An access to one element or some in a row, and how far in bytes its pointer is; ``word``: they are an aligned word."""
         region = self.regions[-1]
         if buffer.scope == "register":
             region.cell(buffer, indices, writes=writes)
-            return
+            return 0
         place = place_of(buffer, indices)
         for term, _ in place.terms:
             if not isinstance(term, ir.Var):
@@ -263,6 +265,7 @@ class _Walker:
         distance = self.reach(place, writes=writes)
         near = distance <= self.core.pair
         self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
+        return distance
 
     def pair(self, word: Place | None) -> None:
         """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one

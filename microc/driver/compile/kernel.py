@@ -84,6 +84,12 @@ def chosen(
     return found
 
 
+def forget() -> None:
+    """Nothing is remembered any more: for those who change what is chosen from."""
+    with _CHANGING:
+        _CHOICES.clear()
+
+
 def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
     """What tells groups apart, but for the numbers in their constants: the operator and the function of every algorithm."""
     return tuple(f"{group.anchor.op} {to_text(group.func)}" for group in lowered)
