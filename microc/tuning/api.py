@@ -55,12 +55,12 @@ class Tuning:
     @property
     def default(self) -> float:
         """Ticks of all tuned kernels together as they are compiled without records."""
-        return sum(len(k.task.layers) * k.default for k in self.kernels if k.default is not None)
+        return sum(k.task.runs * k.default for k in self.kernels if k.default is not None)
 
     @property
     def best(self) -> float:
         """The same, each by its fastest schedule."""
-        return sum(len(k.task.layers) * k.best for k in self.kernels if k.default is not None)
+        return sum(k.task.runs * k.best for k in self.kernels if k.default is not None)
 
     def __repr__(self) -> str:
         ticks = f"{self.default:,.0f} {self.unit} before, {self.best:,.0f} now"

@@ -18,7 +18,6 @@ from microc.driver.compile.kernel import verified
 from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError
-from microc.isa import FAMILIES
 from microc.module import External
 from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
@@ -105,7 +104,7 @@ class Space:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.flags = FAMILIES[task.target.isa].flags
+        self.flags = task.flags
         self._ways: dict[Point, tuple[int, Way]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):

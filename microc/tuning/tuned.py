@@ -94,7 +94,7 @@ class Tuned:
             return math.inf
         recent = self.history[-WINDOW:]
         slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
-        return len(self.task.layers) * max(slope, HOPE * self.best / (1 + len(self.history)))
+        return self.task.runs * max(slope, HOPE * self.best / (1 + len(self.history)))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

@@ -116,7 +116,9 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
         case _ if registry.get(origin.nodes[0].op).regions:
             for inner, nodes, turns in groups_inside(graph, origin.nodes[0]):
                 lowered = algorithms_of(inner, nodes, make.target, "kernel")
-                yield _part(make, inner, nodes, lowered, goal_inside(make.goal, turns))
+                yield _part(
+                    make, inner, nodes, lowered, goal_inside(make.goal, turns), taken=make.inside(lowered, turns)
+                )
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             taken = make.scheduled(lowered, origin.uses)

@@ -103,7 +103,7 @@ def regions(passes: Passes, target: Target, options: Options) -> tuple[RegionTas
         for task in _tasks(found, graph, target, places, wanted):
             alike = task.key, task.digest, tuple(ours.trace for ours in task.ours)
             known = tasks.get(alike)
-            tasks[alike] = task if known is None else replace(known, layers=(*known.layers, *task.layers))
+            tasks[alike] = task if known is None else known.with_layers(task.layers, task.runs, inside=False)
         without |= {taken.key for taken in found.taken}
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from microc import te
 from microc.driver.compile.kernel import algorithms_of, alias_of, chosen, key_of, replayed
 from microc.driver.compile.weights import stored
-from microc.driver.control.function import LoweredControl, lower_control
+from microc.driver.control.function import LoweredControl, goal_inside, place_control
 from microc.driver.stripes.kernel import Chain
 from microc.errors import MicrocError
 from microc.external.partition import Taken
@@ -73,9 +73,9 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 class Maker:
     """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of
-    kernels that were measured; ``shipped``: those that come with the compiler are taken. ``external``: regions with code of
-    others; without, they are lowered as control flow is. ``origins``: what every call was made from, by the values that it
-    writes."""
+    kernels that were measured, ``taken``: the keys of those that kernels have; ``shipped``: those that come with the compiler are
+    taken. ``external``: regions with code of others; without, they are lowered as control flow is. ``origins``: what every call
+    was made from, by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
@@ -94,6 +94,7 @@ class Maker:
         self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
         self.tuned, self.shipped, self.external = tuned, shipped, external
         self.origins: dict[tuple[str, ...], Origin] = {}
+        self.taken: set[str] = set()
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
@@ -106,20 +107,33 @@ class Maker:
         """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
         return self._tuned(lowered) or chosen(lowered, self.target, self.goal, uses, shipped=self.shipped)
 
+    def inside(self, lowered: Sequence[LoweredGroup], turns: int) -> tuple[int, Choice]:
+        """The same for a group inside of control flow that runs ``turns`` times when that does."""
+        return self._tuned(lowered) or chosen(lowered, self.target, goal_inside(self.goal, turns))
+
     def _tuned(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """What was measured to be best."""
-        found = self.tuned.get(key_of(lowered, self.target)) if self.tuned else None
+        key = key_of(lowered, self.target) if self.tuned else ""
+        found = self.tuned.get(key)
         if found is None:
             return None
         try:
             number = next(k for k, group in enumerate(lowered) if group.algorithm == found.algorithm)
-            return number, replayed(lowered[number], found.trace, found.rule + TAKEN)
+            choice = replayed(lowered[number], found.trace, found.rule + TAKEN)
         except (StopIteration, MicrocError):  # what constants promise is less here than in the layer that was measured
             return None
+        self.taken.add(key)
+        return number, choice
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""
-        return lower_control(self.graph, node, self.target, self.goal)
+
+        def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
+            lowered = algorithms_of(inner, nodes, self.target, "kernel")
+            number, choice = self.inside(lowered, turns)
+            return lowered[number], stored(lowered[number], choice, self.target, goal_inside(self.goal, turns))
+
+        return place_control(self.graph, node, schedule, self.target)
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
         """A copy of a whole value, as fast as the core moves its elements."""

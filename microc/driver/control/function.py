@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from microc.driver.compile.kernel import alias_of, groups_of, schedule_group
+from microc.driver.compile.kernel import alias_of, groups_of
 from microc.driver.control.memory import ZERO, Memory, Names
 from microc.driver.control.statements import Flow, Places, Step
 from microc.graph.ir import Graph, Node
@@ -34,23 +34,14 @@ class LoweredControl:
     params: tuple[Param, ...]
 
 
-def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
-    """The function of a node that has graphs inside."""
-
-    def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
-        return schedule_group(inner, nodes, target, goal_inside(goal, turns), "kernel")
-
-    return place_control(graph, node, schedule, target)
-
-
 def goal_inside(goal: Goal, turns: int) -> Goal:
     """The goal for a group that runs ``turns`` times: its code lies in flash once, an instruction is paid every time."""
     return replace(goal, price=goal.price / turns)
 
 
 def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
-    """The same with the groups inside as ``schedule`` makes them. Without a target, where sizes vary, values inside never share
-    memory, so that where they lie does not depend on what is larger, and copies are plain loops."""
+    """The function of a node that has graphs inside, whose groups ``schedule`` makes. Without a target, where sizes vary, values
+    inside never share memory, so that where they lie does not depend on what is larger, and copies are plain loops."""
     step = _lowered(graph, (node,), schedule)
     taken = {name for func in _functions(step) for name in names_of(func)}
     names = Names(taken)

@@ -82,8 +82,8 @@ def choose(
 
 def _option(task: Task, number: int, record: Record) -> Option:
     """A record as a choice among those of its kernel; layers that are alike share code, but not constants."""
-    times = len(task.layers)
-    return Option(number, times * record.ticks, round(record.code + times * record.constants), 0)
+    flash = round(record.code + len(task.layers) * record.constants)
+    return Option(number, task.runs * record.ticks, flash, 0)
 
 
 def _together(records: Sequence[Record], board: str) -> list[Record]:

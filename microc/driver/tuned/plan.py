@@ -227,16 +227,18 @@ def _chosen(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule 
 def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
     """UsageError where a layer of ``made`` did not take what the plan chooses for its kernel; ``untuned``: without the plan."""
     rules = {call.layer: call.rule for call in made.module.calls}
+    outer = {call.layer for call in untuned.module.calls}
     for task in tasks_of(untuned):
         for layer in task.layers if task.key in made.make.tuned else ():
-            if TAKEN not in rules.get(layer, ""):
+            took = TAKEN in rules.get(layer, "") if layer in outer else task.key in made.make.taken
+            if not took:
                 why = (
-                    "its constants promise less"
-                    if layer in rules
-                    else "it is computed row by row to keep within the arena"
+                    "it is computed row by row to keep within the arena"
+                    if layer in outer and layer not in rules
+                    else "its constants promise less"
                 )
                 raise UsageError(
                     f"layer {readable(layer, 200)} cannot take what the plan chooses: {why}",
                     where=str(path),
-                    hint=f"choose {UNTUNED!r} for it" + ("" if layer in rules else ", or raise --ram"),
+                    hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if "row by row" in why else ""),
                 )

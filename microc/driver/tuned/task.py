@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from microc.driver.compile.kernel import algorithms_of, chosen, key_of
 from microc.driver.compile.maker import Compiled, Group
+from microc.driver.control.function import goal_inside, groups_inside
 from microc.graph.ir import Graph, Node
+from microc.isa import FAMILIES
 from microc.ops import registry
+from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
 from microc.target import Goal, Target
@@ -34,9 +37,9 @@ class Untuned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One kernel. ``layers``: where the network has it, in order of execution; ``uses`` as in ``choose``; ``lowered``: an entry
-    for every algorithm; ``untuned``: what is taken without records first, then what rules choose for the network's goal and for
-    others."""
+    """One kernel. ``layers``: where the network has it, in order of execution, ``runs``: how often all of these run it in an
+    inference, ``inside``: of control flow, as a part of that function; ``uses`` as in ``choose``; ``lowered``: an entry for every
+    algorithm; ``untuned``: what is taken without records first, then what rules choose for the network's goal and for others."""
 
     graph: Graph
     layers: tuple[str, ...]
@@ -45,6 +48,8 @@ class Task:
     uses: int
     lowered: tuple[LoweredGroup, ...]
     untuned: tuple[Untuned, ...]
+    runs: int = field(default=1, kw_only=True)
+    inside: bool = field(default=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -57,32 +62,66 @@ class Task:
         return key_of(self.lowered, self.target)
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """Options of the C compiler that it may have, which are a whole function's."""
+        return () if self.inside else FAMILIES[self.target.isa].flags
+
+    def with_layers(self, layers: Iterable[str], runs: int, *, inside: bool) -> Self:
+        """The same kernel in more places."""
+        return replace(self, layers=(*self.layers, *layers), runs=self.runs + runs, inside=self.inside or inside)
+
+    @property
     def algorithms(self) -> tuple[str, ...]:
         """Their names, in order."""
         return tuple(group.algorithm for group in self.lowered)
 
 
 def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
-    """The kernels of a compiled network that rules schedule, in order of execution: neither copies, nor control flow, nor
-    changes of a part of a state in place, nor layers that are computed row by row. ``others``: goals beside the network's whose
-    schedules are to be known, too."""
-    graph, target, goal = made.make.graph, made.make.target, made.make.goal
+    """The kernels of a compiled network that rules schedule, in order of execution, those inside of control flow, too: neither
+    copies, nor changes of a part of a state in place, nor layers that are computed row by row, nor loops where sizes vary.
+    ``others``: goals beside the network's whose schedules are to be known, too."""
+    target, goal, shipped = made.make.target, made.make.goal, made.make.shipped
     found: dict[str, Task] = {}
-    for call in made.module.calls:
-        origin = made.make.origins.get(call.writes)
-        if not isinstance(origin, Group) or origin.in_place or registry.get(origin.nodes[0].op).regions:
-            continue
-        lowered = algorithms_of(graph, origin.nodes, target, NAME)
+    for place in _places(made):
+        lowered = algorithms_of(place.graph, place.nodes, target, NAME)
         key = key_of(lowered, target)
         if key in found:
-            found[key] = replace(found[key], layers=(*found[key].layers, call.layer))
+            task = found[key]
+            found[key] = task.with_layers((place.layer,), place.turns, inside=place.inside)
             continue
-        untuned = [Untuned(g.name, *chosen(lowered, target, g, origin.uses)) for g in (goal, *others)]
-        if made.make.shipped:
-            untuned.insert(0, Untuned(SHIPPED, *chosen(lowered, target, goal, origin.uses, shipped=True)))
-        part = part_of(graph, origin.nodes, lowered)
-        found[key] = Task(part, (call.layer,), call.op, target, origin.uses, lowered, tuple(untuned))
+        goals = [goal_inside(each, place.turns) for each in (goal, *others)]
+        untuned = [Untuned(each.name, *chosen(lowered, target, each, place.uses)) for each in goals]
+        if shipped and not place.inside:
+            untuned.insert(0, Untuned(SHIPPED, *chosen(lowered, target, goal, place.uses, shipped=True)))
+        part, op = part_of(place.graph, place.nodes, lowered), "+".join(node.op for node in place.nodes)
+        found[key] = Task(
+            part, (place.layer,), op, target, place.uses, lowered, tuple(untuned), runs=place.turns, inside=place.inside
+        )
     return tuple(found.values())
+
+
+class _Place(NamedTuple):
+    """Where a network has a kernel; ``inside``: of control flow, which runs it ``turns`` times."""
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+    layer: str
+    uses: int = 1
+    turns: int = 1
+    inside: bool = False
+
+
+def _places(made: Compiled) -> Iterator[_Place]:
+    graph = made.make.graph
+    for call in made.module.calls:
+        origin = made.make.origins.get(call.writes)
+        if not isinstance(origin, Group) or origin.in_place or origin.nodes[0].op == EXTERNAL:
+            continue
+        if not registry.get(origin.nodes[0].op).regions:
+            yield _Place(graph, origin.nodes, call.layer, origin.uses)
+        elif not made.make.sizes:
+            for number, (inner, nodes, turns) in enumerate(groups_inside(graph, origin.nodes[0])):
+                yield _Place(inner, nodes, f"{call.layer}, part {number}", turns=turns, inside=True)
 
 
 def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
