@@ -49,8 +49,8 @@ _MEMORY = {"arena": (0.45, 0.42, 0.66, 0.33, 0.35), "code": (0.40, 0.50, 0.40, 0
 _MEMORY_AIM = {"arena": (0.38, 0.30, 0.62, 0.31, 0.25)}
 _SCALAR = _table(instructions=(0.48, 0.27, 0.38, 0.65, 0.48), **_MEMORY)
 _SCALAR_AIM = _table(instructions=(0.40, 0.22, 0.30, 0.60, 0.40), **_MEMORY_AIM)
-_VECTOR = _table(instructions=(0.70, 0.45, 0.75, 0.80, 0.70), **_MEMORY)
-_VECTOR_AIM = _table(instructions=(0.60, 0.35, 0.65, 0.75, 0.60), **_MEMORY_AIM)
+_VECTOR = _table(instructions=(0.70, 0.45, 0.75, 0.75, 0.70), **_MEMORY)
+_VECTOR_AIM = _table(instructions=(0.50, 0.34, 0.60, 0.72, 0.52), **_MEMORY_AIM)
 _PLAIN = _table(instructions=(0.40,) * 5)
 
 

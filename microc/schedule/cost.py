@@ -136,6 +136,7 @@ class _Walker:
             case ir.Evaluate(value):
                 value = self.invariants.settle(value, self.invariants.here)
                 self.value(value, self.selector.count(value))
+                self.printed -= self.selector.again(value)
             case ir.Alloc(buffer, body):
                 self.regions[-1].own(buffer)
                 if any(buffer in buffers_written(loop) for loop in walk_stmt(body) if isinstance(loop, ir.For)):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from microc import dtypes
 from microc.isa import SCALAR, bodies_of, body_of
+from microc.isa.sets import SILENT
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_expr, walk_stmt
@@ -110,13 +111,24 @@ class Selector:
 
     def _turns(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
         """The loop inside an intrinsic."""
+        turn, runs = self._loop(name, args)
+        return Counter({kind: runs * n for kind, n in turn})
+
+    def again(self, expr: ir.Expr) -> float:
+        """Instructions of an intrinsic that its loop runs once more, and that are printed once."""
+        if not isinstance(expr, ir.Call):
+            return 0
+        turn, runs = self._loop(expr.name, expr.args)
+        return (runs - 1) * sum(n for kind, n in turn if kind not in SILENT)
+
+    def _loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
+        """One turn of the loop inside an intrinsic, and how many there are."""
         body = body_of(name, self.target.cpu) if name in SCALAR else None
         if body is None or body.turns is None:
-            return Counter()
+            return (), 1
         names = [param.name for param in SCALAR[name].params]
         elements = ir.int_value(args[names.index(body.turns.parameter)]) or 1
-        runs = -(-elements // body.turns.elements)
-        return Counter({kind: runs * n for kind, n in body.turns.operations})
+        return body.turns.operations, -(-elements // body.turns.elements)
 
     def _function(self, name: str, dtype: str) -> Operations:
         """A function of mathematics: an instruction of the FPU, or the library's."""

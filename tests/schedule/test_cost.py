@@ -141,6 +141,36 @@ def test_a_product_of_words_is_one_instruction_whatever_has_a_name() -> None:
     assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], named))).operations.get("multiply") is None
 
 
+def test_the_loop_of_an_instruction_runs_often_and_is_printed_once() -> None:
+    """A row of 32 bytes by 64 rows of weights takes some eight times what eight rows take, in the same code."""
+
+    def product(columns: int) -> Cost:
+        row, weights = ir.Buffer("row", (32,), "int8"), ir.Buffer("weights", (64 * 32,), "int8")
+        places = [ir.AddressOf(each, (ir.as_index(0),), each.shape[0]) for each in (row, weights, DATA, OUT)]
+        call = ir.Call("row_i8_i8_32", (*places, ir.const(columns, "int32")), "void")
+        return cost(ir.PrimFunc("f", (row, weights, DATA, OUT), ir.Evaluate(call)), "cortex-m55")
+
+    few, many = product(8), product(64)
+    assert 7 < (many.instructions - CALL) / (few.instructions - CALL) < 8
+    assert many.code_bytes == few.code_bytes < 200
+
+
+def test_two_words_at_once_reach_less_far_than_one() -> None:
+    """LDRD reaches 1,020 bytes, LDR 4,095: what lies between takes an instruction for its address."""
+
+    def pairs(distance: int) -> float:
+        words = ir.Buffer("words", (4096,), "int16")
+        zero = ir.const(0, "int32")
+        total: ir.Expr = zero
+        for place in (0, distance):
+            at = ir.AddressOf(words, (ir.as_index(place),), 4)
+            total = ir.Call("dot4_i16_aligned", (at, zero, zero, total), "int32")
+        return cost(ir.PrimFunc("f", (words, OUT), ir.Store(OUT, (ir.as_index(0),), total))).instructions
+
+    assert pairs(510) == pairs(4)
+    assert pairs(512) == pairs(4) + 1
+
+
 def test_larger_tiles_help_until_they_spill() -> None:
     found = {shape: cost(lower(tiled(*shape).func)) for shape in ((1, 1), (2, 2), (6, 6))}
     assert found[2, 2].instructions < found[1, 1].instructions
