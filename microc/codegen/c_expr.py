@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from microc import dtypes
@@ -30,6 +28,13 @@ MATH = frozenset({
 })
 # fmt: on
 """Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""
+_NOT_FINITE = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
+
+
+def single(number: np.float32) -> str:
+    """The literal of a float32, with the fewest digits that tell it."""
+    digits = str(number)
+    return _NOT_FINITE.get(digits) or f"{digits}f"
 
 
 class ExprPrinter:
@@ -111,14 +116,11 @@ class ExprPrinter:
         if dtype in dtypes.HALF:
             return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
         if dtypes.is_float(dtype):
-            if math.isnan(value) or math.isinf(value):
-                self.needs_math = True
-                name = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
-                return name if dtype == "float32" else f"(double){name}"
-            digits = str(np.float32(value)) if dtype == "float32" else repr(float(value))
-            if "." not in digits and "e" not in digits:
-                digits += ".0"
-            return digits + ("f" if dtype == "float32" else "")
+            self.needs_math |= not np.isfinite(value)
+            if dtype == "float32":
+                return single(np.float32(value))
+            digits = repr(float(value))
+            return f"(double){_NOT_FINITE[digits]}" if digits in _NOT_FINITE else digits
         number = int(value)
         match dtype:
             case "bool":

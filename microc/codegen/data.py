@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 
 from microc import dtypes
-from microc.codegen.c_expr import ExprPrinter
+from microc.codegen.c_expr import ExprPrinter, single
 from microc.dtypes import Array
 from microc.module import Value
 
@@ -35,13 +35,19 @@ def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
 
 
 def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:
-    """The numbers that occur, each printed once, and which of them every element is; a lone 0 stands for no element."""
+    """Numbers, each printed once, and which of them every element is; a lone 0 stands for no element."""
     if not len(flat):
         return ["0"], np.zeros(1, np.int64)
-    bits, places = np.unique(flat.view(f"u{flat.itemsize}"), return_inverse=True)  # -0.0 is another number than 0.0
-    numbers = bits.view(flat.dtype).tolist()
+    patterns = flat.view(f"u{flat.itemsize}")  # -0.0 is another number than 0.0
+    if flat.itemsize == 1:
+        bits, places = np.arange(256, dtype=np.uint8), patterns
+    else:
+        bits, places = np.unique(patterns, return_inverse=True)
+    numbers = bits.view(flat.dtype)
+    if dtype == "float32":
+        return list(map(single, numbers)), places
     literal = ExprPrinter().literal if dtypes.is_float(dtype) else _integer
-    return [literal(number, dtype) for number in numbers], places
+    return [literal(number, dtype) for number in numbers.tolist()], places
 
 
 def _integer(number: int, dtype: str) -> str:
@@ -57,11 +63,12 @@ def _integer(number: int, dtype: str) -> str:
 
 def _wrapped(words: list[str], places: Array) -> list[str]:
     """Lines as full as they can be, of the words at ``places``."""
-    ends = np.cumsum(np.array([len(word) + 2 for word in words])[places]).tolist()
-    every = [words[k] for k in places.tolist()]
+    lengths = np.array([len(word) + 2 for word in words])
+    ends = np.cumsum(lengths[places]).tolist()
+    every = np.array([f"{word}, " for word in words], "S")[places].tobytes().translate(None, b"\0").decode("ascii")
     lines, start, used = list[str](), 0, 0
-    while start < len(every):
-        end = max(start + 1, bisect_right(ends, used + WIDTH - _MARGIN, start))
-        lines.append(f"    {', '.join(every[start:end])},")
-        start, used = end, ends[end - 1]
+    while start < len(ends):
+        start = max(start + 1, bisect_right(ends, used + WIDTH - _MARGIN, start))
+        lines.append(f"    {every[used : ends[start - 1] - 1]}")
+        used = ends[start - 1]
     return lines

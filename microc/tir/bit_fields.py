@@ -70,6 +70,8 @@ def few_values(rows: Array) -> tuple[int, int] | None:
     """The bits of an index and the tables of the smallest form that holds rows (N, K) of bytes; None where a row has more than
     16 values. Rows that are no whole bytes have zeros behind them."""
     forms = []
+    if _most_values(rows[:1]) > 1 << INDICES[-1]:  # the first row refutes most
+        return None
     for bits in INDICES:
         whole = np.pad(rows, ((0, 0), (0, -rows.shape[1] % (8 // bits))))
         for tables in dict.fromkeys((1, len(rows))):

@@ -33,6 +33,8 @@ NEAR = 2.0**-22
 """How far from its level a weight may be, as a share of itself."""
 SAMPLED = 16
 """Weights of a block that are looked at before all are."""
+_TOGETHER = 256
+"""Blocks whose scales are looked for at once, each of which takes some kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def find_levels(rows: Array) -> Levels | None:
         parts = rows.reshape(-1, block).astype(np.float64)
         if not _scales(parts[:1])[0]:
             continue
-        scales = _scales(parts)
+        scales = np.concatenate([_scales(parts[k : k + _TOGETHER]) for k in range(0, len(parts), _TOGETHER)])
         if scales.all():
             values = np.rint(parts / scales[:, None]).astype(np.int8).reshape(units, depth)
             return Levels(values, scales.astype(np.float32).reshape(units, -1))
@@ -66,23 +68,22 @@ def _scales(parts: Array) -> Array:
     """The largest scale of every part (N, B) whose numbers are levels times it; 0 where there is none, 1 for zeros."""
     peaks = np.abs(parts).max(axis=1)
     found = np.where(peaks == 0, 1.0, 0.0)
+    scales = (peaks[:, None] / np.arange(1, 1 - LOWEST)).astype(np.float32).astype(np.float64)
     sample = np.concatenate((parts[:, :: -(-parts.shape[1] // SAMPLED)], peaks[:, None]), axis=1)
-    for level in range(1, -LOWEST + 1):
-        left = np.flatnonzero(found == 0)
-        scales = (peaks[left] / level).astype(np.float32).astype(np.float64)
-        left, scales = left[scales > 0], scales[scales > 0]
-        likely = _on_levels(np.abs(sample[left]), scales, -LOWEST)
-        left, scales = left[likely], scales[likely]
-        sure = _on_levels(parts[left], scales, HIGHEST)
-        found[left[sure]] = scales[sure]
+    likely = _on_levels(np.abs(sample)[:, None], scales, -LOWEST)
+    for level in np.flatnonzero(likely.any(axis=0)):
+        left = np.flatnonzero(likely[:, level] & (found == 0))
+        sure = _on_levels(parts[left], scales[left, level], HIGHEST)
+        found[left[sure]] = scales[left[sure], level]
     return found
 
 
 def _on_levels(parts: Array, scales: Array, highest: int) -> Array:
-    """Whether all numbers of each part are levels times its scale."""
-    levels = np.rint(parts / scales[:, None])
-    near = np.abs(levels * scales[:, None] - parts) <= NEAR * np.abs(parts)
-    whole: Array = (near & (levels >= LOWEST) & (levels <= highest)).all(axis=1)
+    """Whether all numbers (..., B) are levels times a scale each; never of scales that are 0."""
+    apart = np.where(scales > 0, scales, np.inf)[..., None]
+    levels = np.rint(parts / apart)
+    near = np.abs(levels * scales[..., None] - parts) <= NEAR * np.abs(parts)
+    whole: Array = (near & (levels >= LOWEST) & (levels <= highest)).all(axis=-1) & (scales > 0)
     return whole
 
 
