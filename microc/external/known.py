@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from microc.external import blas, cmsis_nn, ethos_u
-from microc.external.backend import Backend
-from microc.sealed import Registry
+from typing import TYPE_CHECKING
 
-BUILT_IN: tuple[Backend, ...] = (cmsis_nn.BACKEND, blas.BACKEND, ethos_u.BACKEND)
-BACKENDS: Registry[Backend] = Registry("a backend", {backend.name: backend for backend in BUILT_IN})
-"""Every backend by what ``--external`` calls it."""
+from microc.sealed import Later, Registry
+
+if TYPE_CHECKING:
+    from microc.external.backend import Backend
+
+BACKENDS: Registry[Backend] = Registry(
+    "a backend",
+    {
+        "cmsis-nn": Later("microc.external.cmsis_nn", "BACKEND"),
+        "cblas": Later("microc.external.blas", "BACKEND"),
+        "ethos-u": Later("microc.external.ethos_u", "BACKEND"),
+    },
+)
+"""Every backend by what ``--external`` calls it: :attr:`Backend.name`."""
