@@ -3,10 +3,10 @@
     python benchmarks/compile_time.py [--models kws,transformer,FILE | all] [--board BOARD] [--json FILE]
 
 The command runs in processes of its own, with an empty cache and then with the one that the first left behind; their CPU time
-(user and system, imports included, of files whose bytecode is there as an installation has it) does not depend on what else the
-computer does as much as a clock's. Stages are those of one more compilation, without any cache. ``mobilenet`` (MobileNetV2 1.0 at
-224 x 224, QDQ) and ``transformer`` (12 layers, floats) are made here, with random weights; the others come from the corpus
-(MICROC_CORPUS or ../shared/corpus). The bars of ``bars.py`` are for two quiet cores of a computer of 2024.
+(user and system, imports included, of files and templates whose bytecode is there as an installation has it) does not depend on
+what else the computer does as much as a clock's. Stages are those of one more compilation, without any cache. ``mobilenet``
+(MobileNetV2 1.0 at 224 x 224, QDQ) and ``transformer`` (12 layers, floats) are made here, with random weights; the others come
+from the corpus (MICROC_CORPUS or ../shared/corpus). The bars of ``bars.py`` are for two quiet cores of a computer of 2024.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import microc
 from microc.cli import COLLECT_AFTER
 from microc.codegen.files import write_tree
 from microc.codegen.project import project_files
+from microc.codegen.render import environment
 from microc.device.boards import load_board
 from microc.driver.compile.pipeline import build_within_budget, optimise
 from microc.driver.model import read_model
@@ -213,6 +214,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     compileall.compile_dir(ROOT / "microc", quiet=1)
+    sys.dont_write_bytecode = False  # as Python does by default: microc keeps what Jinja makes of its templates so, too
+    for template in environment().list_templates(["j2"]):
+        environment().get_template(template)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in models(arguments.models, Path(folder)):

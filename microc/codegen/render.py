@@ -5,18 +5,46 @@ Templates take strings of the kinds of ``text.py`` only, so that a forgotten fil
 
 from __future__ import annotations
 
+import marshal
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.bccache import Bucket, bc_magic
 from jinja2.sandbox import SandboxedEnvironment
 
 from microc import paths
+from microc.codegen.files import replacing
 from microc.codegen.text import Data, Kind, Label
-from microc.errors import InternalError
+from microc.errors import InternalError, OutputError
+
+
+class _Beside(jinja2.BytecodeCache):
+    """What Jinja made of the project's own templates: beside the bytecode of this module, where and when Python would keep that.
+    Another text of a template, another Python or Jinja make it anew."""
+
+    def __init__(self, folder: Path, html: bool) -> None:
+        self.folder, self.ends = folder, ".html.pyc" if html else ".text.pyc"
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError, EOFError, ValueError, TypeError):
+            head, kept = _head(bucket), (self.folder / f"{bucket.key}{self.ends}").read_bytes()
+            if kept.startswith(head):
+                bucket.code = marshal.loads(kept[len(head) :])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if not sys.dont_write_bytecode:
+            with suppress(OSError, OutputError), replacing(self.folder / f"{bucket.key}{self.ends}") as temporary:
+                temporary.write_bytes(_head(bucket) + marshal.dumps(bucket.code))
+
+
+def _head(bucket: Bucket) -> bytes:
+    return bc_magic + bucket.checksum.encode()
 
 
 @lru_cache(maxsize=32)
@@ -25,11 +53,13 @@ def environment(folder: Path | None = None, html: bool = False) -> jinja2.Enviro
 
     Templates may be strangers': they print what they are given, and reach nothing else.
     """
+    own = Path(__spec__.cached).parent if __spec__.cached and not folder else None
     return SandboxedEnvironment(
         loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=html,
+        bytecode_cache=_Beside(own, html) if own else None,
     )
 
 
