@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
+from operator import itemgetter
 from types import MappingProxyType
 
 from microc.plan.beam import beam_search
@@ -23,29 +23,31 @@ EXACT_LIMIT = 9
 
 
 def first_fit(
-    wanted: Demand, order: Sequence[Unit], limit: float = inf, before: Mapping[Unit, int] = MappingProxyType({})
+    wanted: Demand,
+    order: Sequence[Unit],
+    limit: float = inf,
+    before: Mapping[Unit, int] = MappingProxyType({}),
+    near: Mapping[Unit, Sequence[Unit]] | None = None,
 ) -> Placement:
     """Place units one by one at the lowest offset that every unit placed before allows, up to one that exceeds ``limit``.
 
-    ``before``: where the first ones of the order are placed; they are not placed again.
+    ``before``: where the first ones of the order are placed; they are not placed again. ``near``: by unit, those that it
+    conflicts with, where that is known.
     """
     placed = dict(before)
-    rising = sorted((at, number, unit) for number, (unit, at) in enumerate(before.items()))
-    for number, unit in enumerate(order[len(before) :], len(before)):
-        placed[unit] = lowest_gap(wanted, unit, rising)
+    for unit in order[len(before) :]:
+        beside = placed if near is None else {other: placed[other] for other in near[unit] if other in placed}
+        placed[unit] = lowest_gap(wanted, unit, beside)
         if placed[unit] + unit.size > limit:
             break
-        insort(rising, (placed[unit], number, unit))
     return placed
 
 
-def lowest_gap(wanted: Demand, unit: Unit, rising: Iterable[tuple[int, int, Unit]]) -> int:
-    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with.
-
-    ``rising``: those that are placed, by offset, each with any number and itself.
-    """
+def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
+    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
     rooms, size, align, first, last = wanted.rooms[unit], unit.size, unit.align, unit.first, unit.last
-    beside = [(at, other) for at, _, other in rising if other.first <= last and first <= other.last]
+    beside = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
+    beside.sort(key=itemgetter(0))
     offset, settled = 0, -1
     while offset != settled:
         settled = offset
@@ -79,14 +81,16 @@ def hill_climbing(wanted: Demand) -> Placement:
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
-    for _ in range(affordable(wanted, CLIMBING, HILL_CLIMBING_STEPS) if len(order) > 1 else 0):
+    steps = affordable(wanted, CLIMBING, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
+    near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
+    for _ in range(steps):
         if size_of(best) == bound:
             break
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        placement = first_fit(wanted, trial, size_of(best), {unit: best[unit] for unit in order[: min(i, j)]})
+        placement = first_fit(wanted, trial, size_of(best), {unit: best[unit] for unit in order[: min(i, j)]}, near)
         if size_of(placement) <= size_of(best):
             order, best = trial, placement
     return best
@@ -102,19 +106,17 @@ def exact(wanted: Demand) -> Placement:
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     looks = count()
 
-    def search(rising: list[tuple[int, int, Unit]], left: tuple[Unit, ...], limit: int) -> Placement | None:
+    def search(rising: Placement, left: tuple[Unit, ...], limit: int, lowest: float = -inf) -> Placement | None:
         if not left:
-            return {unit: at for at, _, unit in rising}
+            return rising
         result = None
         for unit in left:
             if next(looks) >= EXACT:
                 break
             at = lowest_gap(wanted, unit, rising)
-            if at + unit.size >= limit or (rising and at < rising[-1][0]):
+            if at + unit.size >= limit or at < lowest:
                 continue
-            rising.append((at, len(rising), unit))
-            deeper = search(rising, tuple(u for u in left if u is not unit), limit)
-            rising.pop()
+            deeper = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
             if deeper is not None:
                 result, limit = deeper, size_of(deeper)
                 if limit == bound:
@@ -123,7 +125,7 @@ def exact(wanted: Demand) -> Placement:
 
     if size_of(best) == bound:
         return best
-    return search([], tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
+    return search({}, tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (

@@ -184,8 +184,10 @@ def _time(access: _Access, grid: Grid, *, last: bool) -> Array:
 
 
 def _enter(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
-    flat, inside, when = np.broadcast_arrays(flat, inside, when)
-    better.at(times, flat[inside], when[inside])
+    flat, inside, when = (part.reshape(-1) for part in np.broadcast_arrays(flat, inside, when))
+    if not inside.all():
+        flat, when = flat[inside], when[inside]
+    better.at(times, flat, when)
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:

@@ -97,8 +97,10 @@ class _Liveness:
             if is_mixing(self.graph, node):
                 mask = self.masks[node.outputs[0]]
                 missing = -int(mask.sum()) % MULTIPLE if mask.any() else MULTIPLE
-                mask[np.flatnonzero(~mask)[:missing]] = True
-                self.settle(self.tie)
+                fillers = np.flatnonzero(~mask)[:missing]
+                if len(fillers):
+                    mask[fillers] = True
+                    self.settle(self.tie)
         for mask in self.masks.values():
             mask[:1] |= not mask.any()
         self.settle(self.tie)

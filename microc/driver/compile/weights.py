@@ -28,13 +28,14 @@ LEAST = 64
 
 def stored(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
     """The choice that was made for a group, or the better one with constants in halves; ``uses`` as in ``choose``."""
+    asked = target.has(HALF_WEIGHTS)
+    if not asked and FAMILIES[target.isa].threads:
+        return choice
     found = halved(group, choice.schedule, target)
     if not found:
         return choice
     rivals = [weighed(Choice(each, lower(each.func)), target, goal, uses) for each in found]
-    if not target.has(HALF_WEIGHTS):
-        if FAMILIES[target.isa].threads:
-            return choice
+    if not asked:
         rivals.append(weighed(choice, target, goal, uses))
     return best_of(rivals, priced(goal, found)).choice
 
