@@ -29,11 +29,12 @@ import microc
 from microc.codegen.files import write_tree
 from microc.codegen.project import project_files
 from microc.device.client import Client
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver.compile import kernel as driver_kernel
 from microc.driver.compile.pipeline import compile_model
+from microc.driver.measure.clock import instructions
 from microc.driver.options import make_options
 from microc.errors import MicrocError
 from microc.module import Module

@@ -28,10 +28,11 @@ from microc.codegen.memory import Memory
 from microc.codegen.project import project_files
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver.compile.pipeline import compile_model
+from microc.driver.measure.clock import instructions
 from microc.driver.options import make_options
 from microc.module import Module
 from microc.target import Board, target_for

@@ -31,10 +31,11 @@ from microc.codegen.files import write_tree
 from microc.codegen.memory import Memory
 from microc.codegen.project import project_files
 from microc.device.client import Client
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver.compile.pipeline import compile_graph, optimise
+from microc.driver.measure.clock import instructions
 from microc.driver.options import make_options
 from microc.dtypes import Array
 from microc.errors import MicrocError

@@ -6,34 +6,17 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.bench import bench
-from microc.cli.catalogue import boards, operators, options, plugin, ports
 from microc.cli.compiled_rows import next_rows, stream_rows, test_rows
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
-from microc.cli.completion import completion
-from microc.cli.demo import demo
-from microc.cli.doctor import doctor
-from microc.cli.explain import explain
-from microc.cli.exporting import export
 from microc.cli.files import check_places
-from microc.cli.load import load
-from microc.cli.man import man
 from microc.cli.model_options import chosen_options
-from microc.cli.new import new
-from microc.cli.profile import profile
-from microc.cli.quantize import quantize
-from microc.cli.report import compare, estimate_rows, report, state_rows
-from microc.cli.session import line, run
-from microc.cli.size import size
-from microc.cli.tune import tune
-from microc.cli.verify import verify
-from microc.cli.watch import watch
+from microc.cli.report import estimate_rows, state_rows
 from microc.errors import UsageError
+from microc.sealed import Later, Registry
 
 if TYPE_CHECKING:
     from microc.driver.check import Check
@@ -249,6 +232,7 @@ def build(arguments: Arguments) -> show.Answer:
 
 def flash(arguments: Arguments) -> show.Answer:
     """``microc flash``."""
+    from microc.cli.session import line
     from microc.driver.measure.firmware import open_project
     from microc.driver.measure.flashing import flash_project
 
@@ -267,35 +251,38 @@ def flash(arguments: Arguments) -> show.Answer:
     )
 
 
-COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
+Command = Callable[[Arguments], show.Answer]
+COMMANDS: Registry[Command] = Registry(
+    "a command",
     {
         "compile": compile_,
         "check": check,
-        "explain": explain,
+        "explain": Later("microc.cli.explain", "explain"),
         "import": import_,
-        "quantize": quantize,
-        "tune": tune,
-        "export": export,
-        "new": new,
+        "quantize": Later("microc.cli.quantize", "quantize"),
+        "tune": Later("microc.cli.tune", "tune"),
+        "export": Later("microc.cli.exporting", "export"),
+        "new": Later("microc.cli.new", "new"),
         "build": build,
         "flash": flash,
-        "load": load,
-        "run": run,
-        "profile": profile,
-        "size": size,
-        "verify": verify,
-        "bench": bench,
-        "report": report,
-        "compare": compare,
-        "watch": watch,
-        "boards": boards,
-        "plugin": plugin,
-        "operators": operators,
-        "options": options,
-        "completion": completion,
-        "man": man,
-        "ports": ports,
-        "demo": demo,
-        "doctor": doctor,
-    }
+        "load": Later("microc.cli.load", "load"),
+        "run": Later("microc.cli.session", "run"),
+        "profile": Later("microc.cli.profile", "profile"),
+        "size": Later("microc.cli.size", "size"),
+        "verify": Later("microc.cli.verify", "verify"),
+        "bench": Later("microc.cli.bench", "bench"),
+        "report": Later("microc.cli.report", "report"),
+        "compare": Later("microc.cli.report", "compare"),
+        "watch": Later("microc.cli.watch", "watch"),
+        "boards": Later("microc.cli.catalogue", "boards"),
+        "plugin": Later("microc.cli.catalogue", "plugin"),
+        "operators": Later("microc.cli.catalogue", "operators"),
+        "options": Later("microc.cli.catalogue", "options"),
+        "completion": Later("microc.cli.completion", "completion"),
+        "man": Later("microc.cli.man", "man"),
+        "ports": Later("microc.cli.catalogue", "ports"),
+        "demo": Later("microc.cli.demo", "demo"),
+        "doctor": Later("microc.cli.doctor", "doctor"),
+    },
 )
+"""By name, in the order of help."""

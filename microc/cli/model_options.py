@@ -9,6 +9,7 @@ from typing import Any
 from microc.driver.options import OPTIONS, Options
 from microc.driver.options.option import COMPILING, READING, STREAMING, Option, joined
 
+_DEFAULT = Options()
 _PREFIX = "option_"  # in the namespace of arguments, where commands have names of their own
 
 
@@ -40,12 +41,12 @@ def chosen_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Those of the command line alone."""
-    default, found = Options(), {}
+    found = {}
     for name, option in OPTIONS.items():
         given = getattr(arguments, _PREFIX + name, None)
         if given is not None:
             value = option.words[given] if option.words else given
-            found[name] = joined(getattr(default, name), value) if _repeats(name) else value
+            found[name] = joined(getattr(_DEFAULT, name), value) if _repeats(name) else value
     return found
 
 
@@ -61,9 +62,9 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
     help, more = option.text, dict[str, Any]()
     if option.applies:
         help = f"{option.applies}: {help}"
-    if getattr(Options(), name) is True and not option.words:  # a flag that says no
+    if getattr(_DEFAULT, name) is True and not option.words:  # a flag that says no
         more.update(action="store_const", const=False)
-    elif getattr(Options(), name) is False:
+    elif getattr(_DEFAULT, name) is False:
         more.update(action="store_const", const=True)
     elif option.words:
         more["choices"] = list(option.words)
@@ -90,7 +91,7 @@ class _Together(argparse.Action):
 
 def _repeats(name: str) -> bool:
     """Whether a flag may be given several times."""
-    return isinstance(getattr(Options(), name), (Mapping, tuple, frozenset))
+    return isinstance(getattr(_DEFAULT, name), (Mapping, tuple, frozenset))
 
 
 def _spoken(word: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -14,7 +14,6 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -38,15 +37,6 @@ code=$?
 kill $guard
 exit $code"""
 """Runs a command that dies with us: when our end of standard input closes, however we ended, the command is killed."""
-
-
-def instructions(board: Board, ticks: int) -> int:
-    """Instructions that took ``ticks`` on an emulated board: the least number whose time reaches them.
-
-    Exact wherever a tick is no longer than an instruction. Raises :class:`UsageError` on a board that is not emulated.
-    """
-    ratio = Fraction(str(_table(board)["ticks_per_instruction"]))
-    return -(-ticks * ratio.denominator // ratio.numerator)
 
 
 def _table(board: Board) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
+from microc.driver.measure.clock import instructions
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 from tests.device.smoke import FAMILIES, Line, build, needs

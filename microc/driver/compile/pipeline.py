@@ -24,8 +24,6 @@ from microc.driver.compile.within import build_within_budget, built, maker_of
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.progress import Progress
-from microc.driver.sizes.dimensions import open_sizes
-from microc.driver.sizes.family import read_family
 from microc.driver.stripes.kernel import Chain, Streams
 from microc.driver.stripes.limit import Search, arena, ram_refusal, stream_within
 from microc.driver.tuned.regions import RegionTask
@@ -42,7 +40,6 @@ from microc.target import Target
 from microc.transform import LOWERING, PASSES
 from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
-from microc.transform.streaming import stream
 
 
 def optimise(graph: Graph, options: Options) -> Graph:
@@ -69,6 +66,8 @@ def optimised(
     middle = passes.index(LOWERING[0])
     graph, streaming = run_passes(graph, passes[:middle], context, passes), None
     if options.stream:
+        from microc.transform.streaming import stream
+
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
     graph = between(graph) if between else graph
     return run_passes(graph, passes[middle:], context, passes), streaming
@@ -77,6 +76,8 @@ def optimised(
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
     """The graph as it is read, and fused; where sizes vary, at the largest ones."""
     if options.bounds:
+        from microc.driver.sizes.dimensions import open_sizes
+
         sizes, read = open_sizes(source, options)
         graph = read({size.label: size.maximum for size in sizes})
         return graph, optimise(graph, _of_all_sizes(options))
@@ -270,6 +271,9 @@ def _with_sizes(
     if options.stream or options.protocol == "mlperf":
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
         raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
+    from microc.driver.sizes.dimensions import open_sizes
+    from microc.driver.sizes.family import read_family
+
     sizes, read = open_sizes(source, options)
     family = read_family(sizes, lambda at: optimise(read(at), _of_all_sizes(options)))
     refuse_hopeless(family.largest, source_name(source), options, room)

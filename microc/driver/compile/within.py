@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from microc.driver.compile.budget import flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
@@ -12,11 +13,12 @@ from microc.driver.compile.maker import Compiled, External, Maker, Tuned
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.options import Options
 from microc.driver.progress import Progress
-from microc.driver.sizes.family import Family
-from microc.driver.sizes.general import GeneralMaker
 from microc.driver.stripes.kernel import LoweredStream
 from microc.graph.ir import Graph
 from microc.target import Goal, Target
+
+if TYPE_CHECKING:  # imported for networks whose sizes vary
+    from microc.driver.sizes.family import Family
 
 
 def build_within_budget(
@@ -31,12 +33,11 @@ def build_within_budget(
 ) -> Compiled:
     """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
 
-    ``family``: the graph at other sizes, where they vary. ``external`` as in :class:`Maker`.
+    ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        plain = maker_of(graph, target, goal, options, external=external)
-        make = plain if family is None else GeneralMaker(family, target, goal)
+        make = maker_of(graph, target, goal, options, external=external, family=family)
         made = built(graph, target, source, progress, make)
         if all(flash_bytes(made.module) <= limit for limit in limits):
             return made
@@ -52,8 +53,13 @@ def maker_of(
     options: Options,
     tuned: Tuned = MappingProxyType({}),
     external: External = MappingProxyType({}),
+    family: Family | None = None,
 ) -> Maker:
-    """What makes the functions."""
+    """What makes the functions; ``family``: the graph at other sizes, where they vary."""
+    if family is not None:
+        from microc.driver.sizes.general import GeneralMaker
+
+        return GeneralMaker(family, target, goal)
     return Maker(graph, target, goal, options.threads, tuned, external, shipped=options.shipped)
 
 

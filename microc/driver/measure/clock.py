@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
-from microc.device.emulator import instructions
 from microc.device.simulator import simulated
+from microc.errors import UsageError
 from microc.target import Board
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
@@ -54,3 +55,14 @@ class Clock:
     def seconds(self, amount: int) -> float | None:
         """The time that an amount of the unit is; None where it says nothing about the chip."""
         return None if self.emulated else amount / self.tick_hz
+
+
+def instructions(board: Board, ticks: int) -> int:
+    """Instructions that took ``ticks`` on an emulated board: the least number whose time reaches them.
+
+    Exact wherever a tick is no longer than an instruction. Raises :class:`UsageError` on a board that is not emulated.
+    """
+    if "emulator" not in board.raw:
+        raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
+    ratio = Fraction(str(board.raw["emulator"]["ticks_per_instruction"]))
+    return -(-ticks * ratio.denominator // ratio.numerator)
