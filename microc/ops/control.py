@@ -1,8 +1,9 @@
 """Control flow: operators whose attributes hold graphs. The driver makes each one function, the graphs' kernels inside.
 
-``loop(carried ..., fixed ...) -> carried ..., stacked ...`` runs graph ``body`` ``count`` times. The body's inputs are the
-number of the turn (int32, scalar), the ``carried`` values, and the fixed ones; its outputs the next carried values, then one
-element of every stacked value, of which the turns' make up the first axis. ``guarded``: the first carried value is a bool scalar,
+``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs graph ``body`` ``count`` times. The body's inputs
+are the number of the turn (int32, scalar), the ``carried`` values, the fixed ones, and of every ``scanned`` one the element of
+that number along its first axis; its outputs the next carried values, then one element of every stacked value, of which the
+turns' make up the first axis. ``guarded``: the first carried value is a bool scalar,
 and from the turn on where it is false nothing happens any more (elements never made are zero).
 
 ``branch(condition, fixed ...)`` runs graph ``then`` or graph ``otherwise``, whose inputs are the fixed values.
@@ -66,7 +67,11 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     body, carried = attrs["body"], attrs["carried"]
     if not 0 <= carried <= len(types) or attrs["count"] < 0 or len(body.outputs) < carried:
         raise ModelError(f"a loop of {attrs['count']} turns that carries {carried} of {len(types)} values")
-    _check(body, "a turn", [TensorType((), "int32"), *types])
+    whole = len(types) - attrs.get("scanned", 0)
+    if whole < carried or any(kind.shape[:1] != (attrs["count"],) for kind in types[whole:]):
+        raise ModelError(f"a loop of {attrs['count']} turns over rows of values that have others")
+    given = [*types[:whole], *(TensorType(kind.shape[1:], kind.dtype) for kind in types[whole:])]
+    _check(body, "a turn", [TensorType((), "int32"), *given])
     made = [body.types[name] for name in body.outputs]
     if [_plain(kind) for kind in made[:carried]] != [_plain(kind) for kind in types[:carried]]:
         raise ModelError("a loop whose turns change the types of what they carry")
@@ -80,22 +85,29 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 
 def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     body, carried = attrs["body"], attrs["carried"]
-    values, fixed = list(arrays[:carried]), arrays[carried:]
+    whole = len(arrays) - attrs.get("scanned", 0)
+    values, fixed, rows = list(arrays[:carried]), arrays[carried:whole], arrays[whole:]
     kinds = [body.types[name] for name in body.outputs[carried:]]
     stacked = [np.zeros((attrs["count"], *kind.shape), dtypes.to_numpy(kind.dtype)) for kind in kinds]
     for turn in range(attrs["count"]):
         if attrs["guarded"] and not values[0]:
             break
-        made = run(body, [np.array(turn, np.int32), *values, *fixed])
+        made = run(body, [np.array(turn, np.int32), *values, *fixed, *(array[turn] for array in rows)])
         values = made[:carried]
-        for rows, row in zip(stacked, made[carried:], strict=True):
-            rows[turn] = row
+        for array, row in zip(stacked, made[carried:], strict=True):
+            array[turn] = row
     return (*values, *stacked)
 
 
 def turns_of(node: Node) -> int:
     """How often a node of control flow runs its graphs, at most and at least once."""
     return max(_turns(node.attrs), 1) if node.op == "loop" else 1
+
+
+def scanned_of(node: Node) -> int:
+    """Of how many of its values, the last, a turn of a loop takes a row."""
+    scanned = node.attrs.get("scanned", 0)
+    return scanned if isinstance(scanned, int) else 0
 
 
 def _turns(attrs: Mapping[str, Any]) -> int:
@@ -127,6 +139,8 @@ def _cases_loop() -> Iterable[Case]:
     yield Case(attrs, (value, value), tolerance=1e-6)
     guarded: dict[str, Any] = {"body": running_sum((2, 3), True), "count": 3, "carried": 2, "guarded": True}
     yield Case(guarded, (flag, value, value, flag), tolerance=1e-6, name="guarded")
+    rows = TensorType((4, 2, 3), "float32")
+    yield Case({**attrs, "scanned": 1}, (value, rows), tolerance=1e-6, name="scanned")
 
 
 # ---------------------------------------------------------------- branch
@@ -178,6 +192,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "count": integer("the most turns; -1: no bound"),
             "carried": integer("how many values are carried", least=0),
             "guarded": flag("the first carried value ends it"),
+            "scanned": integer("of how many values, the last, a turn takes a row", 0, least=0),
         },
         macs=_macs_loop,
         regions=("body",),

@@ -27,7 +27,7 @@ from microc.schedule.region import Region
 from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
 from microc.tir.facts import buffers_written
-from microc.tir.names import LANES
+from microc.tir.names import GUARDED, LANES
 from microc.tir.rewrite import children, free_vars, substitute, walk_stmt
 
 CALL = 24
@@ -96,6 +96,8 @@ class _Walker:
         self.previous: Place | None = None
         self.carried: set[ir.Buffer] = set()
         self.single = False
+        self.lasting = False
+        """Whether the next test is what ends a loop: it is counted as if it held for all turns."""
         self.invariants = Invariants(selector, self.ahead)
         self.nests = Nests(core)
 
@@ -153,7 +155,8 @@ class _Walker:
         """Both sides, weighted by how often they run; the first jumps over the second."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
-        met = share(condition, self.guards, self.extents)
+        met = 1.0 if self.lasting else share(condition, self.guards, self.extents)
+        self.lasting = False
         test = self.invariants.settle(branch.condition, self.invariants.here)
         self.value(test, self.selector.branch(test))
         jumps = {"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}
@@ -179,6 +182,7 @@ class _Walker:
         self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
         self.invariants.enter(loop.var, loop.body)
         before = self.printed
+        self.lasting = GUARDED in dict(loop.annotations)
         self.nests.enter(before)
         self.walk(loop.body)
         size = self.printed - before

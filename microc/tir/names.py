@@ -78,6 +78,8 @@ UNIT: Final = "unit"
 """Note on the loops of an instruction of a tensor unit: its word."""
 WINDOW: Final = "window"
 """Note on the outermost loop of a window of halves: one instruction's, over all taps."""
+GUARDED: Final = "guarded"
+"""Note on a loop whose body is one test of data: it ends the turns, and holds until then."""
 PRIVATE: Final = "private"
 """Note on a parallel loop of a few turns: each has workspaces of its own."""
 

@@ -22,6 +22,7 @@ from microc.transform import (
     raw_inputs,
     rounding,
     scale_axis,
+    scanned_rows,
     unary_functions,
     weight_dtype,
 )
@@ -41,6 +42,7 @@ NORMALISING = (
 
 LOWERING = (
     blocked_turns.PASS,
+    scanned_rows.PASS,
     raw_inputs.SHIFTS,
     legalize.PASS,
     fold_constants.PASS,

@@ -2,8 +2,8 @@
 
 A recurrent layer's turn multiplies the data's row by one matrix and what it carries by another. Only the second has to wait for
 the turn before. A single row takes every weight for one product, several rows share them. So a loop of 48 turns becomes one of 8,
-each of which multiplies 6 rows and then runs a loop of 6 turns. The products of a block take no more memory than the data of all
-turns; those of all turns at once often take several times as much.
+each of which multiplies 6 rows and then runs a loop of 6 turns. Where the last block has turns too many its inner loop is
+guarded, and rows behind the last are this one again. Products of all turns at once would take several times the data's memory.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from microc import dtypes
+import numpy as np
+
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
+from microc.ops import registry
+from microc.ops.recurrent.turn import Turn
 from microc.transform.context import WHERE_REQUIRED, Pass, PassContext
 
-TURNS = (6, 3, 8, 5, 7, 4)
+TURNS = (3, 4, 6)
 """Turns of a block, the best first: tiles of rows mostly have three, and larger blocks gain little for their memory."""
 
 
@@ -38,33 +41,26 @@ def blocked_turns(graph: Graph, context: PassContext) -> Graph:
 
 
 def _blocked(loop: Node, types: dict[str, TensorType]) -> list[Node]:
-    """The loop over blocks, and the views around it; ``types`` gets theirs. The loop itself where it stays."""
+    """The loop over blocks, and the views behind it; ``types`` gets theirs. The loop itself where it stays."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     layer = None if loop.attr("guarded") else _layer(body, carried, count)
-    block = 0 if layer is None else _turns(body, layer, count)
+    block = 0 if layer is None else _turns(count)
     if layer is None or not block:
         return [loop]
-    place = body.inputs.index(layer.data) - 1
-    data, rows = loop.inputs[place], body.types[layer.gather.outputs[0]]
-    made: list[Node] = []
-
-    def view(value: str, shape: tuple[int, ...], name: str) -> str:
-        types[name] = replace(types[value], shape=shape)
-        made.append(Node("reshape", (value,), (name,), {"shape": shape}, loop.loc))
-        return name
-
-    blocks = (count // block, block, rows.shape[1])
-    inputs = [*loop.inputs]
-    inputs[place] = view(data, blocks, fresh_name(types, f"{data}.blocks"))
-    outer = _outer(loop, layer, block, replace(types[data], shape=blocks))
+    blocks = -(-count // block)
+    attrs: Mapping[str, Attr] = {**loop.attrs, "body": _outer(loop, layer, block), "count": blocks}
     stacked = loop.outputs[carried:]
-    whole = [fresh_name(types, f"{name}.blocks") for name in stacked]
+    whole = tuple(fresh_name(types, f"{name}.blocks") for name in stacked)
+    made = [replace(loop, outputs=(*loop.outputs[:carried], *whole), attrs=attrs)]
     for name, wide in zip(stacked, whole, strict=True):
-        types[wide] = replace(types[name], shape=(count // block, block, *types[name].shape[1:]))
-    attrs: Mapping[str, Attr] = {**loop.attrs, "body": outer, "count": count // block}
-    made.append(replace(loop, inputs=tuple(inputs), outputs=(*loop.outputs[:carried], *whole), attrs=attrs))
-    for name, wide in zip(stacked, whole, strict=True):
-        view(wide, types[name].shape, name)
+        shape = types[name].shape[1:]
+        types[wide] = replace(types[name], shape=(blocks, block, *shape))
+        rows = name if blocks * block == count else fresh_name(types, f"{name}.rows")
+        types[rows] = replace(types[name], shape=(blocks * block, *shape))
+        made.append(Node("reshape", (wide,), (rows,), {"shape": types[rows].shape}, loop.loc))
+        if rows != name:
+            cut = {"begin": (0,) * (1 + len(shape)), "end": (count, *shape), "strides": (1,) * (1 + len(shape))}
+            made.append(Node("slice", (rows,), (name,), cut, loop.loc))
     return made
 
 
@@ -85,36 +81,34 @@ def _layer(body: Graph, carried: int, count: int) -> _Layer | None:
     return None
 
 
-def _turns(body: Graph, layer: _Layer, count: int) -> int:
-    """Turns of a block: as many as leave none over and take no more memory than the data; 0 where they are too few."""
-    row, data = body.types[layer.dense.outputs[0]], body.types[layer.data]
-    even = (n for n in TURNS if n < count and count % n == 0)
-    return next((n for n in even if n * row.size * dtypes.nbytes(row.dtype) <= data.nbytes), 0)
+def _turns(count: int) -> int:
+    """Turns of a block: as many as leave the fewest over; 0 where there are no blocks."""
+    return min((n for n in TURNS if n < count), key=lambda n: -count % n, default=0)
 
 
-def _outer(loop: Node, layer: _Layer, block: int, data: TensorType) -> Graph:
+def _outer(loop: Node, layer: _Layer, block: int) -> Graph:
     """A block: its rows, their products, the loop over its turns."""
-    body, carried = loop.attr("body"), loop.attr("carried")
-    dense, gather = layer.dense, layer.gather
-    row, made = body.types[gather.outputs[0]], body.types[dense.outputs[0]]
-    several, products = replace(row, shape=(block, row.shape[1])), replace(made, shape=(block, made.shape[1]))
-    inner = _inner(body, layer, replace(made, shape=(block, *made.shape)))
-    consts = {name: body.consts[name] for name in dense.inputs[1:] if name}
-    types = {name: body.types[name] for name in (*body.inputs, *consts)} | {layer.data: data}
-    rows, sums, turns = (fresh_name(types, f"{stem}.block") for stem in (gather.outputs[0], dense.outputs[0], "turns"))
-    types |= {rows: several, sums: products, turns: inner.types[layer.data]}
-    outputs = [fresh_name(types, f"{name}.block") for name in body.outputs]
-    for k, (name, result) in enumerate(zip(outputs, body.outputs, strict=True)):
-        kind = body.types[result]
-        types[name] = kind if k < carried else replace(kind, shape=(block, *kind.shape))
-    given = tuple(turns if name == layer.data else name for name in body.inputs[1:])
-    nodes = (
-        replace(gather, inputs=(layer.data, body.inputs[0]), outputs=(rows,), attrs={**gather.attrs, "axis": 0}),
-        replace(dense, inputs=(rows, *dense.inputs[1:]), outputs=(sums,)),
-        Node("reshape", (sums,), (turns,), {"shape": types[turns].shape}, dense.loc),
-        replace(loop, inputs=given, outputs=tuple(outputs), attrs={**loop.attrs, "body": inner, "count": block}),
-    )
-    return Graph(body.name, body.inputs, tuple(outputs), nodes, types, consts)
+    body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
+    write = Turn(loop.loc)
+    turn, *given = (write.input(name, body.types[name]) for name in body.inputs)
+    data, dense = body.types[layer.data], layer.dense
+    rows = write.emit("gather", (layer.data, turn), data.quant, axis=layer.gather.attr("axis"), span=block)
+    rows = write.emit("reshape", (rows,), data.quant, shape=(block, data.shape[-1]))
+    weights = [name and write.constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]]
+    row = body.types[dense.outputs[0]]
+    sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
+    turns = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
+    inner, states = _inner(body, layer, write.types[turns]), carried
+    given = [turns if name == layer.data else name for name in given]
+    if count % block:
+        first = write.emit("mul", (turn, write.constant("turns", np.array(block, np.int32))))
+        last = write.emit("sub", (write.constant("last", np.array(count - 1, np.int32)), first))
+        given, inner, states = [write.constant("go", np.array(True)), *given, last], _guarded(inner), carried + 1
+    kinds = [inner.types[name] for name in inner.outputs]
+    kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
+    attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
+    made = write.node(replace(loop, inputs=tuple(given), outputs=inner.outputs, attrs=attrs), kinds)
+    return write.ending(body.name, made[states - carried :])
 
 
 def _inner(body: Graph, layer: _Layer, turns: TensorType) -> Graph:
@@ -126,6 +120,18 @@ def _inner(body: Graph, layer: _Layer, turns: TensorType) -> Graph:
     gone = {*layer.gather.outputs, *(body.consts.keys() - consts.keys())}
     types = {name: kind for name, kind in body.types.items() if name not in gone} | {layer.data: turns}
     return replace(body, types=types, consts=consts, nodes=tuple(nodes))
+
+
+def _guarded(body: Graph) -> Graph:
+    """A turn behind which others come only as long as its number is less than the value that is given last."""
+    taken = dict(body.types)
+    flag, last, goes = (fresh_name(taken, stem) for stem in ("go", "last", "goes"))
+    types = {**taken, flag: TensorType((), "bool"), last: body.types[body.inputs[0]], goes: TensorType((), "bool")}
+    turn, *given = body.inputs
+    test = Node("less", (turn, last), (goes,), dict(registry.get("less").defaults))
+    return replace(
+        body, inputs=(turn, flag, *given, last), outputs=(goes, *body.outputs), nodes=(*body.nodes, test), types=types
+    )
 
 
 PASS = Pass("blocked_turns", blocked_turns, WHERE_REQUIRED, around=True)

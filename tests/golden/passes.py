@@ -35,6 +35,7 @@ from microc.transform import (
     raw_inputs,
     rounding,
     scale_axis,
+    scanned_rows,
     svdf_layers,
     unary_functions,
 )
@@ -300,13 +301,13 @@ def sequence() -> Graph:
     return net.graph("net", {"y": y})
 
 
-def long_sequence() -> Graph:
-    """The loop of an LSTM of one unit over twelve steps of four numbers."""
+def long_sequence(steps: int) -> Graph:
+    """The loop of an LSTM of one unit over steps of four numbers."""
     net = GraphBuilder()
     weights = [net.constant("w", np.ones(shape, np.float32)) for shape in ((4, 4), (4, 1))]
     states = [net.state(name, np.zeros((1, 1), np.float32)) for name in ("hidden", "cell")]
     attrs: dict[str, Any] = {"cell_clip": 0.0, "rounding": ""}
-    y, *after = net.emit_all("lstm", (net.input("x", (1, 12, 4)), *weights, *states), attrs)
+    y, *after = net.emit_all("lstm", (net.input("x", (1, steps, 4)), *weights, *states), attrs)
     for state, value in zip(states, after, strict=True):
         net.update(state, value)
     return expand.expand(net.graph("net", {"y": y}), PassContext())
@@ -314,7 +315,8 @@ def long_sequence() -> Graph:
 
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
     "expand_lstm": (expand.PASS, sequence, {}),
-    "blocked_turns": (blocked_turns.PASS, long_sequence, {}),
+    "blocked_turns": (blocked_turns.PASS, partial(long_sequence, 12), {}),
+    "scanned_rows": (scanned_rows.PASS, partial(long_sequence, 3), {}),
     "rounding_once": (rounding.PASS, quantised_dense, {"rounding": "single"}),
     "dynamic_range_dense": (dynamic_range.PASS, hybrid_dense, {"hybrid": "dynamic"}),
     "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),

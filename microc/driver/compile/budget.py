@@ -14,12 +14,17 @@ from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.graph.text import regions
+from microc.isa import FAMILIES
 from microc.module import Module
 from microc.ops import registry
-from microc.target import SIZE, SPEED, CodeMemory, Goal, Memory
+from microc.target import SIZE, SPEED, CodeMemory, Goal, Memory, Target
 
 EXCHANGE = 4
 """Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
+WORTH = {"speed": float("inf"), "balanced": float(EXCHANGE), "size": 1.0}
+"""Percents of memory that a percent of time is worth where layers have several forms."""
+COMPUTER = 10.0
+"""That many times as much where caches alone are short of memory."""
 OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
 CERTAIN = 0.75
@@ -86,6 +91,11 @@ def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
     return steps[next(k for k, goal in enumerate(steps) if goal.name == options.optimize) :]
+
+
+def worth_of(options: Options, target: Target) -> float:
+    """Percents of memory that a percent of time is worth."""
+    return WORTH[options.optimize] * (COMPUTER if FAMILIES[target.isa].threads else 1)
 
 
 def code_bytes(module: Module) -> int:

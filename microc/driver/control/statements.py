@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from microc.driver.control.memory import ZERO, Memory, Names
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
+from microc.ops.control import scanned_of
 from microc.ops.copies import copy_loop
 from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
@@ -15,6 +16,8 @@ from microc.schedule.choose import Choice
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.lower import lower_kinds
+from microc.tir.names import GUARDED
+from microc.tir.rewrite import map_expr, map_stmt
 from microc.tir.stream import Place, placed
 
 Places = dict[str, Place]
@@ -91,26 +94,28 @@ class Flow:
         number = self.memory.workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
+        for name in graph.inputs[len(graph.inputs) - scanned_of(node) :]:
+            bound[name] = replace(bound[name], start=_start(bound[name]) + turn * graph.types[name].size)
         rows: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
             rows[name] = replace(result, start=_start(result) + turn * graph.types[name].size)
         with self.memory.workspaces.turn():
             self.memory.workspaces.written(number)
             made, found, kept = self.steps(graph, steps, bound, rows)
-            made.insert(0, ir.Store(number.buffer, (ZERO,), turn))
+            made = [ir.Store(number.buffer, (ZERO,), turn), *(_numbered(each, number.buffer, turn) for each in made)]
             for name in graph.outputs[carried:]:
                 if found[name] != rows[name]:
                     made.append(self.copy(rows[name], found[name], graph.types[name].size))
             made += self.next_carried(graph, results[:carried], found)
         self.memory.release((*kept, number))
-        body = ir.seq(*made)
+        body, notes = ir.seq(*made), dict[str, int]()
         if node.attr("guarded"):
-            body = ir.If(results[0].buffer[_start(results[0])], body)
+            body, notes = ir.If(results[0].buffer[_start(results[0])], body), {GUARDED: 1}
             first += [
                 self.zeros(result, graph.types[name].size * count, graph.types[name].dtype)
                 for name, result in zip(graph.outputs[carried:], results[carried:], strict=True)
             ]
-        return ir.seq(*first, ir.For(turn, ir.const(count, "int32"), body))
+        return ir.seq(*first, ir.For(turn, ir.const(count, "int32"), body, annotations=tuple(notes.items())))
 
     def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
         k = ir.Var(self.names.fresh("k"))
@@ -204,6 +209,15 @@ class Flow:
         if self.target is None:
             return ir.For(k, ir.const(size, "int32"), store)
         return lower_kinds(copy_loop(k, size, store, self.target))
+
+
+def _numbered(body: ir.Stmt, number: ir.Buffer, turn: ir.Var) -> ir.Stmt:
+    """Statements of a turn, which take its number from the loop where they can: what they touch is known then."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return turn if isinstance(e, ir.Load) and e.buffer == number else e
+
+    return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
 
 
 def _last_uses(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:

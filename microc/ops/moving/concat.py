@@ -138,13 +138,19 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
         raise ModelError(
             f"gather of shape {data.shape} at indices of shape {indices.shape}, {batch} axes of them batches"
         )
-    return (TensorType((*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :]), data.dtype),)
+    found = (*indices.shape[batch:], *((attrs["span"],) if attrs.get("span", 1) > 1 else ()))
+    return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
+
+
+def _spans(indices: Array, span: int) -> Array:
+    """Places from indices of runs of so many neighbours."""
+    return indices if span == 1 else indices[..., None] * span + np.arange(span, dtype=indices.dtype)
 
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """What comes of an index takes the place of the axis that it is along."""
     data, indices = (len(kind.shape) for kind in types)
-    if attrs.get("batch_dims", 0):
+    if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
         return ()
     axis = attrs["axis"] % data
     others = (None if k == axis else k if k < axis else k + indices - 1 for k in range(data))
@@ -154,7 +160,7 @@ def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisM
 def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
-    extent = data.shape[axis]
+    extent, indices = data.shape[axis], _spans(indices, attrs.get("span", 1))
     places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
     if not batch:
         return (np.take(data, places, axis=axis),)
@@ -170,14 +176,18 @@ def _compute_gather(call: OpCall) -> te.Tensor:
     axis = call.attrs["axis"] % len(shape)
     groups, outer = prod(shape[:batch]), prod(shape[batch:axis])
     extent, inner, count = shape[axis], prod(shape[axis + 1 :]), prod(indices.type.shape[batch:])
-    x, places = data.tensor((groups, outer, extent, inner)), indices.tensor((groups, count))
+    x, places, span = (
+        data.tensor((groups, outer, extent, inner)),
+        indices.tensor((groups, count)),
+        call.attrs.get("span", 1),
+    )
 
     def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
-        place = places[g, i]
+        place = places[g, i] if span == 1 else places[g, i // span] * span + i % span
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
         return x[g, n, ir.cast("int32", wrapped), c]
 
-    return te.compute((groups, outer, count, inner), element, "gathered", ("g", "n", "i", "c"))
+    return te.compute((groups, outer, count * span, inner), element, "gathered", ("g", "n", "i", "c"))
 
 
 def _cases_gather() -> Iterable[Case]:
@@ -192,6 +202,8 @@ def _cases_gather() -> Iterable[Case]:
         indices = np.array(places, np.int64 if dtype == "int8" else np.int32)
         types = (TensorType(shape, dtype), TensorType(indices.shape, indices.dtype.name))
         yield Case({"axis": axis, "batch_dims": batch}, types, arrays=(None, indices), name=f"{dtype} {places}")
+    kinds = TensorType((1, 7, 2), "int8"), TensorType((), "int32")
+    yield Case({"axis": 1, "span": 3}, kinds, arrays=(None, np.array(2, np.int32)), name="span")
 
 
 CONCAT = OpDef(
@@ -211,7 +223,11 @@ GATHER = OpDef(
     reference=_reference_gather,
     compute=_compute_gather,
     cases=_cases_gather,
-    attrs={"axis": one_axis("of the data", 0), "batch_dims": integer("leading axes that both share", 0, least=0)},
+    attrs={
+        "axis": one_axis("of the data", 0),
+        "batch_dims": integer("leading axes that both share", 0, least=0),
+        "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1),
+    },
     axes=_axes_gather,
     moves=True,
     operand_names=("data", "indices"),

@@ -28,7 +28,7 @@ class Turn:
 
     def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
         name = self._value(stem, TensorType(data.shape, data.dtype.name, quant))
-        self._consts[name] = np.ascontiguousarray(data)
+        self._consts[name] = np.asarray(data, order="C")
         return name
 
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
@@ -39,6 +39,16 @@ class Turn:
         self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
         return name
 
+    def node(self, node: Node, kinds: Sequence[TensorType]) -> tuple[str, ...]:
+        """The results of a node as it is, but for their names."""
+        made = tuple(self._value(name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
+        self._nodes.append(replace(node, outputs=made))
+        return made
+
+    def ending(self, name: str, outputs: Sequence[str]) -> Graph:
+        """The finished turn, whose ``outputs`` are values as they are called."""
+        return Graph(name, tuple(self._inputs), tuple(outputs), (), self.types, self._consts).with_nodes(self._nodes)
+
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
         """The finished turn; ``outputs``: what each is called, and the value that it is."""
         made = []
@@ -46,7 +56,7 @@ class Turn:
             made.append(self._value(label, self.types[value]))
             shape = self.types[value].shape
             self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
-        return Graph(name, tuple(self._inputs), tuple(made), (), self.types, self._consts).with_nodes(self._nodes)
+        return self.ending(name, made)
 
     def _value(self, stem: str, kind: TensorType) -> str:
         name = fresh_name(self.types, stem)

@@ -58,9 +58,9 @@ class Builder:
             self.outer.require(opset)
         self.least = max(self.least, opset)
 
-    def emit_first(self, code: str, value: str, made: str, **attributes: Any) -> None:
+    def emit_first(self, code: str, values: Sequence[str], made: str, **attributes: Any) -> None:
         """Put an operator before all others."""
-        self.emit(code, [value], [made], **attributes)
+        self.emit(code, values, [made], **attributes)
         self.nodes.insert(0, self.nodes.pop())
 
     def shared(self, stem: str, data: Array) -> str:

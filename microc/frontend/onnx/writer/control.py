@@ -10,7 +10,7 @@ import numpy as np
 from microc.frontend.onnx.writer.application import Application
 from microc.frontend.onnx.writer.build import CODES, Builder, value_info
 from microc.graph.ir import Graph, TensorType
-from microc.ops.control import UNBOUNDED
+from microc.ops.control import UNBOUNDED, scanned_of
 
 WriteBody = Callable[[Graph, Builder, Mapping[str, str]], tuple[Builder, tuple[str, ...]]]
 """What writes a graph inside an operator: :func:`microc.frontend.onnx.writer.model.write_body`."""
@@ -28,9 +28,13 @@ def loop(application: Application, write_body: WriteBody) -> None:
     operands = [application.operand(k) for k in range(len(application.node.inputs))]
     turn, flag, narrow = (names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count"))
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
-    bound = dict(zip(body.inputs, (narrow, *inside, *operands[carried:]), strict=True))
+    rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_of(application.node) :]]
+    whole = operands[carried : len(operands) - len(rows)]
+    bound = dict(zip(body.inputs, (narrow, *inside, *whole, *rows), strict=True))
     inner, ends = write_body(body, outer, bound)
-    inner.emit_first("Cast", turn, narrow, to=CODES["int32"])
+    inner.emit_first("Cast", [turn], narrow, to=CODES["int32"])
+    for row, operand in zip(rows, operands[carried + len(whole) :], strict=True):
+        inner.emit_first("Gather", [operand, turn], row, axis=0)
     goes_on = inner.emit("Identity", [ends[0] if guarded else flag], [names.fresh(f"{flag}_next")])
     types = [body.types[name] for name in body.outputs]
     graph = _graph(

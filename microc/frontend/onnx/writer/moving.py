@@ -114,6 +114,8 @@ def indices(application: Application, position: int, *dtypes: str) -> str:
 def gather(application: Application) -> None:
     """Gather; where leading axes are shared, GatherND of places with one more axis."""
     axis, batch, places = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
+    if application.attr("span") > 1:
+        application.refuse("runs of neighbours", "leave out the pass blocked_turns, which makes them")
     if not batch:
         found = indices(application, places, "int32", "int64")
         application.result("Gather", application.operand(), found, axis=axis)
