@@ -1,10 +1,10 @@
 """Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
 
-The instructions are a loop, tail-predicated or, where it comes out even, of two to four vectors an iteration, and none where
-there are no more vectors than that; of a single row always four an iteration, with what these leave behind the loop. Every
-vector is loaded once and multiplied with all of the other side (``VMLADAVA`` sums across lanes into a core register, which must
-have an even number, so that there are at most six sums). Weights of few bits are loaded as bytes of several; shifted up and
-masked, each field is a vector of weights times a power of two, by which the sums are divided behind the loop.
+The instructions are a loop of three vectors an iteration where that comes out even, else of four, with what these leave behind
+it, and none where there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side
+(``VMLADAVA`` sums across lanes into a core register, which must have an even number, so that there are at most six sums).
+Weights of few bits are loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of
+two, by which the sums are divided behind the loop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from microc.isa.base import Body, Turns
 from microc.isa.vocabulary.products import BITS, PRODUCT_SHAPES, product_name
 from microc.tir.bit_fields import LANES, BitFields
 
-UNROLLED = (3, 4, 2)
-"""Vectors of an iteration, the first that come out even: of more the turn that stands apart would be longer."""
+UNROLLED = (3, 4)
+"""Vectors of an iteration: the first where they come out even, since of more the turn that stands apart would be longer."""
 STRAIGHT = 4
 """Vectors that take no loop."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
@@ -135,17 +135,22 @@ def _begun(lines: list[str], sums: int) -> list[str]:
 def _loops(
     size: int, lines: list[str], outputs: list[str], made: list[str], clobbers: str, fresh: int
 ) -> Iterator[str]:
-    """The loop over ``lines`` for every way to divide ``depth``; the turn that so many ``fresh`` sums start in stands apart."""
-    for times in UNROLLED:
-        elements, turn = times * 128 // size, lines * times
-        yield from (f"if (depth % {elements} == 0) {{", f"    count = depth / {elements} - 1;")
-        text = [*_begun(turn, fresh), "dls lr, lr", "0:", *turn, "le lr, 0b"]
-        yield from _assembly(text, [*made, _COUNT], [], clobbers)
-        yield "} else"
-    yield from ("{", "    count = depth;")
+    """Three vectors in a loop where that comes out even; else four, in a loop, too, where they are more than once there, and what
+    these leave tail-predicated. The turn that so many ``fresh`` sums start in stands apart."""
+    (few, most), lanes = UNROLLED, 128 // size
+    turn = lines * few
+    yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
+    text = [*_begun(turn, fresh), "dls lr, lr", "0:", *turn, "le lr, 0b"]
+    yield from _assembly(text, [*made, _COUNT], [], clobbers)
+    turn = lines * most
+    yield "} else {"
+    yield from _assembly(_begun(turn, fresh), made, [], clobbers)
+    yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
+    yield from _assembly(("dls lr, lr", "0:", *turn, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
     loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
     yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
-    yield "}"
+    yield from ("    }", "}")
 
 
 def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]) -> Iterator[str]:

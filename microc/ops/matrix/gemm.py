@@ -17,9 +17,9 @@ from microc.tir.names import ACC, SMALLEST_WEIGHT, SUM_BOUND
 
 def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
     """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
-    there are more than ``least``. Lanes take of a single row what there is, where it lies."""
+    there are more than ``least``. Lanes take of rows what there is."""
     data, weight, _ = call.weighted
-    if call.target.has("lanes") and data.type.shape[0] == 1 and len(data.type.shape) == 2:
+    if call.target.has("lanes") and len(data.type.shape) == 2:
         return depth
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
     together = call.target.has("pairs") or call.target.has("vectors")
