@@ -110,11 +110,9 @@ class Flow:
         self.memory.release((*kept, number))
         body, notes = ir.seq(*made), dict[str, int]()
         if node.attr("guarded"):
-            body, notes = ir.If(results[0].buffer[_start(results[0])], body), {GUARDED: 1}
-            first += [
-                self.zeros(result, graph.types[name].size * count, graph.types[name].dtype)
-                for name, result in zip(graph.outputs[carried:], results[carried:], strict=True)
-            ]
+            zeros = [self.zeros(row, graph.types[name].size, graph.types[name].dtype) for name, row in rows.items()]
+            body = ir.If(results[0].buffer[_start(results[0])], body, ir.seq(*zeros) if zeros else None)
+            notes = {GUARDED: 1}
         return ir.seq(*first, ir.For(turn, ir.const(count, "int32"), body, annotations=tuple(notes.items())))
 
     def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
