@@ -84,6 +84,18 @@ def test_help_is_complete_and_loads_nothing_heavy() -> None:
     assert loaded.isdisjoint({"numpy", "onnx", "tflite", "jinja2", "serial", "jsonschema", "rich", "torch", "sklearn"})
 
 
+def test_a_compilation_imports_what_its_network_needs(tmp_path: Path) -> None:
+    """No other command, no code of others, no emulator, no readers of other formats, nothing of streams and open sizes."""
+    argv = [sys.executable, "-X", "importtime", "-m", "microc", "compile", MODEL, "-o", str(tmp_path / "digits")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    ours = {name for name in loaded if name.startswith("microc.")}
+    assert "microc.driver.compile.pipeline" in ours and len(ours) < 630, len(ours)
+    others = ("cli.verify", "external.blas", "external.cmsis_nn", "external.ethos_u", "device.emulator", "frontend.onnx",
+              "transform.streaming", "driver.sizes")  # fmt: skip
+    assert not [name for name in ours if name.removeprefix("microc.").startswith(others)]
+
+
 @pytest.mark.parametrize("name", sorted(commands.COMMANDS))
 def test_every_command_has_help_with_examples(microc: Command, name: str) -> None:
     said = microc(name, "--help")
