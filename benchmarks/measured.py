@@ -112,7 +112,9 @@ class PaperSpace(Space):
     def _made(self, point: Point, kernel: int) -> Candidate:
         number, instructions, code, constants, workspace = self._kernels[kernel][:5]
         func = ir.PrimFunc("paper", (), ir.Evaluate(ir.const(kernel, "int32")))
-        return Candidate(point, number, Choice(Schedule(func), func), instructions, code, constants, workspace)
+        return Candidate(
+            point, number, Choice(Schedule(func), func, verified=True), instructions, code, constants, workspace
+        )
 
     @property
     def untuned(self) -> tuple[Candidate, ...]:  # type: ignore[override]

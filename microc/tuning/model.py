@@ -8,7 +8,7 @@ few measurements; trees need more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ import numpy as np
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import UsageError
-from microc.tuning.space import Candidate
+from microc.tuning.space import Candidate, Point
 
 LEAST = 24
 """Measurements from which on trees have something to learn."""
@@ -128,6 +128,20 @@ def _features(task: Task, candidate: Candidate) -> dict[str, float]:
     for name, value in candidate.point.values:
         found.update({f"{name} {value}": 1.0} if isinstance(value, str) else {name: float(value)})
     return found
+
+
+def guess_of(prices: Mapping[Point, float]) -> Callable[[Point], float]:
+    """The logarithms of prices, guessed: a line through those that are known, by the values of a point's decisions, each of which
+    is dearer or cheaper whatever the others are. Points that make no kernel cost infinity, and teach nothing."""
+    known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
+    line = _Linear.fitted([_taken(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()]))
+    weights = dict(zip(line.names, line.weights.tolist(), strict=True))
+    return lambda point: sum(weights.get(name, 0.0) for name in _taken(point))
+
+
+def _taken(point: Point) -> dict[str, float]:
+    """The values of decisions, one of each."""
+    return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
 def model_for(name: str) -> Model:

@@ -12,13 +12,16 @@ from itertools import islice
 from math import inf
 from types import MappingProxyType
 
-from microc.tuning.model import Model
+from microc.tuning.model import Model, guess_of
 from microc.tuning.space import Candidate, Point, Space
 
 ELITES = 12
 """Measured points that have children."""
-CHILDREN = 8
-"""Candidates that are priced for each that is measured."""
+CHILDREN = 12
+"""Points that are compared for each that is measured."""
+KNOWN, PRICED = 96, 2
+"""Candidates from which on prices are guessed from decisions, and how many of those that are compared are priced then, for each
+that is measured: lowering them takes longer than building and running one."""
 RACE = 32
 """Those that stay in the race, for each that is measured at once."""
 BLIND = 0.15
@@ -95,19 +98,19 @@ class GridSearch:
 
     def _new(self, point: Point) -> Candidate | None:
         """A point as a candidate, unless there is no such kernel, or one with the same loops was proposed."""
-        candidate = self.space.candidate(point)
+        candidate = self.space.priced(point)
         if candidate is None or _same(candidate) in self.seen:
             return None
         return candidate
 
     def _take(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that differ from each other; from now on they were proposed."""
+        """Those that differ from each other, and that the verifier does not refuse; from now on they were proposed."""
         taken = []
         for candidate in candidates:
             if _same(candidate) not in self.seen:
                 self.seen.add(_same(candidate))
-                taken.append(candidate)
-        return taken
+                taken.append(self.space.candidate_at(candidate.point))
+        return [candidate for candidate in taken if candidate is not None]
 
 
 class RandomSearch(GridSearch):
@@ -121,11 +124,12 @@ class RandomSearch(GridSearch):
 
 class EvolutionarySearch(RandomSearch):
     """Children of the best, ranked by the model. Those that were priced, and were not good enough to be measured, stay in the
-    race: pricing takes a tenth of a measurement."""
+    race; what was priced says which points are worth pricing."""
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         super().__init__(space, seed, model)
         self.priced: dict[object, Candidate] = {}
+        self.prices: dict[Point, float] = {}
         self.best, self.idle = inf, 0
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
@@ -138,7 +142,7 @@ class EvolutionarySearch(RandomSearch):
         if not self.left or not count:
             return []
         blind = max(1, round(BLIND * count))
-        for candidate in self._children(CHILDREN * count):
+        for candidate in self._children(count):
             self.priced.setdefault(_same(candidate), candidate)
         ranked = sorted(self.priced.values(), key=self._predicted)
         late = self.idle >= IDLE or (self.idle and self._hopeless(ranked))
@@ -157,18 +161,31 @@ class EvolutionarySearch(RandomSearch):
     def _predicted(self, candidate: Candidate) -> float:
         return self.model.predict(self.space.task, candidate)
 
-    def _children(self, wanted: int) -> list[Candidate]:
-        """New candidates near the elites; near the default and anywhere before there are any."""
-        elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
-        parents = [point for point in elites if point in self.space]
+    def _children(self, count: int) -> list[Candidate]:
+        """New candidates near the elites, for so many that are measured; near the default and anywhere before there are any."""
         found: dict[object, Candidate] = {}
-        for _ in range(DRAWS * wanted):
-            if len(found) >= wanted:
+        points = self._unpriced(CHILDREN * count)
+        for point in sorted(points, key=guess_of(self.prices)) if len(self.prices) >= KNOWN else points:
+            if len(found) >= PRICED * count and len(self.prices) >= KNOWN:
                 break
-            candidate = self._new(self._child(parents))
+            candidate = self._new(point)
+            self.prices[point] = self._predicted(candidate) if candidate else inf
             if candidate is not None and _same(candidate) not in self.priced:
                 found.setdefault(_same(candidate), candidate)
         return list(found.values())
+
+    def _unpriced(self, wanted: int) -> list[Point]:
+        """Points that were no children yet, as many as are found."""
+        elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
+        parents = [point for point in elites if point in self.space]
+        found: dict[Point, None] = {}
+        for _ in range(DRAWS * wanted):
+            if len(found) >= wanted:
+                break
+            child = self._child(parents).with_flags("")
+            if child not in self.prices:
+                found.setdefault(child)
+        return list(found)
 
     def _child(self, parents: Sequence[Point]) -> Point:
         if not parents or self.draw.random() < BLIND:

@@ -14,7 +14,6 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from microc.driver.compile.kernel import verified
 from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError
@@ -27,7 +26,9 @@ from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.rule import MOSTLY
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED
+from microc.tir.lower import lower
 from microc.tir.names import FLAGS
+from microc.tir.verify import verify
 
 MOST = 1 << 14
 """Points of a kernel; of a larger product of domains the first so many are the space."""
@@ -169,6 +170,13 @@ class Space:
 
     def candidate(self, point: Point) -> Candidate | None:
         """A point as a kernel; None where there is no such schedule."""
+        found = self.priced(point)
+        if found is not None and not found.choice.verified:
+            found = self._built[point] = _verified(found)
+        return found
+
+    def priced(self, point: Point) -> Candidate | None:
+        """The same before the verifier has seen it: most are dearer than others, and need not be right."""
         if point not in self._built:
             self._built[point] = self._build(point)
         return self._built[point]
@@ -190,9 +198,9 @@ class Space:
             schedule = way()
             if schedule is None:
                 return None
-            choice = verified(with_instructions(schedule, self.task.target))
-            found = _candidate(self.task, point, number, choice)
-        except (MicrocError, RecursionError):  # steps that do not fit this function, or make what the verifier refuses
+            schedule = with_instructions(schedule, self.task.target)
+            found = _candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
+        except (MicrocError, RecursionError):  # steps that do not fit this function
             return None
         return found if found.code <= LONGEST else None
 
@@ -246,6 +254,15 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         else:
             found.append((name, value))
     return tuple(found)
+
+
+def _verified(candidate: Candidate) -> Candidate | None:
+    """What the verifier does not refuse."""
+    try:
+        verify(candidate.choice.func, trust_data=True)
+    except MicrocError:
+        return None
+    return candidate._replace(choice=replace(candidate.choice, verified=True))
 
 
 def _compiled_with(plain: Candidate, point: Point) -> Candidate:

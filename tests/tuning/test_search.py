@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from microc.driver.tuned.records import Database
-from microc.tuning.model import Learned
+from microc.tuning.model import Learned, guess_of
+from microc.tuning.search import EvolutionarySearch
+from microc.tuning.space import Point
 from microc.tuning.tuner import Limits, Tuner
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -39,3 +41,23 @@ def test_a_tenth_of_the_trials_comes_near_the_best(name: str, measured: Any, mon
 
     evolved, drawn = (median(found(search, seed) for seed in SEEDS) for search in ("evolutionary", "random"))
     assert evolved <= 1.02 and evolved <= drawn
+
+
+def test_prices_are_guessed_once_some_are_known(measured: Any) -> None:
+    """Pricing takes longer than measuring: of a dozen children for each trial few are lowered."""
+    space = measured.PaperSpace(measured.task_of("ic_strided"))
+    search, trials = EvolutionarySearch(space, 0, Learned(trees=False)), 0
+    while trials < 54:
+        found = search.propose(8)
+        search.tell([(candidate, space.ticks_of(candidate)) for candidate in found])
+        trials += len(found)
+    assert len(search.prices) < 5 * trials
+
+
+def test_a_guess_adds_what_decisions_cost() -> None:
+    points = {
+        Point("direct", "tiles", (("rows", r), ("columns", c))): 100.0 * r * c for r in (1, 2, 4) for c in (1, 2, 4)
+    }
+    unknown = Point("direct", "tiles", (("rows", 4), ("columns", 4)))
+    guess = guess_of({**points, unknown: float("inf")})
+    assert max(points, key=guess) == unknown and min(points, key=guess).values[2:] == (("rows", 1), ("columns", 1))
