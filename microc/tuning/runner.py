@@ -27,6 +27,8 @@ from microc.tuning.space import Candidate
 
 SPOILT = 256
 """Bytes of an output that are made wrong before a candidate writes it."""
+INNER = -(1 << 8), 1 << 8
+"""Wide integers between layers are bytes whose zero point was taken off: sums of their products stay in their dtype."""
 Read = Callable[[str], Array]
 """A tensor of the image by name."""
 
@@ -117,7 +119,8 @@ def sample(task: Task) -> tuple[list[Array], list[Array]]:
 
 def _drawn(kind: TensorType) -> Mapping[str, Any]:
     """What a draw wants to know of a tensor."""
-    return {"dtype": kind.dtype, "shape": kind.shape, "zero_point": kind.quant.zero_point[0] if kind.quant else None}
+    known = {"dtype": kind.dtype, "shape": kind.shape, "zero_point": kind.quant.zero_point[0] if kind.quant else None}
+    return known | ({"range": INNER} if kind.dtype in ("int32", "int64") and not kind.quant else {})
 
 
 def spoilt(wanted: Array) -> bytes:

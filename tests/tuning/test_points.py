@@ -20,6 +20,7 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.schedule.rules.algorithms import FAST_MATH
 from microc.target import SPEED, target_for
 from microc.tuning.on_host import HostRunner
+from microc.tuning.runner import sample
 from microc.tuning.space import Candidate, Point, Space
 from tests.tuning.networks import tasks
 
@@ -94,3 +95,16 @@ def test_layers_of_one_shape_have_one_key_whatever_numbers_they_compute_with() -
 
     assert key(pad_value=0, offset=3) == key(pad_value=-128, offset=-70000)
     assert key(pad_value=0, offset=3) != key(pad_value=0, offset=3, kernel=(2, 3))
+
+
+def test_wide_integers_between_layers_stay_in_their_dtype() -> None:
+    """A product of bytes whose zero points were taken off, as ONNX Runtime's dynamic quantisation has it: sums of any numbers of
+    32 bits would mean nothing, and every kernel would be called wrong."""
+    matmul = registry.get("matmul")
+    weight = np.random.default_rng(0).integers(-255, 256, (48, 12)).astype(np.int32)
+    attrs = {**defaults_of(matmul.attrs), "out_dtype": "int32"}
+    task = task_of("matmul", attrs, TensorType((1, 48), "int32"), {"w": weight})
+    (given,), (wanted,) = sample(task)
+    assert np.array_equal(wanted, given.astype(np.int64) @ weight)
+    (result,) = HostRunner(target_for("x86-64-v2")).measure(task, [Space(task).default])
+    assert result.status == OK

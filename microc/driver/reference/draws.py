@@ -29,7 +29,7 @@ def draws(
     """``count`` sets of inputs, the same for the same seed; where sizes vary, of the largest at first, then of any.
 
     By turns: anything (floats: standard normal), the ends of the dtype (floats: wide), zeros. ``graph``: the network as it was
-    read, whose inputs are those of the manifest in order.
+    read, whose inputs are those of the manifest in order. An input's ``range`` stands for that of its dtype.
     """
     generator = np.random.default_rng(seed)
     shapes, found = RunShapes(manifest), []
@@ -57,7 +57,7 @@ def _any(tensor: Mapping[str, Any], shape: tuple[int, ...], number: int, generat
         return np.full(shape, tensor["zero_point"] or 0, dtypes.to_numpy(dtype))
     if dtypes.is_float(dtype):
         return (generator.standard_normal(shape) * (_WIDE if turn else 1.0)).astype(dtypes.to_numpy(dtype))
-    low, high = dtypes.int_range(dtype)
+    low, high = tensor.get("range") or dtypes.int_range(dtype)
     if turn:
         return generator.choice(np.array([low, high], dtypes.to_numpy(dtype)), shape)
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
