@@ -56,6 +56,9 @@ class Smoke:
 
 SMOKES = {
     "calls": Smoke(("--rounds", "2", "--samples", "2"), "tflm_hello_world_int8 "),
+    "candidates": Smoke(
+        ("--targets", "host", "--count", "1", "--models", "tflm_hello_world_int8*"), "host       ok       "
+    ),
     "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
@@ -90,6 +93,7 @@ SMOKES = {
 }
 MARKS = {
     "calls": (needs_corpus,),
+    "candidates": (needs_corpus,),
     "compile_time": (),
     "cost_model": (*EMULATED, needs_corpus),
     "desktop": (needs_corpus,),
