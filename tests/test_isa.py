@@ -73,11 +73,11 @@ def test_sets_are_whole(cpu: str) -> None:
 @pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.units])
 def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
     """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes, for
-    products by numbers and for stores of halves."""
+    products by numbers, for stores of halves and for what saturates."""
     types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}
     kinds = {name: {i.result, *(p.dtype for p in i.params)} for name, i in SCALAR.items() if i.lanes}
     words = {name for name, found in kinds.items() if {kind for kind in found if is_vector(kind)} <= types}
-    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_|fma_n_|store_f16_)\w+")
+    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_|fma_n_|store_f16_|(store_)?saturated?_)\w+")
     assert not {name for name in words - CORES[cpu].has if not asked.match(name)}
 
 

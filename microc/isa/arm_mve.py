@@ -60,6 +60,31 @@ def _memory() -> Iterator[tuple[str, str]]:
         yield f"scatter_{short}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"
 
 
+def _saturating() -> Iterator[tuple[str, Body]]:
+    """Clamped by VQMOVN, into the low half of a lane and of that: no vectors of bounds, which would take registers. What the
+    other halves hold does not matter, which no intrinsic says: it reads them from a vector that gcc would copy."""
+    halves = _narrowing("int16x8_t h", "vqmovnb.s32", "a")
+    quarters = "\n".join((halves, _narrowing("int8x16_t b", "vqmovnb.s16", "h")))
+    unsigned = "\n".join(
+        (_narrowing("uint16x8_t h", "vqmovunb.s32", "a"), _narrowing("uint8x16_t b", "vqmovnb.u16", "h"))
+    )
+    yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
+    for short, narrowed, store, kind, made in (
+        ("i16", halves, "vstrhq", "s32", "vreinterpretq_s32_s16(h)"),
+        ("i8", quarters, "vstrbq", "s32", "vreinterpretq_s32_s8(b)"),
+        ("u8", unsigned, "vstrbq", "u32", "vreinterpretq_u32_u8(b)"),
+    ):
+        name, costs = f"store_saturated_{short}_i32x4", (("alu", narrowed.count("__asm__") + 1),)
+        yield name, Body(f"{narrowed}\n{store}_{kind}(p, {made});", costs)
+        yield f"{name}_first", Body(f"{narrowed}\n{store}_p_{kind}(p, {made}, vctp32q((uint32_t)n));", costs)
+
+
+def _narrowing(made: str, instruction: str, source: str) -> str:
+    """Lanes saturated into the low halves of those of a new vector."""
+    name = made.split()[1]
+    return f'{made};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
+
+
 def _few(size: int) -> Iterator[str]:
     """Copies of a number of elements that is known to be small: words, or whole vectors without a loop."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // size}) {{"
@@ -132,6 +157,7 @@ ARM_MVE = InstructionSet(
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
     {
         **{name: Body(text) for name, text in (*_arithmetic(), *_memory())},
+        **dict(_saturating()),
         **dict(_runs()),
         **dict(_strided()),
         **PRODUCT_BODIES,

@@ -182,6 +182,29 @@ def test_sums_that_wrap_are_made_in_lanes() -> None:
     np.testing.assert_array_equal(made, data * data + data.astype(np.int16))
 
 
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize(
+    ("word", "dtype"), [("saturate_i8", "int8"), ("saturate_u8", "uint8"), ("saturate_i16", "int16")]
+)
+def test_what_instructions_saturate_is_clamped_where_it_is_stored(word: str, dtype: str, halved: bool) -> None:
+    """Six numbers, four of which fill a vector: no vectors of bounds; a clamped number that is taken up again, too."""
+    data = np.array([2**31 - 1, -(2**31), -129, 256, 40000, -40000], np.int32)
+    x, out = ir.Buffer("x", data.shape, "int32"), ir.Buffer("out", data.shape, dtype)
+    i, made = ir.Var("i"), np.zeros(data.shape, dtype)
+    again = ir.Call("saturate_i16", (x[i],), "int32")
+    value = ir.Call(f"{word}_half" if halved else word, (again + 3,), "int32")
+    store = ir.Store(out, (i,), ir.cast(dtype, value))
+    body = lower_lanes(ir.For(i, ir.const(data.size, "int32"), store, "vectorized", (("lanes", 4),)))
+    words = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}
+    assert any(name.startswith("store_saturated") for name in words) and "saturate_i16_i32x4" in words
+    assert not {name for name in words if name.startswith(("min", "max"))}
+    run(ir.PrimFunc("saturated", (x, out), body), [data, made], meanings())
+    sums = np.clip(data, -32768, 32767) + 3
+    np.testing.assert_array_equal(
+        made, np.clip(sums >> 1 if halved else sums, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    )
+
+
 @pytest.mark.parametrize("curve", ["sigmoid", "tanh"])
 @pytest.mark.parametrize(("multiplier", "shift"), [(3, 0), (20133, 14), (32767, 12)])
 def test_curves_without_branches_are_the_same(curve: str, multiplier: int, shift: int) -> None:

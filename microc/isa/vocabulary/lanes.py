@@ -2,8 +2,8 @@
 
 ``<name>_i32x4`` is lane by lane; ``_n`` takes a number for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
 elements of dtype t, ``store_<t>_i32x4`` narrows to them (wrapping), ``gather`` and ``scatter`` do so at offsets in elements; with
-``_first`` only the first n lanes touch memory. Vectors of 8 and 16 have the same words; those of floats are
-:mod:`microc.isa.vocabulary.float_lanes`.
+``_first`` only the first n lanes touch memory; ``store_saturated`` clamps to the dtype. Vectors of 8 and 16 have the same words;
+those of floats are :mod:`microc.isa.vocabulary.float_lanes`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
 """Sums of products of what words hold."""
+SATURATED = ("int8", "uint8", "int16")
+"""Dtypes that lanes are clamped to where they are stored."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
 """Operations that have a number for all lanes as second operand, too."""
 
@@ -124,6 +126,17 @@ def memory(lanes: int) -> Iterator[Intrin]:
             yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.If(_n > LANE, store), lanes)
 
 
+def _saturated(lanes: int) -> Iterator[Intrin]:
+    """Clamping to a dtype, as instructions for words do it."""
+    end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
+    yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
+    for dtype in SATURATED:
+        p, name = Buffer("p", (lanes,), dtype), f"store_saturated_{MEMORY[dtype]}_{end}"
+        store = ir.Store(p, (LANE,), ir.cast(dtype, ir.clamp(_a, *dtypes.int_range(dtype))))
+        yield Intrin(name, (p, a), store, lanes)
+        yield Intrin(f"{name}_first", (p, a, _n), ir.If(_n > LANE, store), lanes)
+
+
 def _words(lanes: int) -> Iterator[Intrin]:
     """Numbers of 16 or 8 bits in the words of lanes, and sums of their products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
@@ -141,4 +154,6 @@ def _words(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_{end}", params, scalar.meaning, lanes, scalar.limits)
 
 
-LANEWISE = tuple(each for lanes in WIDTHS for each in (*arithmetic(lanes), *memory(lanes), *_words(lanes)))
+LANEWISE = tuple(
+    each for lanes in WIDTHS for each in (*arithmetic(lanes), *memory(lanes), *_saturated(lanes), *_words(lanes))
+)

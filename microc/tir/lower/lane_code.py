@@ -13,7 +13,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.lower.lane_operations import CLAMPS, TYPES, LaneOperations, saturated
+from microc.tir.lower.lane_operations import CLAMPS, TYPES, LaneOperations, saturated, unclamped
 from microc.tir.lower.lane_patterns import quotient
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError
 from microc.tir.lower.region import flat_step
@@ -92,7 +92,10 @@ class LaneCode(LaneOperations):
         target = self.address(buffer, indices, step, writes=True)
         where = (target,) if step == 1 else (target, self.offsets(step))
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
-        if self.taken is not None and step == 1 and (inner := saturated(narrow, buffer.dtype)) is not None:
+        saturates = step == 1 and (
+            self.taken is not None or isinstance(narrow, ir.Call)
+        )  # a call: the core has instructions for it
+        if saturates and (inner := saturated(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
@@ -184,9 +187,11 @@ class LaneCode(LaneOperations):
                 return self.call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
                 return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
-            case ir.Call(name, (a,)) if name in CLAMPS:
-                low, high, shift = CLAMPS[name]
-                return self.vector(ir.clamp(a >> shift if shift else a, low, high))
+            case ir.Call("saturate_i16" | "saturate_i16_half"):
+                return self.call("saturate_i16", self.vector(unclamped(expr)))
+            case ir.Call(name) if name in CLAMPS:
+                low, high, _ = CLAMPS[name]
+                return self.vector(ir.clamp(unclamped(expr), low, high))
             case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
                 return self.call(name, self.vector(a), self.vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):

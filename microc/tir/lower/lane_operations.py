@@ -132,6 +132,12 @@ def _clamped(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
+def unclamped(saturation: ir.Call) -> ir.Expr:
+    """What an instruction saturates, shifted as it does so."""
+    (a,), (_, _, shift) = saturation.args, CLAMPS[saturation.name]
+    return a >> shift if shift else a
+
+
 def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
     """What is clamped to all numbers of a dtype; None of another value."""
     match expr:
@@ -140,6 +146,8 @@ def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
             high,
         ) == dtypes.int_range(dtype):
             return a
+        case ir.Call(name, (a,)) if name in CLAMPS and CLAMPS[name][:2] == dtypes.int_range(dtype):
+            return unclamped(expr)
         case _:
             return None
 

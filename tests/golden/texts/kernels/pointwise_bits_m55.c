@@ -31,15 +31,13 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
     dot_i8_i4_2x2(&data_workspace[0], &weight[0], &acc[0], 32, 32, 16, 2);
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     const int32x4 all3_end = dup_i32x4(3);
-    const int32x4 minus128_end = dup_i32x4(-128);
-    const int32x4 all127_end = dup_i32x4(127);
     const int32x4 bias_0 = load_i32_i32x4_first(&bias[0], 2);
     const int32x4 acc_0 = add_i32x4(load_i32_i32x4_first(&acc[0], 2), bias_0);
-    store_i8_i32x4_first(&out[0],
-        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_0, 1518500250),
-        shl_n_i32x4(acc_0, -31)), -7), all3_end), minus128_end), all127_end), 2);
+    store_saturated_i8_i32x4_first(&out[0],
+        add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_0, 1518500250),
+        shl_n_i32x4(acc_0, -31)), -7), all3_end), 2);
     const int32x4 acc_1 = add_i32x4(load_i32_i32x4_first(&acc[2], 2), bias_0);
-    store_i8_i32x4_first(&out[2],
-        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_1, 1518500250),
-        shl_n_i32x4(acc_1, -31)), -7), all3_end), minus128_end), all127_end), 2);
+    store_saturated_i8_i32x4_first(&out[2],
+        add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_1, 1518500250),
+        shl_n_i32x4(acc_1, -31)), -7), all3_end), 2);
 }

@@ -14,15 +14,12 @@ NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, in
     /* requantize: clamp(round(x * 1518500250 * 2**(shift - 31)) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 3; ++i0) {
         const int32x4 all3 = dup_i32x4(3);
-        const int32x4 minus128 = dup_i32x4(-128);
-        const int32x4 all127 = dup_i32x4(127);
-        store_i8_i32x4(&out[i0 * 5],
-            min_i32x4(max_i32x4(add_i32x4(shift_round_i32x4(doubling_high_floor_n_i32x4(load_i32_i32x4(&x[i0 * 5]),
-            1518500250), load_i8_i32x4(&multiplier[0])), all3), minus128), all127));
+        store_saturated_i8_i32x4(&out[i0 * 5],
+            add_i32x4(shift_round_i32x4(doubling_high_floor_n_i32x4(load_i32_i32x4(&x[i0 * 5]), 1518500250),
+            load_i8_i32x4(&multiplier[0])), all3));
         const int32x4 all3_end = dup_i32x4(3);
-        const int32x4 minus128_end = dup_i32x4(-128);
-        const int32x4 all127_end = dup_i32x4(127);
-        store_i8_i32x4_first(&out[i0 * 5 + 4],
-            min_i32x4(max_i32x4(add_i32x4(shift_round_i32x4(doubling_high_floor_n_i32x4(load_i32_i32x4_first(&x[i0 * 5 + 4], 1), 1518500250), load_i8_i32x4_first(&multiplier[4], 1)), all3_end), minus128_end), all127_end), 1);
+        store_saturated_i8_i32x4_first(&out[i0 * 5 + 4],
+            add_i32x4(shift_round_i32x4(doubling_high_floor_n_i32x4(load_i32_i32x4_first(&x[i0 * 5 + 4], 1),
+            1518500250), load_i8_i32x4_first(&multiplier[4], 1)), all3_end), 1);
     }
 }
