@@ -135,4 +135,4 @@ def _guarded(body: Graph) -> Graph:
 
 
 PASS = Pass("blocked_turns", blocked_turns, WHERE_REQUIRED, around=True)
-"""Time for memory, more or less of both by core and network: it is for the user to say."""
+"""Time for memory, more or less of both by core and network: the driver compares (``driver/compile/turns.py``)."""
