@@ -173,10 +173,10 @@ def layers(bits: int, times: int = 1) -> Graph:
     }
     thin = net.op("requantize", wide, **scaled, **ends)
     outputs = [
-        net.op("conv2d", thin, weights(5, 1, 1, 32), bias(5), out_dtype="int32"),
+        net.op("conv2d", thin, weights(37, 1, 1, 32), bias(37), out_dtype="int32"),
         net.op("dense", "row", weights(9, 129), bias(9), out_dtype="int32"),
         net.op("dense", "row", net.constant(np.maximum(net.consts[weights(12, 129)], -7)), bias(12), out_dtype="int32"),
-        net.op("dense", "rows", weights(7, 64), out_dtype="int32"),
+        net.op("dense", "rows", weights(39, 64), out_dtype="int32"),
     ]
     return net.graph(*outputs)
 
