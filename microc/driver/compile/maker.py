@@ -113,9 +113,7 @@ class Maker:
 
     def _tuned(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """What was measured to be best."""
-        key = key_of(lowered, self.target) if self.tuned else ""
-        found = self.tuned.get(key)
-        if found is None:
+        if not self.tuned or (found := self.tuned.get(key := key_of(lowered, self.target))) is None:
             return None
         try:
             number = next(k for k, group in enumerate(lowered) if group.algorithm == found.algorithm)

@@ -232,13 +232,10 @@ def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
         for layer in task.layers if task.key in made.make.tuned else ():
             took = TAKEN in rules.get(layer, "") if layer in outer else task.key in made.make.taken
             if not took:
-                why = (
-                    "it is computed row by row to keep within the arena"
-                    if layer in outer and layer not in rules
-                    else "its constants promise less"
-                )
+                by_rows = layer in outer and layer not in rules
+                why = "it is computed row by row to keep within the arena" if by_rows else "its constants promise less"
                 raise UsageError(
                     f"layer {readable(layer, 200)} cannot take what the plan chooses: {why}",
                     where=str(path),
-                    hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if "row by row" in why else ""),
+                    hint=f"choose {UNTUNED!r} for it" + (", or raise --ram" if by_rows else ""),
                 )

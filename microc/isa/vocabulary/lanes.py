@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from microc import dtypes
 from microc.isa.base import ANY, LANE, Intrin
 from microc.isa.vocabulary.pairs import PAIRS
+from microc.isa.vocabulary.scalars import SATURATED
 from microc.isa.vocabulary.words import MOVED
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
@@ -23,8 +24,6 @@ MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
 """Sums of products of what words hold."""
-SATURATED = ("int8", "uint8", "int16")
-"""Dtypes that lanes are clamped to where they are stored."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
 """Operations that have a number for all lanes as second operand, too."""
 
@@ -130,7 +129,7 @@ def _saturated(lanes: int) -> Iterator[Intrin]:
     """Clamping to a dtype, as instructions for words do it."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
-    for dtype in SATURATED:
+    for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
         p, name = Buffer("p", (lanes,), dtype), f"store_saturated_{MEMORY[dtype]}_{end}"
         store = ir.Store(p, (LANE,), ir.cast(dtype, ir.clamp(_a, *dtypes.int_range(dtype))))
         yield Intrin(name, (p, a), store, lanes)

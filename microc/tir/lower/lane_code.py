@@ -92,10 +92,9 @@ class LaneCode(LaneOperations):
         target = self.address(buffer, indices, step, writes=True)
         where = (target,) if step == 1 else (target, self.offsets(step))
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
-        saturates = step == 1 and (
-            self.taken is not None or isinstance(narrow, ir.Call)
-        )  # a call: the core has instructions for it
-        if saturates and (inner := saturated(narrow, buffer.dtype)) is not None:
+        # vectors of any length always saturate; others where the schedule says so by a call: the core has instructions for it
+        saturates = self.taken is not None or isinstance(narrow, ir.Call)
+        if step == 1 and saturates and (inner := saturated(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
