@@ -13,6 +13,7 @@ from types import MappingProxyType
 from microc.plan.beam import beam_search
 from microc.plan.effort import CLIMBING, EXACT, affordable
 from microc.plan.liveness import Demand, Placement, Unit, lower_bound, pressures, size_of
+from microc.plan.shelf import MANY, Shelf
 
 Planner = Callable[[Demand], Placement | None]
 """None where there are too many units for it, or where it sees that it finds nothing below the limit."""
@@ -34,6 +35,8 @@ def first_fit(
     ``before``: where the first ones of the order are placed; they are not placed again. ``near``: by unit, those that it
     conflicts with, where that is known.
     """
+    if len(order) > MANY:
+        return _of_many(wanted, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
         beside = placed if near is None else {other: placed[other] for other in near[unit] if other in placed}
@@ -41,6 +44,17 @@ def first_fit(
         if placed[unit] + unit.size > limit:
             break
     return placed
+
+
+def _of_many(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
+    """The same placement, found faster."""
+    shelf = Shelf(before)
+    for unit in order[len(before) :]:
+        at = shelf.lowest_gap(unit, wanted.rooms[unit])
+        shelf.put(unit, at)
+        if at + unit.size > limit:
+            break
+    return shelf.placed
 
 
 def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import permutations
 
@@ -15,7 +16,8 @@ from microc.plan.check import check_plan
 from microc.plan.liveness import Placement, Unit, demand, demand_of, lower_bound, size_of
 from microc.plan.overlap import Overlaps
 from microc.plan.plan import plan_module
-from microc.plan.planners import EXACT_LIMIT, PLANNERS, Planner, exact, first_fit, greedy_by_size
+from microc.plan.planners import EXACT_LIMIT, PLANNERS, Planner, exact, first_fit, greedy_by_size, lowest_gap
+from microc.plan.shelf import Shelf
 from tests.plan.modules import Sketch, modules, residual
 
 
@@ -86,6 +88,28 @@ def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
     whole = first_fit(wanted, wanted.units)
     before = {unit: whole[unit] for unit in wanted.units[:count]}
     assert list(first_fit(wanted, wanted.units, before=before).items()) == list(whole.items())
+
+
+@given(modules(calls=8), st.integers(0, 8), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: random.Random) -> None:
+    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    order = dice.sample(wanted.units, len(wanted.units))
+    whole = first_fit(wanted, order)
+    shelf = Shelf({unit: whole[unit] for unit in order[:count]})
+    for unit in order[count:]:
+        shelf.put(unit, shelf.lowest_gap(unit, wanted.rooms[unit]))
+    assert shelf.placed == whole
+
+
+def test_thousands_of_units_are_placed_as_few_are() -> None:
+    dice = random.Random(0)
+    parts = [(dice.randrange(1, 40), dice.choice((1, 4, 16)), dice.randrange(9), dice.randrange(4)) for _ in range(600)]
+    wanted = demand_of(tuple(_unit(number, part) for number, part in enumerate(parts)))
+    placed: dict[Unit, int] = {}
+    for unit in wanted.units:
+        placed[unit] = lowest_gap(wanted, unit, placed)
+    assert first_fit(wanted, wanted.units) == placed
 
 
 @given(modules(calls=3))
