@@ -222,6 +222,20 @@ def test_words_of_the_largest(op: str, dtype: str) -> None:
     np.testing.assert_array_equal(outputs(func, lowered=True), want)
 
 
+@pytest.mark.parametrize(("extent", "loops"), [(8, 1), (9, 2)])
+def test_few_elements_at_a_border_need_no_loop(extent: int, loops: int) -> None:
+    """Windows over a row of five, each element of which a guard copies or fills."""
+    x, k = ir.Var("x"), ir.Var("k")
+    data, patch = ir.Buffer("data", (5,), "int8"), ir.Buffer("patch", (4, extent), "int16")
+    inside = ir.Bin("and", x + k >= 3, x + k < 8)
+    value = ir.Select(inside, ir.cast("int16", data[x + k - 3]), ir.const(-7, "int16"))
+    run = ir.For(k, ir.const(extent, "int32"), ir.Store(patch, (x, k), value), "vectorized")
+    func = ir.PrimFunc("windows", (data, patch), ir.loops([(x, 4)], run))
+    lowered = replace(func, body=lower_vectorized(func.body))
+    assert sum(isinstance(s, ir.For) for s in walk_stmt(lowered.body)) == loops
+    np.testing.assert_array_equal(outputs(lowered, lowered=False), outputs(func, lowered=False))
+
+
 def test_a_counter_chooses_between_two_loops() -> None:
     """Three things side by side: two cuts, no condition left."""
     c = ir.Var("c")

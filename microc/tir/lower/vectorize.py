@@ -31,6 +31,8 @@ MOST = 20
 _BYTES = ("int8", "uint8")
 SHORT = 16
 """Copies of at most this many elements that no word can move are unrolled."""
+GUARDED = 8
+"""So are those of at most this many elements that a guard chooses one by one."""
 
 
 def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
@@ -39,7 +41,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
             return s
-        return _words(s) or pairs_of_sums(s) or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
+        return _words(s) or pairs_of_sums(s) or _guarded(s) or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
 
     return map_stmt(stmt, on_stmt)
 
@@ -61,6 +63,14 @@ def _words(loop: ir.For) -> ir.Stmt | None:
         lanes, move = found
         return ir.seq(_several(word, extent // lanes, move), _elements(loop, extent // lanes * lanes, extent))
     return _runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
+
+
+def _guarded(loop: ir.For) -> ir.Stmt | None:
+    """A few elements at a border, each copied or filled, one after the other: a loop would take half as long again."""
+    extent, store = ir.int_value(loop.extent), loop.body
+    if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
+        return None
+    return _elements(loop, 0, extent)
 
 
 def _several(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
