@@ -17,6 +17,7 @@ from microc.transform import (
     layout,
     legalize,
     narrow_views,
+    opened_weights,
     parallel_layers,
     qdq,
     raw_inputs,
@@ -59,6 +60,7 @@ LOWERING = (
     common_subexpressions.PASS,
     dead_code.PASS,
     narrow_views.PASS,
+    opened_weights.PASS,
     fuse.PASS,
 )
 

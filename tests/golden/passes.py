@@ -30,6 +30,7 @@ from microc.transform import (
     layout,
     legalize,
     narrow_views,
+    opened_weights,
     parallel_layers,
     qdq,
     raw_inputs,
@@ -133,6 +134,14 @@ def hybrid_dense() -> Graph:
     net = Network(x=(3, 4))
     weight = dequantized(net, net.constant(np.arange(-4, 4, dtype=np.int8).reshape(2, 4)), 0.02, 0)
     net.op("dense", "x", weight, net.constant(np.zeros(2, np.float32)), dynamic="symmetric")
+    return net.graph()
+
+
+def levels() -> Graph:
+    net = Network(x=(8, 4))
+    whole = np.array([[-100, 37, 2, 71], [5, 90, -63, 11]], np.int8)
+    weight = whole * np.array([[0.02], [0.03]], np.float32)
+    net.op("dense", "x", net.constant(weight), net.constant(np.zeros(2, np.float32)))
     return net.graph()
 
 
@@ -323,6 +332,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "qdq_clamp": (qdq.PASS, partial(qdq_dense, True), {}),
     "qdq_sum": (qdq.PASS, qdq_sum, {}),
     "qdq_wide": (qdq.PASS, qdq_wide, {}),
+    "opened_weights": (opened_weights.PASS, levels, {}),
     "fold_constants": (fold_constants.PASS, constants, {}),
     "canonicalise_batch_normalisation": (canonicalise.PASS, batch_normalised, {}),
     "canonicalise_padding": (canonicalise.PASS, padded, {}),

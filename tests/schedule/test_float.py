@@ -12,7 +12,7 @@ import pytest
 from microc import te
 from microc.dtypes import Array
 from microc.schedule.rules.algorithms import THREADS
-from microc.schedule.rules.matrix import REGISTERS, float_shape
+from microc.schedule.rules.matrix import REGISTERS, float_shapes
 from microc.schedule.rules.vectors import product_tiles
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
@@ -179,9 +179,9 @@ def reducing(func: ir.PrimFunc) -> str:
 def test_tiles_fit_the_registers() -> None:
     for rows in range(1, 40):
         for columns in range(1, 40):
-            tall, wide = float_shape(rows, columns)
-            assert 1 <= tall <= rows and 1 <= wide <= columns
-            assert tall * wide + min(tall, wide) + 1 <= REGISTERS
+            for tall, wide in float_shapes(rows, columns):
+                assert 1 <= tall <= rows and 1 <= wide <= columns
+                assert tall * wide + min(tall, wide) + 1 <= REGISTERS
 
 
 def test_fma_rounds_once() -> None:

@@ -8,6 +8,7 @@ prices, at last for size alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from microc.driver.options import Options
@@ -27,6 +28,8 @@ COMPUTER = 10.0
 """That many times as much where caches alone are short of memory."""
 OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
+FIRMWARE = 4 * 1024
+"""Bytes of RAM that a usual firmware takes beside the arena: stack, buffers of its ports."""
 CERTAIN = 0.75
 """The share of estimated code that a network takes at least: nothing is refused on an estimate that may be too high."""
 STEPS = (1, 8, 64)
@@ -106,6 +109,25 @@ def code_bytes(module: Module) -> int:
 def flash_bytes(module: Module) -> int:
     """Constants and code of the network: an estimate."""
     return module.const_bytes + code_bytes(module)
+
+
+def share_of(made: Module, plain: Module, worth: float) -> float:
+    """What a planned module weighs beside another: shares of RAM and flash, times the share of instructions as often as time is
+    ``worth``. Flash and RAM of a usual firmware stand beside the network's own, so that small networks do not pay any price in
+    time."""
+    time = made.instructions / max(plain.instructions, 1)
+    if worth == float("inf"):
+        return time
+    assert made.plan is not None and plain.plan is not None
+    ram = (made.plan.size + FIRMWARE) / (plain.plan.size + FIRMWARE)
+    flash = (flash_bytes(made) + OVERHEAD) / (flash_bytes(plain) + OVERHEAD)
+    return float(ram * flash * time**worth)
+
+
+def fits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
+    """Whether a planned module keeps within all limits of its arena, and of constants and code."""
+    assert module.plan is not None
+    return all(module.plan.main <= limit for limit in ram) and all(flash_bytes(module) <= limit for limit in flash)
 
 
 def least_flash(module: Module) -> int:

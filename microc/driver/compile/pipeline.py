@@ -20,6 +20,7 @@ from microc.driver.compile.hot_code import code_placed, refuse_without_memory
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
 from microc.driver.compile.maker import Compiled, Maker, Tuned
+from microc.driver.compile.opened import by_opened
 from microc.driver.compile.turns import by_turns
 from microc.driver.compile.within import build_within_budget, built, maker_of
 from microc.driver.model import read_model, source_name
@@ -212,15 +213,16 @@ def _planned(
     def maker(graph: Graph, tuned: Tuned = MappingProxyType({})) -> Maker:
         return maker_of(graph, target, goal, options, tuned, parts.external)
 
-    def blocked(changed: Graph) -> Compiled:
+    def changed_to(changed: Graph) -> Compiled:
         made = built(changed, target, source, None, maker(changed))
         return replace(made, module=planned(made.module))
 
     first = replace(first, module=planned(first.module))
     limits = [limit for limit in (options.ram, _arena_room(first.module, room.ram) if room else 0) if limit]
     flash = [limit for limit in (options.flash, room.flash if room else 0) if limit]
-    first = by_turns(first, lambda other: optimised(read, other)[0], blocked, options, limits, flash)
-    first = by_blocks(first, blocked, options, limits, flash)
+    first = by_turns(first, lambda other: optimised(read, other)[0], changed_to, options, limits, flash)
+    first = by_blocks(first, changed_to, options, limits, flash)
+    first = by_opened(first, changed_to, options, limits, flash)
     graph, plain = first.make.graph, first.module
     untuned = replace(first, module=plain)
     if options.tuned is not None or options.plan is not None:

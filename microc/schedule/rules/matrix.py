@@ -189,30 +189,34 @@ def opened_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...
     """Those of floats; what opens a weight is shared by the rows of a tile. Levels of few bits lie along k, of few columns at
     once, whose elements are kept in registers."""
     product = known_product(start)
-    fused = target.has("fma")
-    tall, wide = (
-        float_shape(product.rows, product.columns) if fused else (min(2, product.rows), min(2, product.columns))
+    fused, unroll = target.has("fma"), _steps(product.depth, UNROLL)
+    shapes = (
+        float_shapes(product.rows, product.columns) if fused else ((min(2, product.rows), min(2, product.columns)),)
     )
     if product.bits:
-        few = FEW_COLUMNS if fused else wide
-        return (Tile(tall, min(wide, few), _steps(product.depth, UNROLL), weights=BITS),)
-    packs = fused and product.columns % wide == 0
-    return (Tile(tall, wide, _steps(product.depth, UNROLL), weights=PACKED if packs else ""),)
+        tall, wide = shapes[0]
+        return (Tile(tall, min(wide, FEW_COLUMNS), unroll, weights=BITS),)
+    packs = fused and product.columns % shapes[0][1] == 0
+    return tuple(Tile(tall, wide, unroll, weights=PACKED if packs else "") for tall, wide in shapes)
 
 
-def float_shape(rows: int, columns: int) -> tuple[int, int]:
-    """Rows and columns at once. Columns divide evenly where possible, so that their weights can be packed."""
+def float_shapes(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns at once: rows that come out even, and as many as registers hold, for a part of a tile costs code. Columns
+    divide evenly where possible, so that their weights can be packed."""
     if rows == 1:
-        return 1, next((n for n in ROW_ABREAST if columns % n == 0), min(columns, ROW_ABREAST[0]))
+        return ((1, next((n for n in ROW_ABREAST if columns % n == 0), min(columns, ROW_ABREAST[0]))),)
     wide = next((n for n in ABREAST if columns % n == 0), min(columns, ABREAST[0]))
     most = min(rows, (REGISTERS - wide - 1) // wide, 8)
-    return next((n for n in range(most, most // 2, -1) if rows % n == 0), most), wide
+    even = next((n for n in range(most, most // 2, -1) if rows % n == 0), most)
+    return tuple((tall, wide) for tall in dict.fromkeys((even, most)))
 
 
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Sums beside the weights of one k and one activation: (rows + columns) loads for rows * columns products. Every sum runs
     along k in order."""
     product = known_product(start)
-    tall, wide = float_shape(product.rows, product.columns)
-    packs = product.weight.scope == "const" and len(product.weight.shape) == 2 and product.columns % wide == 0
-    return (Tile(tall, wide, _steps(product.depth, UNROLL), weights=PACKED if packs else ""),)
+    shapes = float_shapes(product.rows, product.columns)
+    whole = product.columns % shapes[0][1] == 0
+    packs = product.weight.scope == "const" and len(product.weight.shape) == 2 and whole
+    unroll = _steps(product.depth, UNROLL)
+    return tuple(Tile(tall, wide, unroll, weights=PACKED if packs else "") for tall, wide in shapes)
