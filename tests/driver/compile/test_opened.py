@@ -50,7 +50,13 @@ def test_memory_that_is_not_there_is_worth_any_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("core", "options"), [("cortex-m4", {"disabled": PLAIN}), ("cortex-m4", {"required": PLAIN}), ("cortex-m55", {})]
+    ("core", "options"),
+    [
+        ("cortex-m4", {"disabled": PLAIN}),
+        ("cortex-m4", {"required": PLAIN}),
+        ("cortex-m4", {"optimize": "speed"}),
+        ("cortex-m55", {}),
+    ],
 )
 def test_nothing_is_compiled_twice_where_there_is_no_choice(
     monkeypatch: pytest.MonkeyPatch, core: str, options: dict[str, Any]
