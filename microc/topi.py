@@ -22,7 +22,6 @@ from microc.errors import ProgramError, suggestion
 from microc.graph.ir import Attr, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, OpDef, Operand
-from microc.target import target_for
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.symbolic import sizes_in
@@ -53,7 +52,7 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
         return _elementwise(definition, whole, tensors, made[0])
     operands = tuple(Operand(kind, None, _viewer(tensor), _packed) for kind, tensor in zip(kinds, tensors, strict=True))
     assert definition.compute is not None
-    found = definition.compute(OpCall(whole, operands, made, target_for("host")))
+    found = definition.compute(OpCall(whole, operands, made))
     results = [
         viewed(t, kind.shape) for t, kind in zip(found if isinstance(found, tuple) else (found,), made, strict=True)
     ]

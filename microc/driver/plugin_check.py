@@ -18,6 +18,7 @@ from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.attributes import fault
 from microc.ops.lowering import lower_group
+from microc.ops.multiples import ONES
 from microc.ops.registry import Case, OpDef
 from microc.plugin import PORTABLE, Plugin, active
 from microc.schedule.meaning import meanings
@@ -120,7 +121,7 @@ def _graph(
 
 def _interpreted(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     """The naive loops of the operator."""
-    group = lower_group(graph, graph.nodes, target_for("host"), "kernel")
+    group = lower_group(graph, graph.nodes, ONES, "kernel")
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
     given = [values[p.value] if p.array is None else p.array for p in group.params]
     rest = [np.zeros(p.shape, dtypes.to_numpy(p.dtype)) for p in group.func.params[len(given) :]]

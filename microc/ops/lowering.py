@@ -18,8 +18,8 @@ from microc.errors import InternalError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.extents import index_in, loop_extents, varies_last
+from microc.ops.multiples import ONES, Multiples
 from microc.ops.registry import OpCall, Operand
-from microc.target import Target
 from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
 from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
@@ -65,8 +65,8 @@ class LoweredGroup:
 class _Group:
     """Collects placeholders while a group is lowered."""
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], target: Target) -> None:
-        self.graph, self.nodes, self.target = graph, nodes, target
+    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        self.graph, self.nodes = graph, nodes
         self.tensors: dict[str, te.Tensor] = {}
         self.params: list[tuple[te.Tensor, Param]] = []
         self.cache: dict[tuple[str, tuple[int, ...]], te.Tensor] = {}
@@ -116,15 +116,15 @@ class _Group:
         return [given[k] if k < len(given) else _LETTERS[k % len(_LETTERS)] for k in range(len(node.inputs))]
 
 
-def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> LoweredGroup:
+def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, name: str) -> LoweredGroup:
     """Lower the nodes of one group (in order; the first is the anchor, the rest elementwise)."""
-    group = _Group(graph, nodes, target)
+    group = _Group(graph, nodes)
     first, rest = nodes[0], list(nodes)
     if registry.get(first.op).elementwise:
         outputs: tuple[te.Tensor, ...] = (_elementwise(group, rest, None, first.outputs[0]),)
         names: tuple[str, ...] = (nodes[-1].outputs[0],)
     else:
-        made = _anchor(group, first)
+        made = _anchor(group, first, multiples)
         names = tuple(o for o in first.outputs if o)
         if len(rest) > 1:
             if len(made) != 1:
@@ -151,7 +151,7 @@ def _finished(
 def lower_algorithms(
     graph: Graph,
     nodes: Sequence[Node],
-    target: Target,
+    multiples: Multiples,
     name: str,
     suits: Callable[[str], bool],
     unbeaten: Callable[[Sequence[str]], Sequence[str]],
@@ -161,19 +161,19 @@ def lower_algorithms(
     first, *rest = nodes
     known = registry.get(first.op).algorithms
     if not known or first.attrs.get("algorithm"):
-        return (lower_group(graph, nodes, target, name),)
-    call = _call(_Group(graph, nodes, target), first)
+        return (lower_group(graph, nodes, multiples, name),)
+    call = _call(_Group(graph, nodes), first)
     found = ("direct", *(algorithm for algorithm, valid in known.items() if suits(algorithm) and valid(call)))
     anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in unbeaten(found)]
-    return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in anchors)
+    return tuple(lower_group(graph, (anchor, *rest), multiples, name) for anchor in anchors)
 
 
-def lower_update(graph: Graph, node: Node, target: Target, name: str) -> LoweredGroup:
+def lower_update(graph: Graph, node: Node, name: str) -> LoweredGroup:
     """The kernel that changes a part of a node's first operand where it lies (``OpDef.update``)."""
     update = registry.get(node.op).update
     if update is None:
         raise InternalError(f"operator {node.op} changes nothing in place", where=str(node.loc))
-    group = _Group(graph, (node,), target)
+    group = _Group(graph, (node,))
     return _finished(group, name, (update(_call(group, node)),), node.outputs, 0)
 
 
@@ -186,18 +186,18 @@ def macs_of(graph: Graph, node: Node) -> int:
     return count(node.attrs, ins, [graph.types[o] for o in node.outputs if o])
 
 
-def _call(group: _Group, node: Node) -> OpCall:
+def _call(group: _Group, node: Node, multiples: Multiples = ONES) -> OpCall:
     """The application of an anchor to operands of the group."""
     roles = group.roles(node)
     operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
-    return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), group.target)
+    return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
 
-def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
+def _anchor(group: _Group, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
     definition = registry.get(node.op)
     if definition.compute is None:
         raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
-    made = definition.compute(_call(group, node))
+    made = definition.compute(_call(group, node, multiples))
     return made if isinstance(made, tuple) else (made,)
 
 

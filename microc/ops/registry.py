@@ -20,8 +20,8 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, defaults_of, fault
 from microc.ops.axes import AxisMap, Window, elementwise
+from microc.ops.multiples import ONES, Multiples
 from microc.sealed import Registry
-from microc.target import Target
 from microc.tir.ir import Expr
 
 
@@ -41,13 +41,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpCall:
-    """One application of an operator, at lowering."""
+    """One application of an operator, at lowering. ``multiples``: what products are filled up to."""
 
     attrs: Mapping[str, Any]
     operands: tuple[Operand | None, ...]
     out_types: tuple[TensorType, ...]
-    target: Target
-    name: str = "out"
+    multiples: Multiples = ONES
 
     @property
     def present(self) -> tuple[Operand, ...]:

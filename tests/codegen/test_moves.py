@@ -10,7 +10,8 @@ import pytest
 
 from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
-from microc.ops.copies import LEAST, copy_loop
+from microc.schedule.rules.copies import LEAST, move_copies
+from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower_kinds
@@ -51,8 +52,10 @@ def test_memory_moves_down_over_itself(compiler: str, tmp_path: Path, capfd: pyt
 def lowered(dtype: str, size: int, cpu: str) -> tuple[ir.PrimFunc, str]:
     """A copy for a core, and the text of its loops."""
     i, x, out = ir.Var("i"), ir.Buffer("x", (size,), dtype), ir.Buffer("out", (size,), dtype)
-    body = lower_kinds(copy_loop(i, size, ir.Store(out, (i,), x[i]), target_for(cpu)))
-    return ir.PrimFunc("copy", (x, out), body), str(body)
+    loop = ir.loops([(i, size)], ir.Store(out, (i,), x[i]))
+    func = move_copies(Schedule(ir.PrimFunc("copy", (x, out), loop)), target_for(cpu)).func
+    body = lower_kinds(func.body)
+    return replace(func, body=body), str(body)
 
 
 @pytest.mark.parametrize(

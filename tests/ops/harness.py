@@ -11,7 +11,6 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
-from microc.target import target_for
 from microc.tir import interp, ir
 from tests.ops.edges import case_arrays, edge_cases
 
@@ -80,7 +79,7 @@ def evaluate(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Ar
     if definition.scalar is None:
         assert definition.compute is not None, f"{definition.name} has neither scalar nor compute"
         operands = tuple(params.operand(position) for position in range(len(case.types)))
-        made = definition.compute(OpCall(attrs, operands, out_types, target_for("host")))
+        made = definition.compute(OpCall(attrs, operands, out_types))
         outputs = made if isinstance(made, tuple) else (made,)
     else:
         outputs = (_elementwise(definition, attrs, case, out_types[0], params),)

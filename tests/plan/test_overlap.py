@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from microc.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
-from microc.ops.copies import copy_loop
 from microc.plan.check import check_plan
 from microc.plan.liveness import lifetimes
 from microc.plan.overlap import Overlaps, rooms
 from microc.plan.room import GRAIN, Room
 from microc.schedule.meaning import meanings
+from microc.schedule.rules.copies import move_copies
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -40,10 +40,10 @@ def in_runs(rows: int, kept: int, fresh: int) -> ir.PrimFunc:
     x, new, out = (ir.Buffer(name, shape, "int8") for name, shape in (
         ("x", (rows, kept + fresh)), ("new", (rows, fresh)), ("out", (rows, kept + fresh)),
     ))  # fmt: skip
-    target = target_for("cortex-m55")
-    stay = copy_loop(i, kept, ir.Store(out, (n, i), x[n, i + fresh]), target)
-    come = copy_loop(j, fresh, ir.Store(out, (n, j + kept), new[n, j]), target)
-    return ir.PrimFunc("shift", (x, new, out), lower_kinds(ir.loops([(n, rows)], ir.seq(stay, come))))
+    stay = ir.loops([(i, kept)], ir.Store(out, (n, i), x[n, i + fresh]))
+    come = ir.loops([(j, fresh)], ir.Store(out, (n, j + kept), new[n, j]))
+    func = ir.PrimFunc("shift", (x, new, out), ir.loops([(n, rows)], ir.seq(stay, come)))
+    return replace(func, body=lower_kinds(move_copies(Schedule(func), target_for("cortex-m55")).func.body))
 
 
 SCHEDULED: dict[str, Callable[[], ir.PrimFunc]] = {

@@ -18,6 +18,7 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.meaning import meanings
 from microc.schedule.rules import OURS
+from microc.schedule.rules.algorithms import multiples_of
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
@@ -81,7 +82,7 @@ class Layer:
         graph = Graph(
             "g", ("x",), ("y",), nodes, {n: t for n, t in types.items() if n in consts or n in "xaccy"}, consts
         )
-        return graph, lower_group(graph, nodes, M4, "kernel")
+        return graph, lower_group(graph, nodes, multiples_of(M4), "kernel")
 
     def input(self) -> Array:
         info = np.iinfo(to_numpy(self.dtype))

@@ -18,6 +18,7 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.matrix.halves import RUN
 from microc.ops.registry import get
 from microc.schedule.meaning import meanings
+from microc.schedule.rules.algorithms import multiples_of
 from microc.schedule.rules.half import tile_of
 from microc.schedule.schedule import Schedule, replay
 from microc.target import target_for
@@ -60,7 +61,7 @@ def layer(name: str) -> tuple[Graph, LoweredGroup, Array]:
     nodes = (Node("conv2d", ("x", "w", "b"), ("y",), attrs), Node("relu", ("y",), ("z",), {}))
     graph = Graph("g", ("x",), ("z",), nodes, {**types, "y": made, "z": made}, consts)
     x = dice.normal(size=shape).astype(np.float32)
-    return graph, lower_group(graph, nodes, M55, "layer"), x
+    return graph, lower_group(graph, nodes, multiples_of(M55), "layer"), x
 
 
 def given(group: LoweredGroup, schedule: Schedule, func: ir.PrimFunc, x: Array) -> list[Array]:

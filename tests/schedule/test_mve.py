@@ -14,6 +14,7 @@ from microc.ops.quantised.sigmoid16 import both_signs
 from microc.ops.registry import get
 from microc.schedule.cost import estimate
 from microc.schedule.meaning import meanings
+from microc.schedule.rules.algorithms import multiples_of
 from microc.schedule.runs import spelled
 from microc.target import target_for
 from microc.tir import ir
@@ -85,7 +86,7 @@ def matrix(
     scaling |= {"minimum": -128, "maximum": 127, "out_dtype": "int8"}
     nodes = (Node("conv2d", names, ("acc",), attrs), Node("requantize", ("acc", "m", "s"), ("y",), scaling))
     graph = Graph("g", ("x",), ("y",), nodes, types, consts)
-    return graph, lower_group(graph, nodes, M55, "kernel")
+    return graph, lower_group(graph, nodes, multiples_of(M55), "kernel")
 
 
 @pytest.mark.parametrize(("bias", "rounding"), [(True, "double"), (False, "double"), (True, "single")])

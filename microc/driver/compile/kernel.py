@@ -20,7 +20,7 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose, lightest
 from microc.schedule.pairing import SUM_LIMIT
 from microc.schedule.rules import RULES, candidates
-from microc.schedule.rules.algorithms import THREADS, suits_core, unbeaten
+from microc.schedule.rules.algorithms import THREADS, multiples_of, suits_core, unbeaten
 from microc.schedule.schedule import Schedule, replay
 from microc.schedule.selection import THIRDS
 from microc.schedule.step import Step
@@ -173,8 +173,9 @@ def algorithms_of(
 ) -> tuple[LoweredGroup, ...]:
     """The group, lowered in every way that computes it and suits the core; ``in_place`` as in :func:`schedule_group`."""
     if in_place:
-        return (lower_update(graph, nodes[0], target, name),)
-    return lower_algorithms(graph, nodes, target, name, lambda algorithm: suits_core(algorithm, target), unbeaten)
+        return (lower_update(graph, nodes[0], name),)
+    multiples = multiples_of(target)
+    return lower_algorithms(graph, nodes, multiples, name, lambda algorithm: suits_core(algorithm, target), unbeaten)
 
 
 def ways_of(lowered: Sequence[LoweredGroup], target: Target, goal: Goal) -> list[tuple[int, Schedule]]:

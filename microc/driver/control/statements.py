@@ -9,10 +9,11 @@ from microc.driver.control.memory import ZERO, Memory, Names
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops.control import scanned_of
-from microc.ops.copies import copy_loop
 from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
+from microc.schedule.rules.copies import move_copies
+from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.lower import lower_kinds
@@ -204,9 +205,11 @@ class Flow:
         assert into.start is not None and source.start is not None
         self.memory.workspaces.statement((source,), (into,))
         store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
+        loop = ir.loops([(k, size)], store)
         if self.target is None:
-            return ir.For(k, ir.const(size, "int32"), store)
-        return lower_kinds(copy_loop(k, size, store, self.target))
+            return loop
+        func = ir.PrimFunc("copy", (into.buffer, source.buffer), loop)
+        return lower_kinds(move_copies(Schedule(func), self.target).func.body)
 
 
 def _numbered(body: ir.Stmt, number: ir.Buffer, turn: ir.Var) -> ir.Stmt:

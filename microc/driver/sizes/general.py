@@ -25,7 +25,7 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.narrow import narrowed
 from microc.schedule.rules import as_written, candidates
-from microc.schedule.rules.algorithms import HALF_WEIGHTS
+from microc.schedule.rules.algorithms import HALF_WEIGHTS, multiples_of
 from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -50,7 +50,7 @@ class Way:
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
-        group = lower_group(graph, (first, *nodes[1:]), target, "kernel")
+        group = lower_group(graph, (first, *nodes[1:]), multiples_of(target), "kernel")
         return group, replay(group.func, self.schedule.trace).named(self.schedule.rule)
 
 
@@ -143,7 +143,8 @@ class GeneralMaker(Maker):
         At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
         """
         together, count = opened(together), len(self.family.graphs) + 1
-        small = [lower_group(g, nodes, self.target, "kernel") for g, nodes in together[count:]]
+        multiples = multiples_of(self.target)
+        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in together[count:]]
         plain = [as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= PATIENCE
         direct = [lower(schedule.func) for schedule in plain] if compared else []

@@ -24,7 +24,7 @@ from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.half_windows import half_windows, suits_half_windows
-from microc.ops.convolution.input import WORD, padded_input, patch
+from microc.ops.convolution.input import padded_input, patch
 from microc.ops.convolution.windows import suits_unsigned_windows, suits_windows, window_product
 from microc.ops.matrix.gemm import (
     fits_unsigned,
@@ -42,6 +42,7 @@ from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.multiples import WORD
 from microc.ops.registry import Algorithms, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.tir import ir

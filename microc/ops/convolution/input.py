@@ -6,13 +6,11 @@ import numpy as np
 
 from microc import te
 from microc.ops.convolution.geometry import Geometry
+from microc.ops.multiples import WORD
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import PADDED, PATCH
-
-WORD = 4
-"""Bytes of a machine word: copies of whole words are cheap."""
 
 
 def within(index: Expr, extent: int, low: int, high: int) -> list[Expr]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from microc import te
 from microc.ops.convolution.geometry import Geometry, geometry
-from microc.ops.convolution.input import WORD, bordered, within
+from microc.ops.convolution.input import bordered, within
 from microc.ops.matrix.gemm import (
     columns_bias,
     fits_unsigned,
@@ -22,6 +22,7 @@ from microc.ops.matrix.gemm import (
     product_notes,
     start,
 )
+from microc.ops.multiples import WORD
 from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var

@@ -7,8 +7,7 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
-from microc.isa import word_product
-from microc.ops.convolution.input import WORD
+from microc.ops.multiples import WORD
 from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -16,27 +15,19 @@ from microc.tir.names import ACC, SMALLEST_WEIGHT, SUM_BOUND
 
 
 def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
-    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
-    there are more than ``least``. Lanes take of rows what there is."""
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of constant weights where there are more than
+    ``least``."""
     data, weight, _ = call.weighted
-    if call.target.has("lanes") and len(data.type.shape) == 2:
+    as_it_lies = call.multiples.partly and len(data.type.shape) == 2
+    if as_it_lies or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= least:
         return depth
-    narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    together = call.target.has("pairs") or call.target.has("vectors")
-    words = together or word_product(data.type.dtype, "int8", call.target.cpu) is not None
-    summed = call.attrs.get("out_dtype") == "int32"
-    return -(-depth // WORD) * WORD if narrow and summed and words and depth > least else depth
+    return call.multiples.terms(depth, data.type.dtype, str(weight.data.dtype))
 
 
 def padded_units(call: OpCall, units: int) -> int:
-    """The columns of a product: ``units``, and some of zeros where these fill fewer vectors of the core than its own would.
-    Vectors of any length take what there is."""
-    lanes, (_, weight, _) = call.target.core.lanes, call.weighted
-    if not call.target.has("vectors") or call.target.has("scalable") or weight.data is None or not call.constant:
-        return units
-    wide = next((n for n in reversed(lanes) if n >= units), lanes[0])
-    even = next((n for n in lanes if units % n == 0), 1)
-    return -(-units // wide) * wide if -(-units // wide) < units // even else units
+    """The columns of a product: ``units``, and some of zeros behind constant ones."""
+    known = call.constant and call.weighted[1].data is not None
+    return call.multiples.units(units) if known else units
 
 
 def byte_weights(call: OpCall) -> Array | None:

@@ -23,7 +23,6 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATED, Attributes, defaults_of, element_type, integer, integers, ways
 from microc.ops.axes import AxisMap, broadcast
-from microc.ops.convolution.input import WORD
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -154,8 +153,7 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
 def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
     """``columns`` and ``patch``, with zeros behind k up to whole words where those are multiplied, and ``acc``."""
     depth = left.shape[-1]
-    words = call.target.has("pairs") and not call.target.has("lanes")  # four products at once, and no fewer
-    padded = -(-depth // WORD) * WORD if words else depth
+    padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
     def copy(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:

@@ -21,7 +21,6 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
-from microc.ops.copies import copy_loop
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -66,8 +65,8 @@ def _compute_shift(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (old, new), (out,) = operands, results
         n, i, j = Var("n"), Var("i"), Var("j")
-        stay = copy_loop(i, kept, ir.Store(out, (n, i), old[n, i + added]), call.target)
-        come = copy_loop(j, added, ir.Store(out, (n, j + kept), new[n, j]), call.target)
+        stay = ir.loops([(i, kept)], ir.Store(out, (n, i), old[n, i + added]))
+        come = ir.loops([(j, added)], ir.Store(out, (n, j + kept), new[n, j]))
         return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
 
     tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
@@ -134,11 +133,11 @@ def _compute_slice(call: OpCall) -> te.Tensor:
         (frames, at, new), (out,) = operands, results
         n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
         start, place, source = Var("start"), Var("place"), Var("source")
-        fetch = copy_loop(i, inner, ir.Store(out, (n, t, i), frames[n, source, i]), call.target)
+        fetch = ir.loops([(i, inner)], ir.Store(out, (n, t, i), frames[n, source, i]))
         wrapped = ir.Let(source, ir.select(place >= kept, place - kept, place), fetch)
         past = ir.loops([(t, old)], ir.Let(place, start + t * step + first, wrapped))
-        take = copy_loop(j, inner, ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]), call.target)
-        now = ir.loops([(u, count - old)], take)
+        take = ir.Store(out, (n, u + old, j), new[n, u * step + rest, j])
+        now = ir.loops([(u, count - old), (j, inner)], take)
         parts = [part for part, size in ((past, old), (now, count - old)) if size]
         body = ir.loops([(n, outer)], ir.seq(*parts))
         return ir.Let(start, _start(at, kept // fresh, fresh), body) if old else body
@@ -168,11 +167,8 @@ def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
-        put = ir.loops([(n, outer)], copy_loop(j, fresh * inner, ir.Store(out, (n, start + j), new[n, j]), call.target))
-        copies = [
-            ir.loops([(m, outer)], copy_loop(i, kept * inner, ir.Store(out, (m, i), old[m, i]), call.target))
-            for old in frames
-        ]
+        put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, start + j), new[n, j]))
+        copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
         return ir.seq(*copies, ir.Let(start, _start(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))

@@ -18,7 +18,6 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
 from microc.ops.axes import AxisMap
-from microc.ops.copies import copy_loop
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -60,8 +59,8 @@ def _compute(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, f, i = Var("n"), Var("f"), Var("i")
-        row = copy_loop(i, length * inner, ir.Store(out, (n, f, i), x[n, f * (step * inner) + i]), call.target)
-        return ir.loops([(n, outer), (f, count)], row)
+        sample = ir.Store(out, (n, f, i), x[n, f * (step * inner) + i])
+        return ir.loops([(n, outer), (f, count), (i, length * inner)], sample)
 
     results = (("out", (outer, count, length * inner), data.type.dtype),)
     return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build)[0]

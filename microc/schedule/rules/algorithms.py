@@ -1,10 +1,13 @@
-"""Which cores an operator's ways to compute are for. When one is valid says its operator (``OpDef.algorithms``)."""
+"""Which cores an operator's ways to compute are for, and what products are filled up to on them. When a way is valid says its
+operator (``OpDef.algorithms``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from microc.isa import word_product
+from microc.ops.multiples import Multiples
 from microc.target import Target
 
 
@@ -45,6 +48,8 @@ ALGORITHMS = {
     "unsigned_windows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})),
 }
 """By value of the attribute ``algorithm``; all others are for every core."""
+NARROW = ("int8", "uint8", "int16", "uint16")
+"""Data that words and vectors widen when they multiply it by bytes."""
 
 
 def suits_core(algorithm: str, target: Target) -> bool:
@@ -57,3 +62,12 @@ def unbeaten(algorithms: Sequence[str]) -> tuple[str, ...]:
     """Those of an application's algorithms that one is chosen from."""
     beaten = {name for each in algorithms if each in ALGORITHMS for name in ALGORITHMS[each].over}
     return tuple(name for name in algorithms if name not in beaten)
+
+
+def multiples_of(target: Target) -> Multiples:
+    """What products come in on a core. Vectors of any length take as many columns as there are, masked lanes as many terms."""
+    lanes, pairs, vectors = (target.has(feature) for feature in ("lanes", "pairs", "vectors"))
+    widened = {(a, "int8") for a in NARROW if pairs or vectors or word_product(a, "int8", target.cpu)}
+    words = {("int16", "int16")} if pairs and not lanes else set()
+    columns = target.core.lanes if vectors and not target.has("scalable") else ()
+    return Multiples(frozenset(widened | words), lanes, columns)

@@ -17,7 +17,6 @@ from microc.ops.arith import activation_range
 from microc.ops.convolution.conv2d import OPERATORS, macs, reference
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand
-from microc.target import target_for
 from microc.te.lower import stages
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
@@ -41,7 +40,7 @@ def stage_names(data: Sequence[int], weight: Sequence[int], **attrs: Any) -> tup
     attrs = {**DEFAULTS, "out_dtype": "int32", **attrs}
     operands = (operand(kinds[0], None), operand(kinds[1], np.zeros(weight, np.int8)))
     assert CONV.compute is not None
-    out = CONV.compute(OpCall(attrs, operands, CONV.infer(attrs, kinds), target_for("host")))
+    out = CONV.compute(OpCall(attrs, operands, CONV.infer(attrs, kinds)))
     assert isinstance(out, te.Tensor)
     func = te.create_prim_func("conv", params, [out])
     return tuple(t.name for t in stages([out]) if t.definition is not None), func
