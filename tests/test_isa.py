@@ -68,6 +68,10 @@ def test_sets_are_whole(cpu: str) -> None:
         assert set(instructions.bodies) <= {*SCALAR, *HALVES}
         kinds = {p.name for name in instructions.bodies if name in SCALAR for p in SCALAR[name].params}
         assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
+        counted = [(b.operations, b.turns.operations if b.turns else ()) for b in instructions.bodies.values()]
+        assert all(len(dict(each)) == len(each) for each in chain(*counted)), (
+            "of a kind that is told twice the last counts"
+        )
 
 
 @pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.units])

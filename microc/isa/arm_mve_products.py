@@ -187,14 +187,14 @@ def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobb
 def _body(a: str, b: str, rows: int, columns: int) -> Body:
     form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     text = _instructions(a, b, rows, columns)
-    edges = (("load", half), ("store", half), ("alu", 3 + rows + columns))
+    edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
         turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-        return Body(text, edges, Turns("depth", 16 if a == b == "int8" else 8, turn))
+        return Body(text, (*edges, ("alu", alu)), Turns("depth", 16 if a == b == "int8" else 8, turn))
     lines = _field_lines(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
     turn = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
-    return Body(text, (*edges, ("alu", 1 + 2 * rows * columns)), Turns("depth", form.group, turn))
+    return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), Turns("depth", form.group, turn))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType({product_name(*shape): _body(*shape) for shape in PRODUCT_SHAPES})

@@ -147,11 +147,12 @@ def _runs() -> Iterator[tuple[str, Body]]:
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         places = {"bits": 8 * size, "shift": size.bit_length() - 1}
-        elements, each = 128 // size, (("vector_store", 1), ("alu", 4), ("branch", 1))
-        copied = Turns("n", elements, (("vector_load", 1), *each, ("alu", 1)))
+        elements, each = 128 // size, (("vector_store", 1), ("branch", 1))
+        copied = Turns("n", elements, (("vector_load", 1), ("alu", 5), *each))
         yield f"copy_{short}", Body(_COPIED.format(**places), (("alu", 1),), copied)
         if short != "f32":
-            yield f"fill_{short}", Body(_FILLED.format(**places), (("alu", 3),), Turns("n", elements, each))
+            filled = Turns("n", elements, (("alu", 4), *each))
+            yield f"fill_{short}", Body(_FILLED.format(**places), (("alu", 3),), filled)
 
 
 def _strips(lanes: Width) -> Words:
