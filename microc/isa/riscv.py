@@ -30,9 +30,9 @@ def _core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, .
 RISCV = Family(
     "riscv",
     (
-        _core("rv32imc", _INTEGER),
-        _core("rv32imac", _INTEGER),
-        _core("rv32imac_zba_zbb", _INTEGER, more=(ZBA, ZBB)),
+        _core("rv32imc", _INTEGER, "one_product"),
+        _core("rv32imac", _INTEGER, "one_product"),
+        _core("rv32imac_zba_zbb", _INTEGER, "one_product", more=(ZBA, ZBB)),
         _core("rv32imafc", _FLOAT, "fpu", "fma"),
         with_unit(_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
         _core("rv64imac", _INTEGER),

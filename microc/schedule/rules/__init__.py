@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from microc.errors import ProgramError
 from microc.isa.tensor_unit import TENSOR_UNIT
 from microc.isa.vocabulary.scalable import LEAST
-from microc.schedule.rules import depthwise, matrix, sketch, spaces, strips, vectors, windows, winograd
+from microc.schedule.rules import depthwise, fields, matrix, sketch, spaces, strips, vectors, windows, winograd
 from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
-from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.half import schedule_half, schedule_windows, suits_half, suits_windows
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
@@ -162,8 +161,22 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("matrix half", suits_half, schedule_half, over=(*_PLAIN, "vectors")),
     Rule("window half", suits_windows, schedule_windows, over=(*_BY_ROWS, "vectors")),
-    Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
-    Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),
+    Rule(
+        "matrix pairs",
+        fields.suits_pixels,
+        fields.by_pixels,
+        {"pairs": fields.known_pairs, "channels": fields.known_channels},
+        space={"pairs": fields.all_pairs, "channels": fields.all_channels},
+        over=_PLAIN,
+    ),
+    Rule(
+        "matrix quads",
+        fields.suits_channels,
+        fields.by_channels,
+        {"quads": fixed(1)},
+        space={"quads": fields.all_quads},
+        over=_PLAIN,
+    ),
     Rule(
         "matrix float",
         matrix.suits_float,

@@ -59,7 +59,12 @@ def test_larger_blocks_for_smaller_weights() -> None:
 def test_convolutions_equal_the_reference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All cases of the family, those with an odd number of pixels and with borders included."""
     built: Built = {}
-    for cpu, rules in (("cortex-m0", {"matrix pairs", "depthwise bytes"}), ("cortex-m3", {"matrix pairs"})):
+    known = {
+        "cortex-m0": {"matrix pairs", "depthwise bytes"},
+        "cortex-m3": {"matrix pairs"},
+        "rv32imc": {"matrix pairs"},
+    }
+    for cpu, rules in known.items():
         cases = compiled_cases("convolution.conv2d", cpu)
         assert rules <= {case.schedule.rule for case in cases.values()}
         assert_compiled(cases, tmp_path / cpu, built=built)

@@ -49,7 +49,7 @@ def test_words_hold_four_channels() -> None:
     np.testing.assert_array_equal(taken.transpose(0, 2, 1).reshape(weights.shape), weights)
 
 
-@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m3"])
+@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m3", "rv32imc"])
 def test_dense_layers_equal_the_reference(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All cases of the family."""
     definitions = [*importlib.import_module("microc.ops.matrix.dense").OPERATORS]
