@@ -45,14 +45,18 @@ def suits_any(start: Schedule, target: Target) -> bool:
 
 UNROLL = (4, 3, 2, 1)
 """Steps of k in an iteration: the largest that leaves none over."""
+UPRIGHT, STEPS = (4, 2), (8, *UNROLL)
+"""Rows and columns where an instruction adds a product to its sum, so that eight sums, two weights and an activation are all
+that registers hold beside addresses; steps of that."""
 
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """One product at a time, or four where a core adds those of bytes at once.
 
-    Two by two keeps four sums, four operands and four pointers in the registers of an Armv7-M core; cores with more registers
-    may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as many
-    columns as that has. What is left of rows and columns is a part of a tile.
+    Two by two keeps four sums, four operands and four pointers in the registers of an Armv7-M core; four by two loads less for a
+    product, where nothing multiplies several at once. Cores with more registers may hold a larger square of 32-bit sums: these,
+    both sides' operands, and two addresses. A single row takes twice as many columns as that has. What is left of rows and
+    columns is a part of a tile.
     """
     product = known_product(start)
     whole = product.along and product.depth % STEP == 0 and product.total.dtype == "int32"
@@ -63,7 +67,12 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]
     shapes = dict.fromkeys(
         (min(n, product.rows), _dividing(n if product.rows > 1 else 2 * n, product.columns)) for n in (2, largest)
     )
-    return tuple(Tile(tall, wide, unroll, step, intrin) for tall, wide in shapes)
+    tiles = tuple(Tile(tall, wide, unroll, step, intrin) for tall, wide in shapes)
+    accumulates = target.has("one_product") and target.core.costs.has("accumulated") and not found
+    tall, wide = UPRIGHT
+    if accumulates and product.total.dtype == "int32" and product.rows >= tall and product.columns >= wide:
+        return *tiles, Tile(tall, wide, _steps(product.depth, STEPS))
+    return tiles
 
 
 def _steps(depth: int, most: tuple[int, ...]) -> int:
