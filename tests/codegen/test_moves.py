@@ -10,7 +10,7 @@ import pytest
 
 from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
-from microc.schedule.rules.copies import LEAST, move_copies
+from microc.schedule.rules.copies import LEAST, move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -53,7 +53,7 @@ def lowered(dtype: str, size: int, cpu: str) -> tuple[ir.PrimFunc, str]:
     """A copy for a core, and the text of its loops."""
     i, x, out = ir.Var("i"), ir.Buffer("x", (size,), dtype), ir.Buffer("out", (size,), dtype)
     loop = ir.loops([(i, size)], ir.Store(out, (i,), x[i]))
-    func = move_copies(Schedule(ir.PrimFunc("copy", (x, out), loop)), target_for(cpu)).func
+    func = move_runs(Schedule(ir.PrimFunc("copy", (x, out), loop)), target_for(cpu)).func
     body = lower_kinds(func.body)
     return replace(func, body=body), str(body)
 

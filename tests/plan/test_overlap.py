@@ -18,7 +18,7 @@ from microc.plan.liveness import lifetimes
 from microc.plan.overlap import Overlaps, rooms
 from microc.plan.room import GRAIN, Room
 from microc.schedule.meaning import meanings
-from microc.schedule.rules.copies import move_copies
+from microc.schedule.rules.copies import move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -43,7 +43,7 @@ def in_runs(rows: int, kept: int, fresh: int) -> ir.PrimFunc:
     stay = ir.loops([(i, kept)], ir.Store(out, (n, i), x[n, i + fresh]))
     come = ir.loops([(j, fresh)], ir.Store(out, (n, j + kept), new[n, j]))
     func = ir.PrimFunc("shift", (x, new, out), ir.loops([(n, rows)], ir.seq(stay, come)))
-    return replace(func, body=lower_kinds(move_copies(Schedule(func), target_for("cortex-m55")).func.body))
+    return replace(func, body=lower_kinds(move_runs(Schedule(func), target_for("cortex-m55")).func.body))
 
 
 SCHEDULED: dict[str, Callable[[], ir.PrimFunc]] = {

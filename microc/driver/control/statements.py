@@ -12,7 +12,7 @@ from microc.ops.control import scanned_of
 from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
-from microc.schedule.rules.copies import move_copies
+from microc.schedule.rules.copies import move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -209,7 +209,7 @@ class Flow:
         if self.target is None:
             return loop
         func = ir.PrimFunc("copy", (into.buffer, source.buffer), loop)
-        return lower_kinds(move_copies(Schedule(func), self.target).func.body)
+        return lower_kinds(move_runs(Schedule(func), self.target).func.body)
 
 
 def _numbered(body: ir.Stmt, number: ir.Buffer, turn: ir.Var) -> ir.Stmt:

@@ -14,6 +14,7 @@ from microc.isa.tensor_unit import TENSOR_UNIT
 from microc.isa.vocabulary.scalable import LEAST
 from microc.schedule.rules import depthwise, fields, matrix, sketch, spaces, strips, vectors, windows, winograd
 from microc.schedule.rules.begin import begun, with_instructions
+from microc.schedule.rules.copies import schedule_runs, suits_runs
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.half import schedule_half, schedule_windows, suits_half, suits_windows
@@ -257,6 +258,7 @@ OURS: tuple[Rule, ...] = (
         over=_BY_ROWS,
     ),
     Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
+    Rule("runs", suits_runs, schedule_runs, {"unrolled": fixed(False, True)}),
     Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
     Rule(
         "sketch",

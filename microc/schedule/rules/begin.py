@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from microc.schedule.rules.algorithms import FAST_MATH
 from microc.schedule.rules.anchors import with_anchors
-from microc.schedule.rules.copies import move_copies
 from microc.schedule.rules.lanes import float_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -12,10 +11,9 @@ from microc.tir import ir
 
 
 def begun(func: ir.PrimFunc, target: Target) -> Schedule:
-    """The loops as the operator wrote them, in forms that rules look for: copies as the core moves memory; functions of floats as
-    vectors have them; high products to which twice a sum means nothing of the sum itself, before rules store weights doubled for
-    them."""
-    schedule = move_copies(with_anchors(Schedule(func)), target)
+    """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
+    to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
+    schedule = with_anchors(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
         schedule = _changed(schedule, schedule.select_functions(target.has("fma"), True))
     elif float_lanes(target):

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from microc import dtypes
 from microc.schedule.placement import loop_extent
+from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.lanes import vectorize_lanes
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_loop
 from microc.target import Target
@@ -21,6 +23,17 @@ LEAST = 16
 """Bytes that are worth finding out whether words can be moved."""
 
 
+def suits_runs(start: Schedule, target: Target) -> bool:
+    """Whether an operator's own loops copy memory."""
+    return any(copies_of(start.func))
+
+
+def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """As :func:`schedule_generic`, with runs moved. Of short ones that is more work, but where they lie side by side they become
+    one: the cost model sees which."""
+    return schedule_generic(move_runs(start, target), target, decisions)
+
+
 def copies_of(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
     """The loops that do nothing but copy neighbours from one buffer to another, and the dtypes of these. Only an operator's own
     loops hold statements that no block is around."""
@@ -33,7 +46,7 @@ def copies_of(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
                     yield var.name, into.dtype
 
 
-def move_copies(schedule: Schedule, target: Target) -> Schedule:
+def move_runs(schedule: Schedule, target: Target) -> Schedule:
     """Such loops by vectors, by words wherever they lie, by words where both ends allow it, or as they are. Elements keep their
     order, so that memory may move down over itself."""
     for loop, dtype in tuple(copies_of(schedule.func)):
