@@ -217,6 +217,13 @@ def fresh_name(taken: Iterable[str], stem: str) -> str:
     return f"{stem}_{number}"
 
 
+def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
+    """A value of that type under a :func:`fresh_name`, added to ``types``."""
+    name = fresh_name(types, stem)
+    types[name] = kind
+    return name
+
+
 def short(text: str) -> str:
     """The begin of a text, however much a model has to tell."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -151,6 +151,11 @@ class Match:
         """The type of a value, new or old."""
         return self._types[value] if value in self._types else self.scope.types[value]
 
+    def is_like(self, capture: str) -> bool:
+        """Whether a captured value and the root's output have one shape, dtype and quantisation."""
+        source, result = self.type(self[capture]), self.type(self.output)
+        return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
+
     def const(self, capture: str) -> Array:
         """The data of a captured constant."""
         return self.scope.consts[self.values[capture]]

@@ -54,6 +54,11 @@ class OpCall:
         return tuple(operand for operand in self.operands if operand is not None)
 
     @property
+    def data(self) -> Operand:
+        """The first operand, which is never left out."""
+        return self.present[0]
+
+    @property
     def weighted(self) -> tuple[Operand, Operand, Operand | None]:
         """Data, weights and the bias, which may be left out, of a layer that has these."""
         data, weight, bias = (*self.operands, None)[:3]

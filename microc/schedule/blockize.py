@@ -32,7 +32,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     iters = [ir.IterVar(p.outer, p.tiles, p.it.kind, p.counted) for p in parts if p.outer is not None]
     bounds, inner_vars = loop_bounds(around), {each.var for each in loops}
     tiles, places = [], []
-    for test in _conjuncts(block.predicate):
+    for test in ir.conjuncts(block.predicate):
         if free_vars(test) & inner_vars:
             places.append(_counted_by_tiles(block, test, parts, loops))
         else:
@@ -127,16 +127,6 @@ def _check_turns(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_Part])
     for each in loops:
         if extent_of(each) > 1 and counted.count(each.var) != 1:
             raise _refuse(block, f"loop {each.var.name!r} counts along {counted.count(each.var)} of its iterators")
-
-
-def _conjuncts(test: ir.Expr | None) -> list[ir.Expr]:
-    match test:
-        case None:
-            return []
-        case ir.Bin("and", a, b):
-            return _conjuncts(a) + _conjuncts(b)
-        case _:
-            return [test]
 
 
 def _counted_by_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: tuple[ir.For, ...]) -> ir.Expr:

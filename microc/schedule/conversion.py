@@ -18,6 +18,7 @@ from microc.fixed import TO_WHOLE
 from microc.schedule.selection import RANGES, clamped_parts
 from microc.tir import ir
 from microc.tir.affine import bounds_of
+from microc.tir.interval import within
 from microc.tir.names import MAGNITUDE
 from microc.tir.rewrite import map_expr, map_stmt
 
@@ -53,7 +54,7 @@ def _selected(e: ir.Expr, constants: float | None) -> ir.Expr:
         case _:
             outer = clamped_parts(e)
             inner = None if outer is None else clamped_parts(outer[0])
-            idle = inner is not None and outer is not None and _within(inner[1], outer[1])
+            idle = inner is not None and outer is not None and within(inner[1], outer[1])
             return outer[0] if outer is not None and idle else e
 
 
@@ -72,7 +73,7 @@ def _rounded(x: ir.Expr, constants: float | None) -> ir.Expr | None:
 def _nearest(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
     """A rounded float, perhaps shifted, and its limits; those must lie within a dtype that is named."""
     parts = clamped_parts(e)
-    if parts is None or (narrow and not _within(parts[1], dtypes.int_range(narrow))):
+    if parts is None or (narrow and not within(parts[1], dtypes.int_range(narrow))):
         return None
     x = parts[0]
     if isinstance(x, ir.Bin) and x.op == "add" and (short := clamped_parts(x.a)) is not None:
@@ -88,10 +89,6 @@ def _shifted(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr | None
     found = ir.clamp(ir.clamp(rounded, *_SHORT) + zero, *whole)
     found = ir.maximum(found, low) if low > whole[0] else found
     return ir.minimum(found, high) if high < whole[1] else found
-
-
-def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def magnitude(x: ir.Expr, constants: float | None) -> float | None:

@@ -151,12 +151,7 @@ def _ranges(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int
     """Inclusive ranges of the block's iterators that together mean ``condition``."""
     extents: dict[ir.Expr, int] = {i.var: i.extent for i in block.iters}
     found: dict[ir.Expr, tuple[int, int]] = {}
-    pending = [condition]
-    while pending:
-        term = pending.pop()
-        if isinstance(term, ir.Bin) and term.op == "and":
-            pending += [term.a, term.b]
-            continue
+    for term in ir.conjuncts(condition):
         if not _compares(term):
             raise ScheduleError(f"decompose_padding: the border of block {block.name!r} is no comparison of indices")
         terms, offset = linear(simplify(term.a - term.b))

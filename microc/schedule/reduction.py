@@ -96,14 +96,4 @@ def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[st
 
 def _guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
     """The part of the predicate that speaks of spatial loops only."""
-    parts: list[ir.Expr] = []
-
-    def gather(e: ir.Expr | None) -> None:
-        if isinstance(e, ir.Bin) and e.op == "and":
-            gather(e.a)
-            gather(e.b)
-        elif e is not None and free_vars(e) <= spatial:
-            parts.append(substitute(e, renamed))
-
-    gather(block.predicate)
-    return ir.all_of(parts)
+    return ir.all_of(substitute(e, renamed) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial)

@@ -37,6 +37,13 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
     return result
 
 
+def conjuncts(condition: Expr | None) -> list[Expr]:
+    """What :func:`all_of` joins to a condition, in order."""
+    if isinstance(condition, Bin) and condition.op == "and":
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [] if condition is None else [condition]
+
+
 def call(name: str, *args: Expr, dtype: str | None = None) -> Call:
     """A call; the dtype defaults to that of the first argument."""
     return Call(name, args, dtype or args[0].dtype)

@@ -8,7 +8,19 @@ Integer semantics: ``+ - *`` must not overflow (a schedule or an operator proves
 ``floormod`` round to minus infinity, ``truncdiv`` to zero as C does; ``shr`` of a signed value is arithmetic.
 """
 
-from microc.tir.builders import all_of, call, clamp, int_value, loops, maximum, minimum, reinterpret, select, seq
+from microc.tir.builders import (
+    all_of,
+    call,
+    clamp,
+    conjuncts,
+    int_value,
+    loops,
+    maximum,
+    minimum,
+    reinterpret,
+    select,
+    seq,
+)
 from microc.tir.expressions import (
     ARITHMETIC,
     COMPARISONS,
@@ -93,6 +105,7 @@ __all__ = [
     "call",
     "cast",
     "clamp",
+    "conjuncts",
     "const",
     "int_value",
     "loops",

@@ -54,15 +54,9 @@ def _merging_rules() -> tuple[Rule, ...]:
 # ---------------------------------------------------------------- what does nothing
 
 
-def _is_like(match: Match) -> bool:
-    """Whether x and the result have one shape, dtype and quantisation."""
-    source, result = match.type(match["x"]), match.type(match.output)
-    return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
-
-
 def _unchanged(match: Match) -> Replacement | None:
     """These operators do nothing when the type stays: they only choose elements, all of them, in order."""
-    return match.same("x") if _is_like(match) else None
+    return match.same("x") if match.is_like("x") else None
 
 
 def _reduces_nothing(match: Match) -> Replacement | None:
@@ -85,7 +79,7 @@ def _neutral_one(match: Match) -> Replacement | None:
 def _neutral(match: Match, number: int) -> Replacement | None:
     """x combined with the neutral element; of quantised tensors the constant's integers say nothing."""
     quantised = match.type(match["c"]).quant is not None
-    return match.same("x") if _is_like(match) and not quantised and (match.const("c") == number).all() else None
+    return match.same("x") if match.is_like("x") and not quantised and (match.const("c") == number).all() else None
 
 
 # ---------------------------------------------------------------- neighbours

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from microc.dtypes import Array
-from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Node, fresh_name, new_value
 from microc.graph.rewriting import rewrite
 from microc.ops import registry
 from microc.transform.axes import Axes, permuted_type
@@ -97,18 +97,13 @@ class _Converter:
         if rest:
             rest[0] = self.weight(rest[0], node)
         image = self.transposed(data, node, CHANNELS_LAST[4])
-        result = self.value(f"{output}.nhwc", permuted_type(self.graph.types[output], CHANNELS_LAST[4]))
+        result = new_value(self.types, f"{output}.nhwc", permuted_type(self.graph.types[output], CHANNELS_LAST[4]))
         attrs = {**node.attrs, "layout": "NHWC"}
         self.nodes.append(replace(node, inputs=(image, *rest), outputs=(result,), attrs=attrs))
         self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
 
-    def value(self, stem: str, kind: TensorType) -> str:
-        name = fresh_name(self.types, stem)
-        self.types[name] = kind
-        return name
-
     def transposed(self, value: str, node: Node, axes: Axes) -> str:
-        name = self.value(f"{value}.nhwc", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.nhwc", permuted_type(self.types[value], axes))
         self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
         return name
 
@@ -122,13 +117,13 @@ class _Converter:
             return self.transposed(value, node, axes)
         axis = producer.attr("axis")
         attrs: dict[str, Attr] = {**producer.attrs, "axis": None if axis is None else axes.index(axis)}
-        name = self.value(f"{value}.ohwi", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
         self.nodes.append(replace(producer, inputs=(self.constant(producer.inputs[0]),), outputs=(name,), attrs=attrs))
         return name
 
     def constant(self, value: str) -> str:
         axes = CHANNELS_LAST[4]
-        name = self.value(f"{value}.ohwi", permuted_type(self.types[value], axes))
+        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
         array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
         self.consts[name] = array
         return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Graph, Node, TensorType, new_value
 from microc.ops.control import scanned_of
 from microc.transform.context import Pass, PassContext
 
@@ -31,8 +31,8 @@ def _scanning(loop: Node, types: dict[str, TensorType]) -> list[Node]:
         place, row = inputs.index(gather.inputs[0]), body.types[gather.outputs[0]]
         data = outer.pop(place - 1)
         del inputs[place]
-        name, shape = fresh_name(types, f"{data}.scanned"), (int(loop.attr("count")), *row.shape)
-        types[name] = replace(types[data], shape=shape)
+        shape = (int(loop.attr("count")), *row.shape)
+        name = new_value(types, f"{data}.scanned", replace(types[data], shape=shape))
         views.append(Node("reshape", (data,), (name,), {"shape": shape}, loop.loc))
         outer.append(name)
         inputs.append(gather.outputs[0])

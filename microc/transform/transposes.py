@@ -60,13 +60,7 @@ def resting_rules() -> tuple[Rule, ...]:
 
 def _without_effect(match: Match) -> Replacement | None:
     axes = match.root.attr("axes")
-    return match.same("x") if axes == tuple(range(len(axes))) and _alike(match) else None
-
-
-def _alike(match: Match) -> bool:
-    """Whether the captured x and the result differ in nothing that counts."""
-    source, result = match.type(match["x"]), match.type(match.output)
-    return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
+    return match.same("x") if axes == tuple(range(len(axes))) and match.is_like("x") else None
 
 
 def _of_constant(match: Match) -> Replacement | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver.compile.derive import Kernel, algorithm_of, derive_kernel
+from microc.driver.compile.derive import Kernel, derive_kernel
 from microc.driver.compile.maker import Compiled
 from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
@@ -189,7 +189,7 @@ def _text(name: str) -> str:
     trace = " ".join(map(str, part.schedule.trace))
     steps = "".join(f" * {line}\n" for line in textwrap.wrap(trace, 120, break_long_words=False))
     te = "".join(f" * {line}\n" for line in part.start.text.splitlines())
-    head = f"{cpu}, {goal}: {part.schedule.rule} ({algorithm_of(part.start)})"
+    head = f"{cpu}, {goal}: {part.schedule.rule} ({part.start.algorithm})"
     code = kernel.c[kernel.c.index(" */\n") + len(" */\n") :]  # behind its comment, which says the same
     return f"/* {head}\n *\n{te} *\n{steps} */\n{code}\n"
 

@@ -93,11 +93,6 @@ def derive_kernel(made: Compiled, number: int) -> Kernel:
     return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
-def algorithm_of(group: LoweredGroup) -> str:
-    """What an algorithm is called; that of the operator's own sums is ``direct``."""
-    return str(group.anchor.attrs.get("algorithm") or "direct")
-
-
 def _parts(make: Maker, call: Call) -> Iterator[Part]:
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
@@ -204,13 +199,13 @@ def _general_part(
         for algorithm, schedule, reason in tried
     }
     found = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
-    if not any(verdicts.get((algorithm_of(group), schedule.trace)) == "chosen" for group, schedule in found):
+    if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in found):
         found.append((lowered[-1], tried[-1][1]))
     candidates = tuple(
         _candidate(
             group,
             _weighed(schedule, make, make.goal, uses),
-            verdicts.get((algorithm_of(group), schedule.trace), "weighs more than the one that was chosen"),
+            verdicts.get((group.algorithm, schedule.trace), "weighs more than the one that was chosen"),
         )
         for group, schedule in found
     )
@@ -223,7 +218,7 @@ def _weighed(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
 
 
 def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
-    return Candidate(algorithm_of(group), rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
+    return Candidate(group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
 
 
 def _notes(made: Compiled, call: Call) -> Iterator[str]:

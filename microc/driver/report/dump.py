@@ -7,7 +7,7 @@ from pathlib import Path
 
 from microc.codegen.files import replacing_folder
 from microc.codegen.text import Label, Name
-from microc.driver.compile.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
+from microc.driver.compile.derive import Candidate, Kernel, Part, derive_kernel
 from microc.driver.compile.maker import Compiled
 from microc.driver.progress import Progress
 from microc.schedule.schedule import trace_to_json
@@ -65,8 +65,8 @@ def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
     yield f"{folder}graph.txt", part.nodes
     yield f"{folder}candidates.txt", candidates_text(part)
     for group in part.algorithms:
-        chosen = algorithm_of(group) == algorithm_of(part.start)
-        suffix = "" if chosen else f"_other_{Name(algorithm_of(group))}"
+        chosen = group.algorithm == part.start.algorithm
+        suffix = "" if chosen else f"_other_{Name(group.algorithm)}"
         yield f"{folder}00_te{suffix}.txt", group.text
         yield f"{folder}01_tir{suffix}.tir", to_text(group.func)
     width = len(str(len(part.steps)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.codegen.text import Label
 from microc.device.boards import load_board
 from microc.driver import accepted
-from microc.driver.compile.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
+from microc.driver.compile.derive import Candidate, Kernel, Part, derive_kernel
 from microc.driver.compile.fit import room_of
 from microc.driver.compile.pipeline import compiled
 from microc.driver.model import source_of
@@ -204,9 +204,9 @@ def _part_text(part: Part, head: str, *, full: bool, width: int) -> Iterator[str
         yield f"{head}graph\n{part.nodes}".rstrip()
     for group in part.algorithms:
         if full or group is part.start:
-            yield f"{head}tensor expressions, {algorithm_of(group)}\n{group.text}".rstrip()
+            yield f"{head}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
         if full:
-            yield f"{head}before scheduling, {algorithm_of(group)}\n{to_text(group.func)}".rstrip()
+            yield f"{head}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
     yield f"{head}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, width)}"
     if full:
         yield f"{head}steps of all candidates, {candidates_text(part)}".rstrip()
@@ -289,7 +289,7 @@ def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
         "graph": part.nodes,
         "price": None if isinf(part.goal.price) else part.goal.price,
         "alike": part.uses,
-        "algorithms": [{"name": algorithm_of(g), "te": g.text, "tir": to_text(g.func)} for g in shown],
+        "algorithms": [{"name": g.algorithm, "te": g.text, "tir": to_text(g.func)} for g in shown],
         "candidates": [_candidate_data(candidate) for candidate in part.candidates],
         "trace": [str(step) for step in part.schedule.trace],
     }

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NoReturn
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import inferred
 from microc.frontend.onnx.build import Builder, Stored
 from microc.frontend.onnx.file import Operator
-from microc.frontend.operands import integers, normal_axis
+from microc.frontend.operands import Operands
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
@@ -55,7 +53,7 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class Application(Operands):
     """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
 
     operator: Operator
@@ -71,12 +69,6 @@ class Application:
     @property
     def opset(self) -> int:
         return self.operator.opset or self.builder.file.opset
-
-    def refuse(self, what: str, hint: str) -> NoReturn:
-        raise UnsupportedError(what, where=self.where, hint=hint)
-
-    def broken(self, what: str) -> NoReturn:
-        raise ModelError(what, where=self.where)
 
     def has(self, position: int) -> bool:
         """Whether input ``position`` is present."""
@@ -114,20 +106,12 @@ class Application:
             self.refuse(f"input {position} ({self.operator.inputs[position]!r}) is not known when compiling", hint)
         return data
 
-    def integers(self, position: int) -> tuple[int, ...]:
-        """A constant operand of a few integers (axes, paddings, sizes), flattened."""
-        return integers(self, position)
-
     def number(self, position: int) -> float:
         """A constant operand of one number."""
         data = self.constant(position)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
             self.broken(f"input {position} of shape {data.shape} and {data.dtype} is no real number")
         return float(data.reshape(()))
-
-    def axis(self, axis: int, rank: int) -> int:
-        """A possibly negative axis as 0..rank-1."""
-        return normal_axis(self, axis, rank)
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Distinct axes, as 0..rank-1, in the order given."""
@@ -207,12 +191,6 @@ class Application:
         if name in self.builder.types or name in self.builder.alias:
             self.broken(f"{name!r} is made twice")
         self.builder.alias[name] = value
-
-    def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """``value`` under another shape, or itself if it has that shape."""
-        if self.type(value).shape == tuple(shape):
-            return value
-        return self.emit("reshape", (value,), {"shape": tuple(shape)})
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
         """The output ``position`` as ``value`` under another (or the same) shape."""

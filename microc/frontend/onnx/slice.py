@@ -228,22 +228,6 @@ def pad_value(application: Application) -> float | int:
     return number if isinstance(number, float) else int(number)
 
 
-def mirrored(application: Application, value: str, widths: Sequence[tuple[int, int]], mode: str) -> str:
-    """``value`` padded with its own elements, axis by axis."""
-    for axis, (before, after) in enumerate(widths):
-        extent = application.type(value).shape[axis]
-        if mode == "reflect" and max(before, after) >= extent:
-            application.broken(f"a reflection of {max(before, after)} elements of {extent}")
-        if before + after > _PIECES:
-            application.refuse(
-                f"{mode} padding of {before + after} elements; at most {_PIECES}", "pad in several steps"
-            )
-        first = [before - k if mode == "reflect" else 0 for k in range(before)]
-        last = [extent - 2 - k if mode == "reflect" else extent - 1 for k in range(after)]
-        value = chosen_elements(application, value, axis, [*first, *range(extent), *last])
-    return value
-
-
 def expand(application: Application) -> None:
     """Expand: broadcast to a shape."""
     extents = application.shape(0)

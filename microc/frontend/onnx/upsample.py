@@ -14,8 +14,6 @@ from microc.frontend.onnx.window import as_image, spatial, weights
 from microc.graph.ir import Quant
 from microc.ops.rounding import Rounding
 
-_LIMIT = 1 << 12
-
 
 def conv_transpose(application: Application) -> None:
     """ConvTranspose: over one or two axes with weights known when compiling, or over any with any."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NoReturn
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import inferred
-from microc.frontend.operands import MOST_INTEGERS, integers, normal_axis
+from microc.frontend.operands import MOST_INTEGERS, Operands
 from microc.frontend.tflite.build import Builder
 from microc.frontend.tflite.file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
@@ -29,7 +27,7 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class Application(Operands):
     """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
 
     operator: Operator
@@ -39,12 +37,6 @@ class Application:
     @property
     def where(self) -> str:
         return f"{self.loc} {self.operator.code}"
-
-    def refuse(self, what: str, hint: str) -> NoReturn:
-        raise UnsupportedError(what, where=self.where, hint=hint)
-
-    def broken(self, what: str) -> NoReturn:
-        raise ModelError(what, where=self.where)
 
     def has(self, position: int) -> bool:
         """Whether input ``position`` is present (trailing and -1 inputs are absent)."""
@@ -120,10 +112,6 @@ class Application:
             self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant", _FIX)
         return data
 
-    def integers(self, position: int) -> tuple[int, ...]:
-        """A constant operand of a few integers (axes, paddings, sizes), flattened."""
-        return integers(self, position)
-
     def index(self, indices: str) -> str:
         """Indices as int32 or int64."""
         kind = self.type(indices)
@@ -132,10 +120,6 @@ class Application:
         if kind.dtype not in ("int8", "int16", "uint8"):
             self.refuse(f"{kind.dtype} indices", "int32 or int64 are usual")
         return self.emit("cast", (indices,), {"dtype": "int32"})
-
-    def axis(self, axis: int, rank: int) -> int:
-        """A possibly negative axis as 0..rank-1."""
-        return normal_axis(self, axis, rank)
 
     def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
         """The shape of ``value``, which must have one of ``ranks`` axes and some elements."""
@@ -182,12 +166,6 @@ class Application:
         self.append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
         for target in targets:
             self.compare(target)
-
-    def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """``value`` under another shape, or itself if it has that shape."""
-        if self.type(value).shape == tuple(shape):
-            return value
-        return self.emit("reshape", (value,), {"shape": tuple(shape)})
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
         """The output ``position`` as ``value`` under another (or the same) shape."""

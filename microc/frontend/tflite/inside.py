@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Graph, Node, TensorType, new_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,10 @@ class Inside:
         nodes = list(graph.nodes)
         for key, kind in given.items():
             if key not in found:
-                found[key] = fresh_name(types, "variable")
-                types[found[key]] = kind
+                found[key] = new_value(types, "variable", kind)
         for key in assigned:
             if key not in made:
-                made[key] = fresh_name(types, "kept")
-                types[made[key]] = given[key]
+                made[key] = new_value(types, "kept", given[key])
                 nodes.append(Node("reshape", (found[key],), (made[key],), {"shape": given[key].shape}))
         return replace(
             graph,

@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.operands import Target, finish, handles, inline, operands, results_of, touched
-from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 
@@ -193,20 +193,15 @@ def _going(condition: Graph, body: Graph, carried: Sequence[int], fixed: Sequenc
     types = dict(body.types)
     own = dict(zip(condition.inputs, body.outputs, strict=True))
 
-    def named(stem: str, kind: TensorType) -> str:
-        name = fresh_name(types, stem)
-        types[name] = kind
-        return name
-
     for name, kind in condition.types.items():
         if name not in own:
-            own[name] = named(name, kind)
-    turn, flag = named("turn", TensorType((), "int32")), named("flag", TensorType((), "bool"))
+            own[name] = new_value(types, name, kind)
+    turn, flag = new_value(types, "turn", TensorType((), "int32")), new_value(types, "flag", TensorType((), "bool"))
     nodes = [
         replace(n, inputs=tuple(own.get(i, i) for i in n.inputs), outputs=tuple(own.get(o, o) for o in n.outputs))
         for n in condition.nodes
     ]
-    go = named("go", TensorType((), "bool"))
+    go = new_value(types, "go", TensorType((), "bool"))
     last = Node("reshape", (own[condition.outputs[0]],), (go,), {"shape": ()})
     inputs = (turn, flag, *(body.inputs[k] for k in (*carried, *fixed)))
     outputs = (go, *(body.outputs[k] for k in carried))
@@ -225,8 +220,8 @@ def _turn(made: _Loop) -> Graph:
     nodes = [replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in body.nodes]
     rows = []
     for k in stacked:
-        row, update = fresh_name(types, "row"), makers[body.outputs[k]]
-        types[row] = types[update.inputs[1]]
+        update = makers[body.outputs[k]]
+        row = new_value(types, "row", types[update.inputs[1]])
         nodes.append(Node("reshape", (update.inputs[1],), (row,), {"shape": types[row].shape}, update.loc))
         rows.append(row)
     lists = {makers[body.outputs[k]].outputs[0] for k in stacked}

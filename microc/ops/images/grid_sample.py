@@ -144,7 +144,7 @@ def _side(attrs: Mapping[str, Any], extent: int, place: Var, first: Var) -> Side
 
 def _compute(call: OpCall) -> te.Tensor:
     """Place after place: its taps are found once, then summed for every channel."""
-    data, grid = (operand for operand in call.operands if operand is not None)
+    data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     rank, count = len(extents), prod(grid.type.shape[1:-1])
     taps = Taps.of(TAPS[attrs["mode"]] ** rank, dtype)

@@ -97,7 +97,7 @@ def _weighted(axes: Sequence[int], data: Array, indices: Sequence[Array], weight
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    operands = [operand for operand in call.operands if operand is not None]
+    operands = call.present
     x, axes = operands[0].tensor(), call.attrs["axes"]
     indices, weights = ([table.tensor() for table in tables] for tables in _tables(call.attrs, operands))
     shape, dtype = call.out_types[0].shape, x.dtype

@@ -83,7 +83,7 @@ def _side(extent: int, place: Var) -> Side:
 
 def _compute(call: OpCall) -> te.Tensor:
     """Point after point of every cell: its taps are found once, then gathered for every channel."""
-    data, boxes, images = (operand for operand in call.operands if operand is not None)
+    data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
     taps, average = Taps.of(4, dtype), attrs["mode"] == "avg"

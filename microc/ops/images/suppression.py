@@ -81,7 +81,7 @@ def _overlap(x: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, E
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     """A pass that finds the best box and a pass over those that are left, a turn; scores that are left are a workspace."""
-    boxes, scores = (operand for operand in call.operands if operand is not None)
+    boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:

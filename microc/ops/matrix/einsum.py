@@ -60,7 +60,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    operands = [operand for operand in call.operands if operand is not None]
+    operands = call.present
     shapes = [operand.type.shape for operand in operands]
     attrs, extents = call.attrs, _extents(call.attrs, shapes)
     tensors, output = [operand.tensor() for operand in operands], attrs["output"]

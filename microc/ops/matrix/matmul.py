@@ -21,7 +21,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.attributes import ACTIVATED, Attributes, defaults_of, element_type, integer, integers, ways
+from microc.ops.attributes import ACTIVATED, Attributes, element_type, integer, integers, ways
 from microc.ops.axes import AxisMap, broadcast
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
@@ -40,7 +40,6 @@ ATTRS: Attributes = {
     "axes_b": integers("of b, likewise", ()),
     "algorithm": ways("rows"),
 }
-MATMUL = defaults_of(ATTRS)
 
 
 def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:

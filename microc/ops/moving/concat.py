@@ -17,18 +17,10 @@ from microc.ops.arith import Rewrite
 from microc.ops.attributes import ROUNDING, integer, one_axis
 from microc.ops.axes import AxisMap, kept
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
-from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef, Operand
+from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef
 from microc.ops.surface import dequantized, quantize_attrs
 from microc.tir import ir
 from microc.tir.ir import Expr
-
-
-def first_operand(call: OpCall) -> Operand:
-    """The tensor that is moved."""
-    operand = call.operands[0]
-    assert operand is not None
-    return operand
-
 
 # ---------------------------------------------------------------- concat
 
@@ -60,7 +52,7 @@ def _compute_concat(call: OpCall) -> te.Tensor:
     shape = call.out_types[0].shape
     axis = call.attrs["axis"] % len(shape)
     outer = prod(shape[:axis])
-    operands = [operand for operand in call.operands if operand is not None]
+    operands = call.present
     tensors = [operand.tensor((outer, operand.type.size // outer)) for operand in operands]
 
     starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
@@ -171,7 +163,7 @@ def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _compute_gather(call: OpCall) -> te.Tensor:
-    data, indices = (operand for operand in call.operands if operand is not None)
+    data, indices = call.present
     shape, batch = data.type.shape, call.attrs.get("batch_dims", 0)
     axis = call.attrs["axis"] % len(shape)
     groups, outer = prod(shape[:batch]), prod(shape[batch:axis])

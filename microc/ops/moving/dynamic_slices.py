@@ -96,7 +96,7 @@ def _compute_update(call: OpCall) -> te.Tensor:
 
 def _update_in_place(call: OpCall) -> te.Tensor:
     """The update's elements alone, at their places."""
-    data, update, begin = (operand for operand in call.operands if operand is not None)
+    data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:

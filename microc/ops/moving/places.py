@@ -17,7 +17,6 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import choice, extents, flag, integer, pairs_by_axis, some_axes
 from microc.ops.axes import along_axes, broadcast, padded
-from microc.ops.moving.concat import first_operand
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -42,7 +41,7 @@ def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 
 def _compute_reverse(call: OpCall) -> te.Tensor:
-    data, axes = first_operand(call), call.attrs["axes"]
+    data, axes = call.data, call.attrs["axes"]
     x, shape = data.tensor(), data.type.shape
 
     def element(*index: Expr) -> Expr:
@@ -77,7 +76,7 @@ def _reference_mirror(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _compute_mirror(call: OpCall) -> te.Tensor:
-    data, mode = first_operand(call), call.attrs["mode"]
+    data, mode = call.data, call.attrs["mode"]
     x = data.tensor()
 
     def place(index: Expr, extent: int, before: int, after: int) -> Expr:
@@ -116,7 +115,7 @@ def _infer_broadcast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _compute_broadcast(call: OpCall) -> te.Tensor:
-    data, shape = first_operand(call), call.attrs["shape"]
+    data, shape = call.data, call.attrs["shape"]
     x, own = data.tensor(), data.type.shape
 
     def element(*index: Expr) -> Expr:

@@ -14,7 +14,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import by_axis, extents, integers, number, pairs_by_axis
 from microc.ops.axes import AxisMap, padded, reshaped
-from microc.ops.moving.concat import CONCAT, GATHER, first_operand
+from microc.ops.moving.concat import CONCAT, GATHER
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -41,7 +41,7 @@ def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 def _compute_reshape(call: OpCall) -> te.Tensor:
     """A copy, for where the result cannot be a view."""
-    data = first_operand(call)
+    data = call.data
     x = data.tensor((data.type.size,))
     return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
 
@@ -86,7 +86,7 @@ def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, .
 
 
 def _compute_transpose(call: OpCall) -> te.Tensor:
-    data = first_operand(call)
+    data = call.data
     shape, axes = merged_axes(data.type.shape, call.attrs["axes"])
     x: te.Tensor = data.tensor(shape)
 
@@ -137,7 +137,7 @@ def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_slice(call: OpCall) -> te.Tensor:
-    data, begin, strides = first_operand(call), call.attrs["begin"], call.attrs["strides"]
+    data, begin, strides = call.data, call.attrs["begin"], call.attrs["strides"]
     shape = data.type.shape
     x = data.tensor()
 
@@ -191,7 +191,7 @@ def _reference_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _compute_pad(call: OpCall) -> te.Tensor:
-    data, padding = first_operand(call), call.attrs["padding"]
+    data, padding = call.data, call.attrs["padding"]
     shape = data.type.shape
     x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
 

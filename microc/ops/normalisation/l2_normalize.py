@@ -52,8 +52,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     depth = data.type.shape[-1]
     x, k = data.tensor((data.type.size // depth, depth)), te.reduce_axis(depth, "k")
     squares = te.compute((x.shape[0],), lambda n: te.sum_reduce(x[n, k.var] * x[n, k.var], k), "squares", ("n",))
@@ -112,8 +111,7 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 def _compute_bytes(call: OpCall) -> te.Tensor:
     """The squares' sum, its inverse root by Newton's method, and the row times it."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
 

@@ -91,8 +91,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     classes = data.type.shape[-1]
     rows = data.type.size // classes
     x, k, c = data.tensor((rows, classes)), te.reduce_axis(classes, "k"), te.reduce_axis(classes, "c")
@@ -153,7 +152,7 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 def _compute_bytes(call: OpCall) -> te.Tensor:
     """Three passes over each row: its largest number, the sum, the results."""
-    data, powers, reals = (operand for operand in call.operands if operand is not None)
+    data, powers, reals = call.present
     classes, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // classes
 

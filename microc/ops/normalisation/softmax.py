@@ -56,8 +56,7 @@ def _compute(call: OpCall) -> te.Tensor:
     In float32 a power is off by 2e-7 at most (``exponential.py``), where the largest element's is 1, and so a result by 1e-6 of
     the largest one, with the rounding of the factor that all elements share.
     """
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     shape = data.type.shape
     axis = _axis(call.attrs, shape)
     outer, classes, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])

@@ -104,8 +104,7 @@ def largest_of_rows(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tenso
 
 def _compute_q(call: OpCall) -> te.Tensor:
     """Stages ``largest``, ``total``, ``headroom``, ``scale`` per row, then ``softmax``."""
-    data, table_operand = call.operands
-    assert data is not None and table_operand is not None
+    data, table_operand = call.present
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
     rows, classes = prod(shape[:-1]), shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
@@ -225,9 +224,8 @@ def _reference_q16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 def _compute_q16(call: OpCall) -> te.Tensor:
     """Stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then ``softmax``."""
-    data, *table_operands = call.operands
-    assert data is not None
-    exp, reciprocal = (operand.tensor() for operand in table_operands if operand is not None)
+    data, *table_operands = call.present
+    exp, reciprocal = (operand.tensor() for operand in table_operands)
     rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
     x = data.tensor((rows, classes))
     largest = largest_of_rows(x, rows, classes, -32768)

@@ -117,8 +117,7 @@ def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
     """Stage ``acc``: every window reduced in the computing dtype. A window over the whole image needs no windows at all."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     if call.attrs["layout"] != "NHWC":
         raise InternalError("a pool is lowered in layout NHWC only")
     batch, height, width, channels = data.type.shape
@@ -175,8 +174,7 @@ def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
 
 
 def _max_compute(call: OpCall) -> te.Tensor:
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     lowest = _lowest(data.type.dtype)
     acc = _reduced(call, "maximum", lowest, lowest)
     return _epilogue(acc, lambda value, *_: ir.cast(data.type.dtype, value))
@@ -188,8 +186,7 @@ def _lowest(dtype: str) -> int | float:
 
 
 def _avg_compute(call: OpCall) -> te.Tensor:
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     dtype = data.type.dtype
     acc = _reduced(call, "add", 0, 0)
 

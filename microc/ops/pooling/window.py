@@ -16,7 +16,6 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
-from microc.ops.moving.concat import first_operand
 from microc.ops.numbers import NUMBERS, beats, compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -84,7 +83,7 @@ def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Exp
 
 
 def _compute(combine: str, call: OpCall) -> te.Tensor:
-    data, attrs = first_operand(call), call.attrs
+    data, attrs = call.data, call.attrs
     x, kind = data.tensor(), data.type
     wide = compute_dtype(kind.dtype)
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
@@ -144,7 +143,7 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
-    data, attrs = first_operand(call), call.attrs
+    data, attrs = call.data, call.attrs
     kind, shape = data.type, call.out_types[0].shape
     extents, steps, size = kind.shape[2:], _strides(attrs, kind.shape[2:]), prod(kind.shape[2:])
 

@@ -66,8 +66,7 @@ def _asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, n
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     """Two passes over each row."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
 

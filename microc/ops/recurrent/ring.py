@@ -21,7 +21,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
-from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -58,7 +58,7 @@ def _reference_shift(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 def _compute_shift(call: OpCall) -> te.Tensor:
     """Row after row: what stays moves to the front, then the data."""
-    history, data = _operands(call)
+    history, data = call.present
     (outer, frames, inner), fresh = _planes(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
     kept, added = (frames - fresh) * inner, fresh * inner
 
@@ -80,10 +80,6 @@ def _cases_shift() -> Iterable[Case]:
 
 
 # ---------------------------------------------------------------- rings
-
-
-def _operands(call: OpCall) -> tuple[Operand, ...]:
-    return tuple(operand for operand in call.operands if operand is not None)
 
 
 def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
@@ -122,7 +118,7 @@ def _start(position: Buffer, slots: int, fresh: int) -> Expr:
 
 def _compute_slice(call: OpCall) -> te.Tensor:
     """Frame after frame, first those of the ring, then those of the data."""
-    ring, position, data = _operands(call)
+    ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
     (outer, kept, inner), fresh = _planes(ring.type, axis), data.type.shape[axis]
     first = kept + fresh - back
@@ -161,7 +157,7 @@ def _reference_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
     """The data put in, and (``whole``) before that the ring copied."""
-    ring, position, data = _operands(call)
+    ring, position, data = call.present
     (outer, kept, inner), fresh = _planes(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:

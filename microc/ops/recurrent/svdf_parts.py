@@ -46,15 +46,15 @@ def stepped(state: Array, feature: Array, time: Array, bias: Array, rank: int) -
 
 def sizes(call: OpCall) -> tuple[int, int, int, int]:
     """(batch, depth, filters, memory)"""
-    data, time = call.operands[0], call.operands[-3]
-    assert data is not None and time is not None
-    return (*data.type.shape, *time.type.shape)  # type: ignore[return-value]
+    time = call.operands[-3]
+    assert time is not None
+    return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
 def tensors(call: OpCall) -> list[te.Tensor]:
     """The operands' tensors; the state as (batch, filters, memory)."""
     batch, _, filters, memory = sizes(call)
-    *others, state = (operand for operand in call.operands if operand is not None)
+    *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from microc.dtypes import Array
-from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
 
 
@@ -23,11 +23,11 @@ class Turn:
         self._nodes: list[Node] = []
 
     def input(self, name: str, kind: TensorType) -> str:
-        self._inputs.append(self._value(name, kind))
+        self._inputs.append(new_value(self.types, name, kind))
         return self._inputs[-1]
 
     def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
-        name = self._value(stem, TensorType(data.shape, data.dtype.name, quant))
+        name = new_value(self.types, stem, TensorType(data.shape, data.dtype.name, quant))
         self._consts[name] = np.asarray(data, order="C")
         return name
 
@@ -35,13 +35,13 @@ class Turn:
         """What an application makes; ``quant`` and ``stored``, a dtype: of a result whose integers stand for something."""
         whole = {**registry.get(op).defaults, **attrs}
         (kind,) = registry.infer(op, whole, [self.types[name] for name in inputs])
-        name = self._value(self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
+        name = new_value(self.types, self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
         self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
         return name
 
     def node(self, node: Node, kinds: Sequence[TensorType]) -> tuple[str, ...]:
         """The results of a node as it is, but for their names."""
-        made = tuple(self._value(name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
+        made = tuple(new_value(self.types, name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
         self._nodes.append(replace(node, outputs=made))
         return made
 
@@ -53,12 +53,7 @@ class Turn:
         """The finished turn; ``outputs``: what each is called, and the value that it is."""
         made = []
         for label, value in outputs.items():
-            made.append(self._value(label, self.types[value]))
+            made.append(new_value(self.types, label, self.types[value]))
             shape = self.types[value].shape
             self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
         return self.ending(name, made)
-
-    def _value(self, stem: str, kind: TensorType) -> str:
-        name = fresh_name(self.types, stem)
-        self.types[name] = kind
-        return name

@@ -31,7 +31,6 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.axes import along_axis
-from microc.ops.moving.concat import first_operand
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -77,7 +76,7 @@ def _loops(
 ) -> te.Tensor:
     """One pass along the axis that keeps ``start`` and the sum (or product) of ``term`` of the elements in a scalar, and stores
     ``result`` of it."""
-    data, attrs = first_operand(call), call.attrs
+    data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
     sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))

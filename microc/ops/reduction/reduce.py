@@ -108,8 +108,7 @@ def merged_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[
 
 
 def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     kind, attrs = data.type, call.attrs
     runs = merged_extents(kind.shape, _axes(attrs, kind.shape, reduction.name))
     if not any(reduced for _, reduced in runs):

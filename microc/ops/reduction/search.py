@@ -64,8 +64,7 @@ def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any
 
 def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
     """One pass that keeps the best element and its place in scalars."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     axis = _axis("argmax", call.attrs, data.type)
     outer, extent, inner = _around(data.type.shape, axis)
     dtype = call.out_types[0].dtype
@@ -149,8 +148,7 @@ def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
     """Every element sinks through a sorted list of the best k so far: what it displaces sinks on."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     axis, count = _axis("topk", call.attrs, data.type), int(call.attrs["k"])
     outer, extent, inner = _around(data.type.shape, axis)
     kind, dtype = data.type.dtype, call.attrs["out_dtype"]

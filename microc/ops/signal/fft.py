@@ -70,8 +70,7 @@ def together(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple
 
 def _compute(call: OpCall) -> te.Tensor:
     """The rows one after the other, each through a workspace of complex numbers."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     length, dtype, size = int(call.attrs["fft_length"]), data.type.dtype, data.type.shape[-1]
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))

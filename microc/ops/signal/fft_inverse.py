@@ -75,8 +75,7 @@ def _apart(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[C
 
 def _compute_inverse(call: OpCall) -> te.Tensor:
     """The rows one after the other, through two workspaces of complex numbers."""
-    data = call.operands[0]
-    assert data is not None
+    data = call.data
     length, dtype = int(call.attrs["fft_length"]), data.type.dtype
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))

@@ -117,7 +117,7 @@ def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    attrs, operands = call.attrs, [operand for operand in call.operands if operand is not None]
+    attrs, operands = call.attrs, call.present
     out = call.out_types[0]
     table = _tables(attrs, operands).get("mode")
     modes = (

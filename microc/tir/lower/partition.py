@@ -80,7 +80,7 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     def merge(s: ir.Stmt) -> ir.Stmt:
         """Guards move outwards over loops that they do not depend on, so that they meet the loop they bound."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
-            terms = _conjuncts(s.body.condition)
+            terms = ir.conjuncts(s.body.condition)
             free = [t for t in terms if not _mentions(t, s.var)]
             if free:
                 kept = ir.all_of(t for t in terms if _mentions(t, s.var))
@@ -96,12 +96,6 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
 
 def _mentions(expr: ir.Expr, var: ir.Var) -> bool:
     return var in free_vars(expr)
-
-
-def _conjuncts(condition: ir.Expr) -> list[ir.Expr]:
-    if isinstance(condition, ir.Bin) and condition.op == "and":
-        return _conjuncts(condition.a) + _conjuncts(condition.b)
-    return [condition]
 
 
 def _upper(var: ir.Var, condition: ir.Expr) -> int | None:
@@ -140,7 +134,7 @@ def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | 
     for s in walk_stmt(body):
         if not isinstance(s, ir.If):
             continue
-        for condition in _conjuncts(s.condition):
+        for condition in ir.conjuncts(s.condition):
             form = _less_than(condition)
             if form is None or form[0].get(var, 0) <= 0:
                 continue

@@ -20,7 +20,7 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
-from microc.tir.lower.region import flat_step
+from microc.tir.lower.region import address, flat_step
 from microc.tir.names import PRODUCT
 from microc.tir.rewrite import map_stmt, substitute, walk_expr
 
@@ -141,7 +141,7 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
 
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
     numbers += [strides["sums"]] if rows > 1 else []
-    target = _address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
+    target = address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
     starts: tuple[ir.AddressOf, ...] = ()
     if rows == 1:
         found = _start(before, sums, target.indices, columns)
@@ -152,8 +152,8 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     else:
         _fail(nest, "sums of several rows do not start from zero")
     args = (
-        _address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length),
-        _address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width),
+        address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length, writes=False),
+        address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width, writes=False),
         *starts,
         target,
         *(ir.const(n, "int32") for n in numbers),
@@ -203,7 +203,7 @@ def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], c
     same = tuple(simplify(substitute(i, first)) for i in indices) == place
     if not same or (counts, steps) != (([columns], [(1, 1)]) if columns > 1 else ([], [])):
         return None
-    return _address(source, where, first, columns)
+    return address(source, where, first, columns, writes=False)
 
 
 def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
@@ -214,12 +214,6 @@ def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
     same = tuple(simplify(substitute(i, first)) for i in store.indices) == place
     return prod(ir.int_value(loop.extent) or 0 for loop in loops) if same else 0
-
-
-def _address(
-    buffer: ir.Buffer, where: tuple[ir.Expr, ...], at: dict[ir.Var, ir.Expr], extent: int, *, writes: bool = False
-) -> ir.AddressOf:
-    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in where), extent, writes)
 
 
 def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:

@@ -28,12 +28,6 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-def _conjuncts(condition: ir.Expr) -> list[ir.Expr]:
-    if isinstance(condition, ir.Bin) and condition.op == "and":
-        return _conjuncts(condition.a) + _conjuncts(condition.b)
-    return [condition]
-
-
 def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
     """Condition, copying side and filling side of a guarded copy; the filling side stores constants only."""
     match body:
@@ -52,7 +46,7 @@ def _divided(loop: ir.For) -> ir.Stmt | None:
             pass
         case _:
             return None
-    extent, terms = ir.int_value(loop.extent), _conjuncts(condition)
+    extent, terms = ir.int_value(loop.extent), ir.conjuncts(condition)
     ranges = {term: found for term in terms if (found := _range(term, loop.var)) is not None}
     if extent is None or not ranges:
         return None
@@ -102,7 +96,7 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
     if parts is None:
         return loop
     condition, copy, fill = parts
-    terms = _conjuncts(condition)
+    terms = ir.conjuncts(condition)
     outside = ir.all_of(t for t in terms if loop.var not in free_vars(t))
     inside = ir.all_of(t for t in terms if loop.var in free_vars(t))
     copying: ir.Stmt = replace(loop, body=copy)
@@ -120,7 +114,7 @@ def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     Comparisons of affine expressions that hold at both ends hold in between.
     """
     extent = ir.int_value(loop.extent)
-    terms = _conjuncts(condition)
+    terms = ir.conjuncts(condition)
     if extent is None or not (_copies_run(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))):
         return guarded
     if not all(_monotone(t, loop.var) for t in terms):

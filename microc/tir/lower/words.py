@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from microc import dtypes
 from microc.tir import ir
+from microc.tir.fold import fits
 from microc.tir.lower.region import address, consecutive
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.rewrite import free_vars
@@ -34,7 +35,7 @@ class Words:
     def value(self, value: ir.Expr) -> ir.Expr | None:
         """The word; None when it cannot be computed so."""
         match value:
-            case ir.Const(int() as number) if _within(number, self.dtype):
+            case ir.Const(int() as number) if fits(number, self.dtype):
                 return repeated(number, self.dtype)
             case ir.Load() if value in self.own:
                 held = self.own[value]
@@ -78,7 +79,7 @@ def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt]
         if not isinstance(store, ir.Store) or (store.buffer.scope == "register") != (store is not last):
             return None
         place, number = ir.Load(store.buffer, store.indices), ir.int_value(store.value)
-        if store is not last and number is not None and _within(number, words.dtype):
+        if store is not last and number is not None and fits(number, words.dtype):
             words.own[place] = number
             continue
         value = words.value(store.value)
@@ -89,11 +90,6 @@ def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt]
     target = address(last.buffer, last.indices, {var: word * lanes}, lanes, writes=True)
     stored = ir.Evaluate(ir.Call(f"store_{KINDS[words.dtype]}", (target, found[-1].value), "int32"))
     return lanes, ir.seq(*found[:-1], stored)
-
-
-def _within(number: int, dtype: str) -> bool:
-    low, high = dtypes.int_range(dtype)
-    return low <= number <= high
 
 
 def repeated(number: int, dtype: str) -> ir.Expr:

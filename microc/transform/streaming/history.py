@@ -15,7 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.graph.ir import Loc, Node, TensorType, fresh_name
+from microc.graph.ir import Loc, Node, TensorType, new_value
 from microc.ops.rounding import Rounding
 
 RING_COSTS = 100
@@ -90,9 +90,7 @@ class Memory:
         self.cycles: dict[str, int] = {}
 
     def name(self, stem: str, kind: TensorType) -> str:
-        name = fresh_name(self.types, stem)
-        self.types[name] = kind
-        return name
+        return new_value(self.types, stem, kind)
 
     def define(self, stem: str, kind: TensorType, fill: float) -> str:
         """A state that starts with one number everywhere."""

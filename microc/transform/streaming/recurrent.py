@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Graph, Node, TensorType, new_value
 from microc.ops.rounding import Rounding
 from microc.transform.streaming.rewrite import Writer
 from microc.transform.streaming.track import Frames, Track, Whole
@@ -88,15 +88,10 @@ def _waiting(body: Graph, carried: int, delay: int) -> Graph:
     """The body with one more input, how many frames came before this step: nothing changes before the first of the sequence."""
     types, consts = dict(body.types), dict(body.consts)
 
-    def named(stem: str, kind: TensorType) -> str:
-        name = fresh_name(types, stem)
-        types[name] = kind
-        return name
-
     scalar, flag = TensorType((1,), "int32"), TensorType((1,), "bool")
-    age, number = named("age", scalar), named("delay", scalar)
+    age, number = new_value(types, "age", scalar), new_value(types, "delay", scalar)
     consts[number] = np.array([delay], np.int32)
-    place, begun = named("place", scalar), named("begun", flag)
+    place, begun = new_value(types, "place", scalar), new_value(types, "begun", flag)
     nodes = [
         Node("add", (body.inputs[0], age), (place,), {"activation": "", "rounding": Rounding.DOUBLE}),
         Node("greater_equal", (place, number), (begun,), {"rounding": Rounding.DOUBLE}),
@@ -104,7 +99,7 @@ def _waiting(body: Graph, carried: int, delay: int) -> Graph:
     outputs = list(body.outputs)
     for k in range(carried):
         old = body.inputs[1 + k]
-        outputs[k] = named(f"{body.outputs[k]}.kept", types[old])
+        outputs[k] = new_value(types, f"{body.outputs[k]}.kept", types[old])
         nodes.append(Node("where", (begun, body.outputs[k], old), (outputs[k],)))
     return replace(
         body,

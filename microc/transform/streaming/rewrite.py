@@ -57,6 +57,10 @@ class Writer:
         track = self.track(value)
         return track if isinstance(track, Frames) else None
 
+    def data_frames(self, node: Node) -> Frames | None:
+        """The track of the first operand, if no other depends on time."""
+        return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
+
     def zero(self, value: str) -> int:
         """What stands for nothing in a value: its zero point, or 0."""
         quant = self.types[value].quant

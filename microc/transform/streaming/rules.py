@@ -69,19 +69,12 @@ def _shared(writer: Writer, node: Node) -> bool:
     return True
 
 
-def _first(writer: Writer, node: Node) -> Frames | None:
-    """The track of the first operand, if no other depends on time."""
-    if any(writer.track(value) is not None for value in node.inputs[1:]):
-        return None
-    return writer.frames(node.inputs[0])
-
-
 # ---------------------------------------------------------------- places
 
 
 def _slice(writer: Writer, node: Node) -> bool:
     """Frames that are left out in front come, in the stream, before the first."""
-    track = _first(writer, node)
+    track = writer.data_frames(node)
     if track is None:
         return False
     axis, length = track.axis, writer.graph.types[node.outputs[0]].shape[track.axis]
@@ -97,7 +90,7 @@ def _slice(writer: Writer, node: Node) -> bool:
 
 def _pad(writer: Writer, node: Node) -> bool:
     """Frames in front never come: whoever reads them knows what they hold."""
-    track = _first(writer, node)
+    track = writer.data_frames(node)
     if track is None:
         return False
     pairs, value, inputs = list(node.attr("padding")), node.attr("value"), node.inputs
@@ -123,7 +116,7 @@ def _pad(writer: Writer, node: Node) -> bool:
 def _windowed(writer: Writer, node: Node) -> bool:
     """A layer whose window slides along height or width. What padding holds has to count, for a step cannot tell the beginning
     of a sequence."""
-    track, give = _first(writer, node), registry.get(node.op).window
+    track, give = writer.data_frames(node), registry.get(node.op).window
     window = give(node.attrs, [writer.graph.types[value] for value in node.inputs if value]) if give else None
     if track is None or window is None or track.axis not in (1, 2):
         return False

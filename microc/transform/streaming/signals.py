@@ -11,7 +11,7 @@ from microc.transform.streaming.track import Frames, slide
 
 def frame(writer: Writer, node: Node) -> bool:
     """Windows over samples, each a frame of the result."""
-    track = _alone(writer, node)
+    track = writer.data_frames(node)
     if track is None or track.axis != _axis(writer, node):
         return False
     return _slid(writer, node, track, node.attr("length"), node.attr("step"), 1)
@@ -19,7 +19,7 @@ def frame(writer: Writer, node: Node) -> bool:
 
 def fir(writer: Writer, node: Node) -> bool:
     """Windows of as many samples as there are taps; every step of them makes as many samples as there are phases."""
-    track = _alone(writer, node)
+    track = writer.data_frames(node)
     if track is None or track.axis != _axis(writer, node):
         return False
     phases, taps = writer.graph.types[node.inputs[1]].shape
@@ -28,7 +28,7 @@ def fir(writer: Writer, node: Node) -> bool:
 
 def biquads(writer: Writer, node: Node) -> bool:
     """The state that the filter starts from becomes one of the graph. Samples before the first are zeros, which leave zeros."""
-    track, constant = _alone(writer, node), writer.graph.consts.get(node.inputs[2])
+    track, constant = writer.data_frames(node), writer.graph.consts.get(node.inputs[2])
     if track is None or track.axis != _axis(writer, node) or constant is None or (track.delay > 0 and constant.any()):
         return False
     data = node.inputs[0]
@@ -49,13 +49,6 @@ def biquads(writer: Writer, node: Node) -> bool:
 
 def _axis(writer: Writer, node: Node) -> int:
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
-
-
-def _alone(writer: Writer, node: Node) -> Frames | None:
-    """The track of the data, if nothing else depends on time."""
-    if any(writer.track(value) is not None for value in node.inputs[1:]):
-        return None
-    return writer.frames(node.inputs[0])
 
 
 def _slid(writer: Writer, node: Node, track: Frames, reach: int, stride: int, phases: int) -> bool:
