@@ -19,7 +19,7 @@ ELITES = 12
 """Measured points that have children."""
 CHILDREN = 12
 """Points that are compared for each that is measured."""
-KNOWN, PRICED = 96, 2
+KNOWN, PRICED = 64, 1
 """Candidates from which on prices are guessed from decisions, and how many of those that are compared are priced then, for each
 that is measured: lowering them takes longer than building and running one."""
 RACE = 32
@@ -129,7 +129,7 @@ class EvolutionarySearch(RandomSearch):
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         super().__init__(space, seed, model)
         self.priced: dict[object, Candidate] = {}
-        self.prices: dict[Point, float] = {}
+        self.prices: dict[Point, Candidate | None] = {}
         self.best, self.idle = inf, 0
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
@@ -141,12 +141,13 @@ class EvolutionarySearch(RandomSearch):
     def _others(self, count: int) -> list[Candidate]:
         if not self.left or not count:
             return []
-        blind = max(1, round(BLIND * count))
-        for candidate in self._children(count):
+        blind, late = max(1, round(BLIND * count)), round(OPTIONS * count)
+        options = self._flagged(late) if self.idle >= IDLE else []
+        for candidate in self._children(count - len(options)):
             self.priced.setdefault(_same(candidate), candidate)
         ranked = sorted(self.priced.values(), key=self._predicted)
-        late = self.idle >= IDLE or (self.idle and self._hopeless(ranked))
-        options = self._flagged(round(OPTIONS * count)) if late else []
+        if 0 < self.idle < IDLE and self._hopeless(ranked):
+            options = self._flagged(late)
         found = options + self._take(ranked[: max(0, count - blind - len(options))])
         found += super()._others(count - len(found))
         kept = (candidate for candidate in ranked if _same(candidate) not in self.seen)
@@ -165,11 +166,13 @@ class EvolutionarySearch(RandomSearch):
         """New candidates near the elites, for so many that are measured; near the default and anywhere before there are any."""
         found: dict[object, Candidate] = {}
         points = self._unpriced(CHILDREN * count)
-        for point in sorted(points, key=guess_of(self.prices)) if len(self.prices) >= KNOWN else points:
+        if len(self.prices) >= KNOWN:
+            prices = {p: self._predicted(c) if c else inf for p, c in self.prices.items()}  # as the model has it by now
+            points = sorted(points, key=guess_of(prices))
+        for point in points:
             if len(found) >= PRICED * count and len(self.prices) >= KNOWN:
                 break
-            candidate = self._new(point)
-            self.prices[point] = self._predicted(candidate) if candidate else inf
+            candidate = self.prices[point] = self._new(point)
             if candidate is not None and _same(candidate) not in self.priced:
                 found.setdefault(_same(candidate), candidate)
         return list(found.values())

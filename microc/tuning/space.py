@@ -211,9 +211,7 @@ class Space:
         places = list(range(len(point.values)))
         draw.shuffle(places)
         for place in places if point in self else ():
-            near = [
-                other for other in self._lines[_without(point, place)] if other.values[place] != point.values[place]
-            ]
+            near = [other for other in self._lines[_without(point, place)] if _differ(point, other, place)]
             if near:
                 return draw.choice(near)
         return draw.choice(self.points)
@@ -242,6 +240,11 @@ def _without(point: Point, place: int) -> Any:
     if place < 2:
         return place, values[1 - place]
     return place, values[:place], values[place + 1 :]
+
+
+def _differ(one: Point, other: Point, place: int) -> bool:
+    """Whether two points that are alike but for one decision differ in that."""
+    return one != other if place >= 2 else one[place] != other[place]
 
 
 def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
