@@ -14,11 +14,11 @@ from microc.tir.rewrite import children
 
 
 class Facts(NamedTuple):
-    """An expression's number, the buffers that it reads or takes addresses in, and whether it calls."""
+    """An expression's number, the buffers that it reads or takes addresses in, and whether it is ``computed``: reads or calls."""
 
     number: int
     buffers: frozenset[ir.Buffer]
-    calls: bool
+    computed: bool
 
 
 _NONE: frozenset[ir.Buffer] = frozenset()
@@ -52,16 +52,15 @@ class Numbering:
         return found[1]
 
     def _make(self, expr: ir.Expr) -> Facts:
-        parts: list[Facts] = []
-        key: object = expr  # index arithmetic reads nothing, and knows its hash
-        if not is_index(expr):
-            kind, parts = type(expr), [self.of(child) for child in children(expr)]
-            key = (kind, _OWN[kind](expr), *[part.number for part in parts])
+        if is_index(expr):  # it reads nothing, and knows its hash
+            return self._numbered.get(expr) or self._numbered.setdefault(expr, Facts(len(self._numbered), _NONE, False))
+        kind, parts = type(expr), [self.of(child) for child in children(expr)]
+        key = (kind, _OWN[kind](expr), *[part.number for part in parts])
         found = self._numbered.get(key)
         if found is None:
-            buffers = _NONE.union(*(part.buffers for part in parts))
+            buffers = _NONE.union(*[part.buffers for part in parts])
             if isinstance(expr, (ir.Load, ir.AddressOf)):
                 buffers = buffers | {expr.buffer}
-            calls = isinstance(expr, ir.Call) or any(part.calls for part in parts)
-            found = self._numbered[key] = Facts(len(self._numbered), buffers, calls)
+            computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.computed for part in parts)
+            found = self._numbered[key] = Facts(len(self._numbered), buffers, computed)
         return found

@@ -14,7 +14,7 @@ from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear
 from microc.tir.facts import buffers_read, buffers_written
-from microc.tir.lower.numbering import Numbering
+from microc.tir.lower.numbering import Facts, Numbering
 from microc.tir.rewrite import ExprMap, accesses_of, free_vars, map_children, stmt_exprs, walk_stmt
 
 Versions = dict[ir.Buffer, int]
@@ -96,9 +96,12 @@ class _Sharing:
         lets: list[ir.Let] = []
 
         def go(expr: ir.Expr) -> ir.Expr:
-            if not self.worthy(expr):
+            facts = self.known.of(expr)
+            if not facts.computed:
+                return expr
+            if not _worthy(expr):
                 return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, go)
-            key = self.key(expr, versions)
+            key = _key(facts, versions)
             if counts.get(key, 0) < 2:
                 return expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
             if key not in names:
@@ -116,40 +119,38 @@ class _Sharing:
                 stored = stmt
         return [*_by_address(lets), stored]
 
-    def worthy(self, expr: ir.Expr) -> bool:
-        """Worth a name: memory loads, calls, and arithmetic on top of either, what makes
-        floats of integers or halves; never literals, variables, registers."""
-        match expr:
-            case ir.Load(buffer):
-                return buffer.scope != "register"
-            case ir.Call():
-                return True
-            case ir.Bin(_, a, b):
-                return self.computed(a) or self.computed(b)
-            case ir.Cast("float32", ir.Load(buffer)) if buffer.scope != "register":
-                return dtypes.is_integer(buffer.dtype) or buffer.dtype in dtypes.HALF
-            case ir.Cast(_, a) | ir.Un(_, a):
-                return not isinstance(a, ir.Load) and self.computed(a)
-            case _:
-                return False
-
-    def computed(self, expr: ir.Expr) -> bool:
-        """Whether anything is read or called."""
-        facts = self.known.of(expr)
-        return bool(facts.buffers) or facts.calls
-
-    def key(self, expr: ir.Expr, versions: Versions) -> Key:
-        facts = self.known.of(expr)
-        return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
-
     def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
-        if self.worthy(expr):
-            key = self.key(expr, versions)
+        """How often every value is computed that may get a name; below what computes nothing there is none."""
+        facts = self.known.of(expr)
+        if not facts.computed:
+            return
+        if _worthy(expr):
+            key = _key(facts, versions)
             counts[key] = counts.get(key, 0) + 1
             if counts[key] > 1 or isinstance(expr, ir.Load):
                 return
         for child in _strict_children(expr):
             self.count(child, counts, versions)
+
+
+def _worthy(expr: ir.Expr) -> bool:
+    """Whether something that is computed is worth a name: memory loads, calls, and arithmetic on top of either, what makes
+    floats of integers or halves; never registers."""
+    match expr:
+        case ir.Load(buffer):
+            return buffer.scope != "register"
+        case ir.Call() | ir.Bin():
+            return True
+        case ir.Cast("float32", ir.Load(buffer)) if buffer.scope != "register":
+            return dtypes.is_integer(buffer.dtype) or buffer.dtype in dtypes.HALF
+        case ir.Cast(_, a) | ir.Un(_, a):
+            return not isinstance(a, ir.Load)
+        case _:
+            return False
+
+
+def _key(facts: Facts, versions: Versions) -> Key:
+    return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 
 
 _HOLE = ir.Seq(())
