@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
+from microc.device.toolchain import Sizes
 from microc.driver.api import Program, compile
 from microc.driver.measure.session import Device
 from microc.errors import DeviceError
@@ -17,10 +18,10 @@ COUNT = 16
 """Elements of its input."""
 
 
-def check_device(board: Board, running: Callable[[Program], AbstractContextManager[Device]]) -> None:
+def check_device(board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, Sizes]]]) -> None:
     """DeviceError unless the board answers, and rightly; ``running`` brings a program onto it."""
     given = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
-    with running(_program(board)) as device:
+    with running(_program(board)) as (device, _):
         made = device.run(given)
     if not np.array_equal(made, np.maximum(given, 0)):
         raise DeviceError("the board computes nonsense", where=board.name, hint="its clock, its supply, its memory")

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from microc.device.simulator import ELF, simulated
-from microc.device.toolchain import find_compiler
+from microc.device.toolchain import Sizes, find_compiler
 from microc.driver.api import Program
 from microc.driver.measure import firmware
 from microc.driver.measure.clock import Clock
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.flashing import flash_project
 from microc.driver.measure.session import PATIENCE, Device
-from microc.driver.report.size import measure as sizes_of
 from microc.driver.tuned.records import OK, WRONG
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
@@ -56,31 +55,35 @@ class BoardRunner(Runner):
         arrays, wanted = sample(task)
         held = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
         module = image_module(task, candidates, digested=True, given=arrays if held else ())
-        with self._running(Program(module, self._board)) as device:
+        with self._running(Program(module, self._board)) as (device, sizes):
             if not held:
                 device.set_inputs(*arrays)
-            return self._run(device, candidates, wanted)
+            return self._run(device, sizes, candidates, wanted)
 
     @contextmanager
-    def _running(self, program: Program) -> Iterator[Device]:
-        """A program, built, and brought onto the board."""
+    def _running(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
+        """A program, built, and brought onto the board; what is in it."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
             project = open_project(folder)
             self._kept.give(project.folder)
-            firmware.build(project)
+            sizes = firmware.build(project).sizes
             self._kept.take(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
             with Device(project, self._line(project), patience=self._patience) as device:
-                yield device
+                yield device, sizes
 
     def _line(self, project: Project) -> str:
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
-    def _run(self, device: Device, candidates: Sequence[Candidate], wanted: Sequence[Array]) -> list[Result]:
+    def _run(
+        self, device: Device, sizes: Sizes, candidates: Sequence[Candidate], wanted: Sequence[Array]
+    ) -> list[Result]:
         """All candidates in one run; of those that are digested alike one is read."""
-        code = [layer.code for layer in sizes_of(device.project).layers]
+        code = {
+            symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols
+        }  # gcc names a clone f.constprop.0
         ends = len(wanted)
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
@@ -88,13 +91,12 @@ class BoardRunner(Runner):
         verdicts: dict[tuple[float, ...], str] = {}
         found = []
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
-            bound = bound_of(candidate)
+            kernel, bound = device.kernels[number], bound_of(candidate)
             alike = (bound, *digest)
             if alike not in verdicts:
                 device.client.run(number - ends, number)
-                verdicts[alike] = disagreement(wanted, device.kernels[number]["outputs"], device.read, bound)
+                verdicts[alike] = disagreement(wanted, kernel["outputs"], device.read, bound)
             wrong, amount = verdicts[alike], float(device.clock.amount(ticks[number]))
-            found.append(
-                Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, amount, code[number])
-            )
+            size = code.get(kernel["function"], 0)
+            found.append(Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, amount, size))
         return found

@@ -17,8 +17,7 @@ def fingerprint(module: Module, target: Target) -> str:
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
     externs = set(SCALAR) - set(SCALAR.sealed)
-    calls = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
-    if not externs.isdisjoint(calls):
+    if externs and not externs.isdisjoint(_calls(module)):
         digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
     for sources in module.sources:
         for path, data in sources.files.items():
@@ -31,3 +30,8 @@ def fingerprint(module: Module, target: Target) -> str:
         if value.data is not None:
             digest.update(value.data.tobytes())
     return digest.hexdigest()[:32]
+
+
+def _calls(module: Module) -> set[str]:
+    """The functions that its kernels call, by name."""
+    return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
