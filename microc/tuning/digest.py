@@ -1,12 +1,16 @@
 """Around a candidate on a board: its output is wiped before, and digested behind, so that a line carries four bytes of it.
 
-Equal outputs have equal digests, so the first output that is read and found right speaks for all that are digested alike. Of
-outputs that differ in one word digests always differ, as the multiplier is odd; of others all but one in 2 ** 32.
+Equal outputs have equal digests: an output that is digested as the right one need not be read, and one that was read speaks for
+all that are digested alike. Of outputs that differ in one word digests always differ, as the multiplier is odd; of others all but
+one in 2 ** 32.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from microc import dtypes
+from microc.dtypes import Array
 from microc.tir import builders, ir
 from microc.tir.ir import Buffer, Expr, For, PrimFunc, Stmt, Store, Var
 
@@ -33,6 +37,17 @@ def digest_func(dtype: str, elements: int) -> PrimFunc:
     steps = builders.seq(*map(added, _words(values[i], dtype)))
     begin = Store(digest, place, ir.const(1, WORD))
     return PrimFunc("digest", (values, digest), builders.seq(begin, For(i, ir.const(elements, "int32"), steps)))
+
+
+def digest_of(values: Array) -> int:
+    """What :func:`digest_func` makes of an array of this computer."""
+    bits = 8 * values.dtype.itemsize
+    raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
+    words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)
+    terms = np.append(np.ones(1, WORD), words)
+    powers = np.full(terms.size, _MULTIPLIER, WORD)
+    powers[0] = 1
+    return int((terms * powers.cumprod(dtype=WORD)[::-1]).sum(dtype=WORD))
 
 
 def _words(value: Expr, dtype: str) -> list[Expr]:

@@ -20,6 +20,7 @@ from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.target import Board
+from microc.tuning.digest import digest_of
 from microc.tuning.image import DIGESTS, image_module
 from microc.tuning.kept import Kept
 from microc.tuning.known import check_device
@@ -80,11 +81,10 @@ class BoardRunner(Runner):
     def _run(
         self, device: Device, sizes: Sizes, candidates: Sequence[Candidate], wanted: Sequence[Array]
     ) -> list[Result]:
-        """All candidates in one run; of those that are digested alike one is read."""
-        code = {
-            symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols
-        }  # gcc names a clone f.constprop.0
-        ends = len(wanted)
+        """All candidates in one run. What is digested as the right output is right; of what is not, and digested alike, one is
+        read."""
+        code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
+        ends, right = len(wanted), tuple(map(digest_of, wanted))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
@@ -93,10 +93,10 @@ class BoardRunner(Runner):
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
             kernel, bound = device.kernels[number], bound_of(candidate)
             alike = (bound, *digest)
-            if alike not in verdicts:
+            if digest != right and alike not in verdicts:
                 device.client.run(number - ends, number)
                 verdicts[alike] = disagreement(wanted, kernel["outputs"], device.read, bound)
-            wrong, amount = verdicts[alike], float(device.clock.amount(ticks[number]))
+            wrong, amount = verdicts.get(alike, ""), float(device.clock.amount(ticks[number]))
             size = code.get(kernel["function"], 0)
             found.append(Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, amount, size))
         return found

@@ -8,7 +8,7 @@ import pytest
 from microc.dtypes import Array, to_numpy
 from microc.tir.interp import execute
 from microc.tir.verify import verify
-from microc.tuning.digest import digest_func, wipe_func
+from microc.tuning.digest import digest_func, digest_of, wipe_func
 
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -28,6 +28,14 @@ def test_every_element_and_its_place_count(dtype: str) -> None:
         others[-1][place] = 1 - values[place] if dtype == "bool" else values[place] + 7
     found = digest(values)
     assert found == digest(values.copy()) and found not in {digest(other) for other in others}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_this_computer_digests_as_a_board_does(dtype: str) -> None:
+    values = (np.random.default_rng(0).normal(0, 100, 37) if dtype != "bool" else np.arange(37) % 3).astype(
+        to_numpy(dtype)
+    )
+    assert digest_of(values) == digest(values)
 
 
 def test_the_upper_half_of_wide_integers_counts() -> None:
