@@ -8,27 +8,24 @@ Instructions rank schedules and are comparable with emulated counts; cycles are 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from microc import dtypes
 from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Costs
-from microc.isa.sets import SILENT
-from microc.schedule.addresses import Place, place_of
-from microc.schedule.cost_expr import Operations, Selector
+from microc.schedule.cost_expr import Selector
+from microc.schedule.cost_values import Values
 from microc.schedule.guards import share
 from microc.schedule.invariants import Invariants
-from microc.schedule.nests import Nests
 from microc.schedule.region import Region
 from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
 from microc.tir.facts import buffers_written
 from microc.tir.names import GUARDED, LANES
-from microc.tir.rewrite import children, free_vars, substitute, walk_stmt
+from microc.tir.rewrite import substitute, walk_stmt
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
@@ -79,27 +76,19 @@ def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost
     )
 
 
-class _Walker:
-    """Adds up operations, weighted by how often they run, and instructions as they are printed."""
+class _Walker(Values):
+    """Statements: loops and branches around values."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
-        self.selector = selector
-        self.core = core
-        self.operations: defaultdict[str, float] = defaultdict(float)
-        self.printed = 0.0
+        super().__init__(selector, core)
         self.spilled = 0.0
-        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self.regions: list[Region] = []
         self.guards: list[ir.Expr] = []
         self.extents: dict[ir.Var, int] = {}
         self.named: dict[ir.Var, ir.Expr] = {}
-        self.previous: Place | None = None
         self.carried: set[ir.Buffer] = set()
-        self.single = False
         self.lasting = False
         """Whether the next test is what ends a loop: it is counted as if it held for all turns."""
         self.invariants = Invariants(selector, self.ahead)
-        self.nests = Nests(core)
 
     def enter(self, body: ir.Stmt) -> None:
         self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
@@ -108,13 +97,6 @@ class _Walker:
         self.printed += PROLOGUE
         self.walk(body)
         self.leave()
-
-    def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
-        for kind, n in counts.items():
-            self.operations[kind] += n * weight
-            self.nests.add(kind, n * weight)
-            if printed and kind not in SILENT:
-                self.printed += n
 
     # ------------------------------------------------------------ statements
 
@@ -128,7 +110,10 @@ class _Walker:
                 self.value(value, self.selector.store(buffer, value))
                 if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
                     self.add({"alu": 1}, self.regions[-1].weight)
-                self.access(buffer, indices, writes=True)
+                if buffer.scope == "register":
+                    self.regions[-1].assign(self.regions[-1].cell(buffer, indices))
+                else:
+                    self.access(buffer, indices, writes=True)
                 self.touch(buffer, writes=True)
             case ir.Let(var, value, body):
                 self.named[var] = substitute(value, self.named)
@@ -200,11 +185,22 @@ class _Walker:
         if not peeled:
             self.add(region.entry(), region.entries)
             self.add(region.turn(self.core), region.runs)
-        loads, stores = region.spills(self.core)
-        self.add({"load": loads, "store": stores}, region.runs)
-        self.spilled += (loads + stores) * region.runs
+        self.spill(region)
         if self.regions:
             self.regions[-1].hold(region)
+
+    def spill(self, region: Region) -> None:
+        """Accesses to the stack, with those of loops that a constant of this body takes a register from."""
+        constant = region.resident(self.core)
+        if constant is not None:
+            for loop in region.full(self.core):
+                before, after = loop.spills(self.core), loop.spills(self.core, constant)
+                self.stack(after[0] - before[0], after[1] - before[1], loop.runs)
+        self.stack(*region.spills(self.core, constant), region.runs)
+
+    def stack(self, loads: float, stores: float, runs: float) -> None:
+        self.add({"load": loads, "store": stores}, runs)
+        self.spilled += (loads + stores) * runs
 
     # ------------------------------------------------------------ expressions
 
@@ -216,99 +212,5 @@ class _Walker:
     def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
         """A value of an inner loop that is computed once an iteration of an outer one."""
         inner, self.regions = self.regions, self.regions[: level + 1]
-        self.compute(name, self.invariants.settle(value, level))
+        self.compute(name, self.selector.named(name, self.invariants.settle(value, level)))
         self.regions = inner
-
-    def value(self, value: ir.Expr, counts: Operations) -> None:
-        """An expression where it stands: its operations, then the memory and the names that it uses."""
-        self.add(counts, self.regions[-1].weight)
-        self.single = _is_word(value)
-        self.uses(value)
-
-    def uses(self, value: ir.Expr) -> None:
-        match value:
-            case ir.Load(buffer, indices):
-                self.access(buffer, indices)
-                self.touch(buffer)
-            case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as place, *rest)):
-                distance = self.access(buffer, indices, word=name.endswith("_aligned"))
-                if distance > self.core.pair and self.selector.call(name, value.dtype)["paired"]:
-                    self.add({"alu": 1}, self.regions[-1].weight)  # two words at once reach less far than one
-                self.touch(buffer, extent, place.step, writes=place.writes)
-                for argument in rest:
-                    self.uses(argument)
-            case ir.AddressOf(buffer, indices, extent, writes, step):
-                self.touch(buffer, extent, step, writes=writes)
-                for child in indices:
-                    self.uses(child)
-            case ir.Var():
-                self.regions[-1].use(value)
-            case _:
-                for child in children(value):
-                    self.uses(child)
-
-    def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
-        """What goes over the bus for it; registers have none."""
-        if buffer.scope != "register":
-            moved = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
-            self.traffic[buffer.name] += moved.times(self.regions[-1].weight)
-            if buffer.scope == "const":
-                self.operations["constant_byte"] += self.regions[-1].weight * moved.bytes_read
-
-    def access(
-        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
-    ) -> int:
-        """An access to one element or some in a row, and how far in bytes its pointer is; ``word``: they are an aligned word."""
-        region = self.regions[-1]
-        if buffer.scope == "register":
-            region.cell(buffer, indices, writes=writes)
-            return 0
-        place = place_of(buffer, indices)
-        for term, _ in place.terms:
-            if not isinstance(term, ir.Var):
-                self.index(term)
-        distance = self.reach(place, writes=writes)
-        near = distance <= self.core.pair
-        self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
-        return distance
-
-    def pair(self, word: Place | None) -> None:
-        """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one
-        expression are not: each is loaded where it is used, behind what the other one went into."""
-        word = word if self.single else None
-        before, self.previous = self.previous, word
-        if self.core.pair and word is not None and before is not None and word.follows(before):
-            self.previous = None
-            self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
-
-    def reach(self, place: Place, *, writes: bool) -> int:
-        """The pointer of an access, and how far the access is from it, in bytes. Where offsets count elements, loads of signed
-        numbers below 32 bits have none: each takes an instruction for it, or for the sign, but for a pointer's only access."""
-        region, width = self.regions[-1], dtypes.nbytes(place.buffer.dtype)
-        if not self.core.has("elements"):
-            return region.access(place, self.core.offset)[1]
-        use, distance = region.access(place, self.core.offset * width)
-        if not writes and width < 4 and place.buffer.dtype.startswith("int"):
-            self.add(
-                {"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight
-            )  # the second one tells that the first was not alone
-        return distance
-
-    def index(self, term: ir.Expr) -> None:
-        """Arithmetic of loop variables: computed once an iteration of the innermost loop that it depends on."""
-        names = free_vars(term)
-        depth = max((k for k, region in enumerate(self.regions) if region.var in names), default=0)
-        region = self.regions[depth]
-        if region.compute(term):
-            self.add(self.selector.count(term), region.runs)
-
-
-def _is_word(value: ir.Expr) -> bool:
-    """Whether a value is just what a word of memory holds."""
-    match value:
-        case ir.Load(buffer):
-            return buffer.scope != "register"
-        case ir.Call(_, (ir.AddressOf(),)):
-            return True
-        case _:
-            return False

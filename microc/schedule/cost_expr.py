@@ -14,7 +14,7 @@ from microc.isa import SCALAR, bodies_of, body_of
 from microc.isa.sets import SILENT
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import walk_expr, walk_stmt
+from microc.tir.rewrite import children, walk_expr, walk_stmt
 
 Operations = Counter[str]
 """How often an operation of each kind is executed; fractions are probabilities."""
@@ -23,6 +23,8 @@ _NOTHING: Operations = Counter()
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
+_SMALL = 255
+"""Numbers that instructions hold themselves."""
 _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
@@ -44,6 +46,28 @@ class Selector:
         if found is None:
             found = self.known[id(expr)] = (expr, self._count(expr))
         return found[1]
+
+    def once(self, expr: ir.Expr) -> Operations:
+        """Operations of a value whose equal parts are computed once."""
+        counts: Operations = Counter()
+        parts, seen = [expr], {expr}
+        for part in parts:
+            counts.update(self.count(part))
+            if not isinstance(part, (ir.Load, ir.AddressOf)):
+                for operand in children(part):
+                    counts.subtract(self.count(operand))
+                    if operand not in seen:
+                        seen.add(operand)
+                        parts.append(operand)
+        return +counts
+
+    def keeps(self, whole: ir.Expr, part: ir.Expr) -> bool:
+        """Whether an operand is a number in a register: intrinsics and products hold none but small ones themselves."""
+        number = ir.int_value(part)
+        if number is None or abs(number) <= _SMALL:
+            return False
+        product = isinstance(whole, ir.Bin) and whole.op == "mul" and not _power_of_two(part)
+        return product or (isinstance(whole, ir.Call) and whole.name in SCALAR)
 
     def _count(self, expr: ir.Expr) -> Operations:
         match expr:

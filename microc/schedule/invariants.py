@@ -115,6 +115,8 @@ class Invariants:
     def _home_of_access(self, access: ir.Load | ir.AddressOf) -> int:
         """The level that an element, or an address, is the same within."""
         home = max((self.homes.get(self.known.get(var, var), 0) for var in free_vars(access)), default=0)
+        looked_up = (inner for index in access.indices for inner in accesses_of(index))
+        home = max(home, *map(self._home_of_access, looked_up), 0)
         for level in range(self.here, max(home, self.guarded), -1):
             at = self.levels[level]
             if access.buffer in at.written or (at.memory and access.buffer.scope not in ("const", "register")):

@@ -3,7 +3,8 @@
 A value lives from where it is defined to its last use. Where more of them live at once than a core has registers, compilers keep
 whole values on the stack, not parts of their lives: those first that are used least for the time that they would take a register
 (the priority of gcc's and LLVM's allocators). Such a value is loaded before each use, unless a register is free since the use
-before it, and stored where it is defined.
+before it, and stored where it is defined, but for one whose uses all found it in a register. A constant that has none is made
+anew at each use.
 """
 
 from __future__ import annotations
@@ -17,26 +18,30 @@ KINDS = ("general", "float", "vector")
 """Kinds of registers."""
 ADDRESS = "&"
 """First part of the names of addresses, which no source names. Their uses count twice: an access waits for them."""
+CONSTANT = "#"
+"""First part of the names of numbers, and of addresses that are such, which nothing defines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself. ``kind``
-    says which registers: of :data:`KINDS`."""
+    says which registers: of :data:`KINDS`. ``share``: how many iterations, of one, come by."""
 
     names: tuple[Name, ...]
     defines: bool = False
     kind: str = "general"
     inner: int = 0
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Spills:
-    """Accesses to the stack in one iteration, and the registers in use at the fullest moment."""
+    """Accesses to the stack in one iteration, the registers in use at the fullest moment, and ``constants`` made anew."""
 
-    loads: int
-    stores: int
+    loads: float
+    stores: float
     peak: int
+    constants: float = 0.0
 
 
 @dataclass(slots=True)
@@ -66,9 +71,21 @@ def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Sp
     peak = max(demand, default=0)
     if peak <= registers:
         return Spills(0, 0, peak)
-    spilled = _spilled(lives, demand, registers)
-    again = sum(len(life.uses) - _kept(life, demand, registers) for life in reversed(spilled))
-    return Spills(again, sum(len(life.defined) for life in spilled), registers)
+    loads = stores = constants = 0.0
+    for life in reversed(_spilled(lives, demand, registers)):
+        if life.name[0] == CONSTANT:
+            constants += _times(life.uses, events)
+        else:
+            kept = _kept(life, demand, registers)
+            again = [time for time in life.uses if time not in kept]
+            loads += _times(again, events)
+            stores += _times(life.defined, events) if again else 0
+    return Spills(loads, stores, registers, constants)
+
+
+def _times(places: Iterable[int], events: Sequence[Event]) -> float:
+    """How often an iteration comes by there."""
+    return sum(events[place].share for place in places)
 
 
 def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
@@ -131,13 +148,13 @@ def _spilled(lives: Iterable[_Life], demand: list[int], registers: int) -> list[
     return spilled
 
 
-def _kept(life: _Life, demand: list[int], registers: int) -> int:
+def _kept(life: _Life, demand: list[int], registers: int) -> set[int]:
     """Uses that find a spilled value in a register still; it takes that one."""
-    kept = 0
+    kept = set()
     for begin, end in pairwise(life.touched):
         between = range(begin + 1, end)
         if end not in life.defined and all(demand[t] < registers for t in between):
-            kept += 1
+            kept.add(end)
             for t in between:
                 demand[t] += 1
     return kept

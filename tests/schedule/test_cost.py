@@ -11,7 +11,7 @@ from microc.errors import InternalError
 from microc.schedule.choose import choose, constant_bytes
 from microc.schedule.cost import CALL, Cost, estimate
 from microc.schedule.guards import share
-from microc.schedule.pressure import Event, play
+from microc.schedule.pressure import CONSTANT, Event, play
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Goal, Traffic, target_for
 from microc.tir import ir
@@ -128,6 +128,58 @@ def test_a_spilled_value_stays_where_a_register_is_free() -> None:
     assert (found.loads, found.stores) == (1, 1)
 
 
+def test_a_store_that_nobody_loads_is_none() -> None:
+    """All uses of the first value find it in a register still."""
+    full = lives("a", "b", "c", defines=True) + lives("a", "b", "c")
+    found = play(lives("x", defines=True) + lives("x") + full + full, [("y",)], 2)
+    assert found.stores == found.loads == 2
+
+
+def test_constants_are_made_anew_not_stored_and_what_is_rare_counts_as_much() -> None:
+    number, rare = (Event(((CONSTANT, 1234567),), share=share) for share in (1.0, 0.25))
+    busy = lives("a", "b", defines=True) + 3 * lives("a", "b")
+    found = play([number, *busy, number], (), 2)
+    assert (found.loads, found.stores, found.constants) == (0, 0, 2)
+    assert play([number, *busy, rare], (), 2).constants == 1.25
+
+
+def test_values_wait_in_registers_for_the_rest_of_their_expression() -> None:
+    """Eight words as names fit beside a pointer, their products with one another do so one after the other; twelve that wait for
+    the last one do not fit."""
+
+    def spilled(words: int) -> float:
+        value = DATA[Y * 2 + words - 1] * 3
+        for k in reversed(range(words - 1)):
+            value = (DATA[Y * 2 + k] * 3) - value
+        return cost(loop(value, 8)).spilled
+
+    assert spilled(8) == 0 < spilled(16)
+
+
+def test_a_constant_keeps_its_register_through_a_short_loop_that_is_full() -> None:
+    """Six uses behind a loop of two turns or three outweigh what a sum costs in it without a register (gcc: 73 instructions a
+    turn become 88), behind one of four turns they do not: it is made anew six times."""
+
+    def spilled(turns: int, number: int) -> float:
+        table = ir.Buffer("table", (64, 64), "int32", "const")
+        tile = ir.Buffer("tile", (11,), "int32", "register")
+        words = [ir.Var(f"word_{k}") for k in range(11)]
+        adds = [ir.Store(tile, (ir.as_index(k),), tile[k] + word) for k, word in enumerate(words)]
+        turn: ir.Stmt = ir.Seq(tuple(adds))
+        for k, word in enumerate(words):
+            turn = ir.Let(word, table[Y, X * 11 + k], turn)
+        ends = [
+            ir.Store(OUT, (Y * 6 + k,), ir.call("high_mul_round", tile[k], ir.const(number, "int32"))) for k in range(6)
+        ]
+        starts = [ir.Store(tile, (ir.as_index(k),), ir.const(0, "int32")) for k in range(11)]
+        body = ir.Seq((*starts, ir.loops([(X, turns)], turn), *ends))
+        func = ir.PrimFunc("f", (table, OUT), ir.loops([(Y, 8)], ir.Alloc(tile, body)))
+        return cost(func).spilled
+
+    for turns, more in ((2, 2 * 2), (4, 6), (8, 6)):
+        assert spilled(turns, 1657902019) - spilled(turns, 1) == 8 * more
+
+
 def test_a_sum_takes_one_or_none_under_a_condition() -> None:
     one = ir.Select(DATA[Y] < 5, ir.const(1, "int32"), ir.const(0, "int32"))
     two = ir.Select(DATA[Y] < 5, ir.const(1, "int32"), ir.const(2, "int32"))
@@ -228,6 +280,21 @@ def test_minima_are_one_instruction_where_the_core_has_them() -> None:
     clamped = ir.clamp(DATA[Y].astype("int32"), -5, 7)
     plain, short = (cost(loop(clamped.astype("int8")), cpu) for cpu in ("rv32imac", "rv32imac_zba_zbb"))
     assert plain.instructions - short.instructions == pytest.approx(64 * 2 * 0.5)  # a branch, half of the time a move
+
+
+def test_what_is_looked_up_by_a_sum_is_looked_up_in_every_turn() -> None:
+    """The index has no variable of the loop; its equal parts are computed once."""
+    table = ir.Buffer("table", (256,), "int32", "const")
+    total = ir.Buffer("total", (1,), "int32", "register")
+
+    def found(index: ir.Expr) -> Cost:
+        steps = (ir.Store(total, (ir.as_index(0),), DATA[Y]), ir.Store(OUT, (Y,), table[index]))
+        return cost(ir.PrimFunc("f", (DATA, table, OUT), ir.Alloc(total, ir.loops([(Y, 64)], ir.Seq(steps)))))
+
+    part = ir.call("saturate_u8", total[0])
+    once, twice = found(part), found(part * part)
+    assert once.operations["load"] == pytest.approx(2 * 64 + CALL / 4)
+    assert twice.instructions == pytest.approx(once.instructions + 64)
 
 
 def test_what_a_loop_does_not_change_is_computed_before_it() -> None:
