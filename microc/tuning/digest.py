@@ -1,8 +1,7 @@
 """Around a candidate on a board: its output is wiped before, and digested behind, so that a line carries four bytes of it.
 
-Equal outputs have equal digests: an output that is digested as the right one need not be read, and one that was read speaks for
-all that are digested alike. Of outputs that differ in one word digests always differ, as the multiplier is odd; of others all but
-one in 2 ** 32.
+Equal outputs have equal digests, so one that was read and found right speaks for all that are digested alike, in later images,
+too. Of outputs that differ in one word digests always differ, as the multiplier is odd; of others all but one in 2 ** 32.
 """
 
 from __future__ import annotations
