@@ -53,16 +53,16 @@ def with_opened(graph: Graph, found: Mapping[str, Levels], chosen: Collection[st
     types, consts = dict(graph.types), {name: array for name, array in graph.consts.items() if name not in chosen}
     nodes, waiting, groups = list[Node](), set(chosen), {node.group for node in graph.nodes}
     for node in graph.nodes:
-        for name in waiting.intersection(node.inputs):
+        for name in dict.fromkeys(name for name in node.inputs if name in waiting):
             shape, levels = types[name].shape, found[name]
-            bytes_, real, scale = (fresh_name(types, f"{name}.{stem}") for stem in ("levels", "real", "scale"))
+            whole, real, scale = (fresh_name(types, f"{name}.{stem}") for stem in ("levels", "real", "scale"))
             group = fresh_name(groups, "opened")
             groups.add(group)
-            consts[bytes_] = levels.values.reshape(shape)
+            consts[whole] = levels.values.reshape(shape)
             consts[scale] = levels.scales.reshape(-1, *(1 for _ in shape[1:]))
-            types[bytes_], types[real] = TensorType(shape, "int8"), TensorType(shape, "float32")
+            types[whole], types[real] = TensorType(shape, "int8"), TensorType(shape, "float32")
             types[scale] = TensorType(consts[scale].shape, "float32")
-            nodes.append(Node("cast", (bytes_,), (real,), {"dtype": "float32"}, node.loc, group))
+            nodes.append(Node("cast", (whole,), (real,), {"dtype": "float32"}, node.loc, group))
             nodes.append(Node("mul", (real, scale), (name,), dict(registry.get("mul").defaults), node.loc, group))
         waiting.difference_update(node.inputs)
         nodes.append(node)
