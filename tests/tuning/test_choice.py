@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import microc
 from microc.driver.tuned.choice import choose
-from microc.driver.tuned.records import Database, Record, write
+from microc.driver.tuned.records import OK, Database, Record, write
+from microc.driver.tuned.task import Task
 from microc.errors import UsageError
+from microc.schedule.step import Step
 from tests.tuning.networks import DIGITS, Estimating, tasks
 
 BOARD = "mps2-an386"
@@ -80,6 +83,60 @@ def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) 
     database = Database()
     database.add(replace(r, workspace=r.workspace + 10**6) if not r.untuned else r for r in Database(records))
     assert all(chosen.record is None for chosen in choose(tasks(), database))
+
+
+def kernel(key: str, *algorithms: str) -> Task:
+    """A kernel of two ways, the function of the first of which others share: that is taken by itself, in one step."""
+    lowered = [SimpleNamespace(algorithm=name, func="shared" if name == algorithms[0] else key) for name in algorithms]
+    schedule = SimpleNamespace(trace=(Step("plain", ()),))
+    untuned = SimpleNamespace(number=0, choice=SimpleNamespace(schedule=schedule))
+    fields = {"key": key, "layers": (key,), "op": "conv2d", "runs": 1, "lowered": tuple(lowered), "untuned": (untuned,)}
+    return cast("Task", SimpleNamespace(**fields, target=SimpleNamespace(cpu="core"), algorithms=algorithms))
+
+
+def measured(key: str, algorithm: str, step: str, ticks: float, code: int) -> Record:
+    return Record(
+        key=key,
+        op="conv2d",
+        layer=key,
+        cpu="core",
+        board=BOARD,
+        toolchain="gcc",
+        unit="instructions",
+        status=OK,
+        algorithm=algorithm,
+        rule="matrix",
+        decisions=(),
+        trace=(Step(step, ()),),
+        ticks=ticks,
+        code=code,
+        constants=0,
+        workspace=0,
+    )
+
+
+def test_code_that_kernels_share_counts_once() -> None:
+    """Three kernels in one function: each alone would find 40 % in no more flash, and lose what they share."""
+    keys = ("a", "b", "c")
+    kernels, database = [kernel(key, "direct", "pairs") for key in keys], Database(None)
+    database.add(measured(key, "direct", "plain", 100, 500) for key in keys)
+    database.add(measured(key, "pairs", "paired", 60, 400) for key in keys)
+    assert all(chosen.record is None for chosen in choose(kernels, database, flash=0))
+    database.add(measured(key, "direct", "tall", 80, 450) for key in keys)
+    tall = choose(kernels, database, flash=0)
+    assert [chosen.record and chosen.record.trace[0].primitive for chosen in tall] == 3 * ["tall"]
+    grown = choose(kernels, database, flash=350)
+    assert sorted(chosen.record.algorithm for chosen in grown if chosen.record) == ["direct", "direct", "pairs"]
+
+
+def test_many_ways_of_kernels_that_share_code_are_not_all_compared() -> None:
+    kernels, database = [kernel(key, "direct") for key in "abc"], Database(None)
+    for key in "abc":
+        database.add([measured(key, "direct", "plain", 100, 500)])
+        database.add(measured(key, "direct", f"tile {n}", 99 - n, 500 + n) for n in range(1, 20))
+    assert all(chosen.record is None for chosen in choose(kernels, database, flash=0))
+    grown = choose(kernels, database, flash=7)
+    assert [chosen.record and chosen.record.trace[0].primitive for chosen in grown] == 3 * ["tile 7"]
 
 
 def test_records_of_another_core_and_no_records_are_told_apart(records: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Which measured schedule every kernel of a network takes: an exact choice of the least time under a limit of flash.
 
-Times and bytes add up over kernels, and one schedule of each is chosen (:mod:`microc.knapsack`). A schedule's workspace counts
-only where it would make the arena grow.
+Times and bytes add up over kernels, and one schedule of each is chosen (:mod:`microc.knapsack`). Kernels that differ in constants
+alone share a function where they have one schedule, and its code counts once: they are chosen together. A schedule's workspace
+counts only where it would make the arena grow.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 
 from microc.driver.tuned.records import OK, Database, Record, unbeaten
 from microc.driver.tuned.task import Task
 from microc.knapsack import Option, front
+
+TOGETHER = 1 << 10
+"""Choices of kernels that share a function, all of which are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,30 @@ def fronts(
     ``board``: whose records are preferred; else those of any board of the core that has most of them. ``room``: bytes of
     workspace that a kernel may take without making the arena larger, by key (None: any number).
     """
+    known = _known(tasks, database, board, room)
+    return {key: [default, *unbeaten(others)] for key, (default, others) in known.items()}
+
+
+def _known(
+    tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
+) -> dict[str, tuple[Record, list[Record]]]:
+    """The default of such kernels, and all others that they have room for."""
     found = {}
     for task in tasks:
         records = _together([r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board)
         default = default_of(task, records)
         if default is not None:
             most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
-            found[task.key] = [default, *unbeaten([r for r in records if r.workspace <= most and r is not default])]
+            found[task.key] = default, [r for r in records if r.workspace <= most and r is not default]
     return found
+
+
+def _by_algorithm(records: Sequence[Record]) -> list[Record]:
+    """What none other of the same algorithm beats: a function that kernels share may be better than faster ones of their own."""
+    ways: dict[str, list[Record]] = {}
+    for record in records:
+        ways.setdefault(record.algorithm, []).append(record)
+    return [record for each in ways.values() for record in unbeaten(each)]
 
 
 def default_of(task: Task, records: Sequence[Record]) -> Record | None:
@@ -63,27 +84,77 @@ def choose(
     """The least ticks of all measured kernels together; ``least``: the least flash. Kernels that were not measured stay as they
     are. ``flash``: bytes by which code and constants may grow, 0 for none at all (None: any number). ``without``: records that
     are no choice."""
+    known = _known(tasks, database, board, room)
     measured = {
-        key: [record for record in records if record not in without]
-        for key, records in fronts(tasks, database, board, room).items()
+        key: [default, *_by_algorithm([record for record in others if record not in without])]
+        for key, (default, others) in known.items()
     }
-    known = [task for task in tasks if task.key in measured]
-    layers = [[_option(task, number, record) for number, record in enumerate(measured[task.key])] for task in known]
-    limit = None if flash is None else flash + sum(options[0].flash for options in layers)
-    points = front(layers, limit)
+    groups = _groups([task for task in tasks if task.key in measured])
+    ways = [_ways(group, [measured[task.key] for task in group]) for group in groups]
+    options = [
+        [_option(group, number, way) for number, way in enumerate(many)]
+        for group, many in zip(groups, ways, strict=True)
+    ]
+    limit = None if flash is None else flash + sum(many[0].flash for many in options)
+    points = front([_best(many) for many in options], limit)
     weighed = (lambda point: (point.flash, point.loss)) if least else (lambda point: (point.loss, point.flash))
     best = min(points, key=weighed) if points else None
-    picks = best.picks if best is not None else (0,) * len(known)
-    return [
-        Chosen(task, measured[task.key][pick] if pick else None, measured[task.key][0])
-        for task, pick in zip(known, picks, strict=True)
+    picks = best.picks if best is not None else (0,) * len(groups)
+    found = {
+        task.key: Chosen(task, None if record is measured[task.key][0] else record, measured[task.key][0])
+        for group, many, pick in zip(groups, ways, picks, strict=True)
+        for task, record in zip(group, many[pick], strict=True)
+    }
+    return [found[task.key] for task in tasks if task.key in found]
+
+
+def _function(task: Task, record: Record) -> object:
+    """What two kernels share if it is equal: the function that a schedule starts with, and its steps."""
+    lowered = next((each.func for each in task.lowered if each.algorithm == record.algorithm), None)
+    return lowered or task.key, record.trace
+
+
+def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Kernels that share a function as they are compiled by themselves."""
+    found: dict[object, list[Task]] = {}
+    for task in tasks:
+        first = task.untuned[0]
+        found.setdefault((task.lowered[first.number].func, first.choice.schedule.trace), []).append(task)
+    return list(found.values())
+
+
+def _ways(group: Sequence[Task], measured: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
+    """The choices of a group, the default first: all, or, of too many, those where kernels with one algorithm have one schedule,
+    or a single kernel has another than by itself."""
+    default = tuple(records[0] for records in measured)
+    if math.prod(map(len, measured)) <= TOGETHER:
+        return list(product(*measured))
+    steps = [{(record.algorithm, record.trace): record for record in records} for records in measured]
+    alike = [
+        tuple(each.get(way, records[0]) for each, records in zip(steps, measured, strict=True)) for way in steps[0]
     ]
+    alone = [
+        (*default[:place], record, *default[place + 1 :])
+        for place, records in enumerate(measured)
+        for record in records[1:]
+    ]
+    return list(dict.fromkeys((default, *alike, *alone)))
 
 
-def _option(task: Task, number: int, record: Record) -> Option:
-    """A record as a choice among those of its kernel; layers that are alike share code, but not constants."""
-    flash = round(record.code + len(task.layers) * record.constants)
-    return Option(number, task.runs * record.ticks, flash, 0)
+def _option(group: Sequence[Task], number: int, way: Sequence[Record]) -> Option:
+    """Schedules of a group as one choice; layers that are alike share code, but not constants."""
+    code: dict[object, int] = {}
+    for task, record in zip(group, way, strict=True):
+        function = _function(task, record)
+        code[function] = max(code.get(function, 0), record.code)
+    constants = sum(len(task.layers) * record.constants for task, record in zip(group, way, strict=True))
+    ticks = sum(task.runs * record.ticks for task, record in zip(group, way, strict=True))
+    return Option(number, ticks, round(sum(code.values()) + constants), 0)
+
+
+def _best(options: Sequence[Option]) -> list[Option]:
+    """Those of a group that none other beats."""
+    return [options[point.picks[0]] for point in front([options])]
 
 
 def _together(records: Sequence[Record], board: str) -> list[Record]:
