@@ -25,7 +25,7 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for words in (
         "about 6",
-        "0.36",
+        "0.37",
         "peak stack",
         "holds state           no",
         "est. ms",

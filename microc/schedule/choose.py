@@ -15,11 +15,11 @@ from microc.tir.lower import lower
 from microc.tir.names import OPENED
 from microc.tir.rewrite import walk_stmt
 
-PACKING, OPENING, DEARER = 1.3, 4.0, 4.0
+PACKING, OPENING, DEARER, HEAVIER = 1.3, 4.0, 4.0, 1.05
 """Weights of few bits were rounded for the flash. Where some schedule packs them a byte is worth DEARER times the goal's price,
 which makes a percent of the balanced network's flash worth a percent of its time; and a schedule that packs them is taken where
-it weighs no more, or takes at most PACKING times the instructions of the best; OPENING times, where floats are multiplied by
-integers that a file has as weights, for no other reason than flash. For speed alone instructions decide."""
+it weighs at most HEAVIER times as much as the best, or takes at most PACKING times its instructions; OPENING times, where floats
+are multiplied by integers that a file has as weights, for no other reason than flash. For speed alone instructions decide."""
 ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
@@ -118,7 +118,7 @@ def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
     fewest, fewest_packed = (min(rival.cost.instructions for rival in some) for some in (rivals, packed))
     least, least_packed = (min(rival.weight[0] for rival in some) for some in (rivals, packed))
     most = OPENING if opened else PACKING
-    return packed if fewest_packed <= most * fewest or least_packed <= ALIKE * least else []
+    return packed if fewest_packed <= most * fewest or least_packed <= HEAVIER * least else []
 
 
 def _opens(schedule: Schedule) -> bool:
