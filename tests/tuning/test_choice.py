@@ -87,10 +87,10 @@ def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) 
 
 def kernel(key: str, *algorithms: str) -> Task:
     """A kernel of two ways, the function of the first of which others share: that is taken by itself, in one step."""
-    lowered = [SimpleNamespace(algorithm=name, func="shared" if name == algorithms[0] else key) for name in algorithms]
+    functions = {name: "shared" if name == algorithms[0] else key for name in algorithms}
     schedule = SimpleNamespace(trace=(Step("plain", ()),))
     untuned = SimpleNamespace(number=0, choice=SimpleNamespace(schedule=schedule))
-    fields = {"key": key, "layers": (key,), "op": "conv2d", "runs": 1, "lowered": tuple(lowered), "untuned": (untuned,)}
+    fields = {"key": key, "layers": (key,), "op": "conv2d", "runs": 1, "functions": functions, "untuned": (untuned,)}
     return cast("Task", SimpleNamespace(**fields, target=SimpleNamespace(cpu="core"), algorithms=algorithms))
 
 

@@ -112,6 +112,11 @@ def structure_of(lowered: Sequence[LoweredGroup], said: Callable[[str, int], str
     ]
 
 
+def function_of(group: LoweredGroup) -> str:
+    """Its function, whatever the constants promise: layers for which that is equal run one where they have one schedule."""
+    return _PROMISE.sub("", to_text(group.func))
+
+
 def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
     """A function that computes its values with zeros alone; what is read, and under which conditions, stays."""
 

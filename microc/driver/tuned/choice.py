@@ -108,18 +108,13 @@ def choose(
     return [found[task.key] for task in tasks if task.key in found]
 
 
-def _function(task: Task, record: Record) -> object:
-    """What two kernels share if it is equal: the function that a schedule starts with, and its steps."""
-    lowered = next((each.func for each in task.lowered if each.algorithm == record.algorithm), None)
-    return lowered or task.key, record.trace
-
-
 def _groups(tasks: Sequence[Task]) -> list[list[Task]]:
     """Kernels that share a function as they are compiled by themselves."""
     found: dict[object, list[Task]] = {}
     for task in tasks:
         first = task.untuned[0]
-        found.setdefault((task.lowered[first.number].func, first.choice.schedule.trace), []).append(task)
+        function = task.functions[task.algorithms[first.number]]
+        found.setdefault((function, first.choice.schedule.trace), []).append(task)
     return list(found.values())
 
 
@@ -145,7 +140,7 @@ def _option(group: Sequence[Task], number: int, way: Sequence[Record]) -> Option
     """Schedules of a group as one choice; layers that are alike share code, but not constants."""
     code: dict[object, int] = {}
     for task, record in zip(group, way, strict=True):
-        function = _function(task, record)
+        function = task.functions.get(record.algorithm, task.key), record.trace
         code[function] = max(code.get(function, 0), record.code)
     constants = sum(len(task.layers) * record.constants for task, record in zip(group, way, strict=True))
     ticks = sum(task.runs * record.ticks for task, record in zip(group, way, strict=True))

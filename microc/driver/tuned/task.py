@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from microc.driver.compile.kernel import algorithms_of, chosen, key_of
+from microc.driver.compile.kernel import algorithms_of, chosen, function_of, key_of
 from microc.driver.compile.maker import Compiled, Group
 from microc.driver.control.function import goal_inside, groups_inside
 from microc.graph.ir import Graph, Node
@@ -60,6 +60,11 @@ class Task:
     def key(self) -> str:
         """What a record is found by."""
         return key_of(self.lowered, self.target)
+
+    @cached_property
+    def functions(self) -> Mapping[str, str]:
+        """By algorithm, what kernels share that differ in constants alone."""
+        return {group.algorithm: function_of(group) for group in self.lowered}
 
     @property
     def flags(self) -> tuple[str, ...]:
