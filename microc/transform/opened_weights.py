@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
-from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.graph.ir import Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.matrix.levels import Levels, find_levels
 from microc.tir.bit_fields import bits_of
@@ -55,13 +55,13 @@ def with_opened(graph: Graph, found: Mapping[str, Levels], chosen: Collection[st
     for node in graph.nodes:
         for name in dict.fromkeys(name for name in node.inputs if name in waiting):
             shape, levels = types[name].shape, found[name]
-            whole, real, scale = (fresh_name(types, f"{name}.{stem}") for stem in ("levels", "real", "scale"))
+            factors = levels.scales.reshape(-1, *(1 for _ in shape[1:]))
+            whole = new_value(types, f"{name}.levels", TensorType(shape, "int8"))
+            real = new_value(types, f"{name}.real", TensorType(shape, "float32"))
+            scale = new_value(types, f"{name}.scale", TensorType(factors.shape, "float32"))
             group = fresh_name(groups, "opened")
             groups.add(group)
-            consts[whole] = levels.values.reshape(shape)
-            consts[scale] = levels.scales.reshape(-1, *(1 for _ in shape[1:]))
-            types[whole], types[real] = TensorType(shape, "int8"), TensorType(shape, "float32")
-            types[scale] = TensorType(consts[scale].shape, "float32")
+            consts[whole], consts[scale] = levels.values.reshape(shape), factors
             nodes.append(Node("cast", (whole,), (real,), {"dtype": "float32"}, node.loc, group))
             nodes.append(Node("mul", (real, scale), (name,), dict(registry.get("mul").defaults), node.loc, group))
         waiting.difference_update(node.inputs)
