@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from microc.frozen import frozen
 
 MOST = 1 << 12
 """Sums that are kept of each layer; steps of flash, and of flash by time where both count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """What a layer may be: ``pick`` tells which one it is, ``loss`` is to be least, ``flash`` in bytes, ``cycles`` of a run."""
 
@@ -27,7 +29,7 @@ class Option:
     cycles: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """A choice for all layers, in their order, and its sums."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from types import MappingProxyType
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import short
 from microc.target import NOTHING, Fetches, Traffic
 from microc.tir.ir import Expr, PrimFunc, Var
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Size:
     """A size that is known when the network runs only: a multiple of ``step`` from ``minimum`` to ``maximum``.
 
@@ -33,7 +34,7 @@ class Size:
         return Var(f"size_{self.name}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """A tensor of the module. ``storage`` is one of ``input``, ``output``, ``const``, ``state``,
     ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial);
@@ -65,7 +66,7 @@ class Value:
         return prod(self.shape) * dtypes.nbytes(self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """``name`` occupies ``base``'s memory from byte ``offset`` on (a reshape, an outer slice, a part of a concatenation)."""
 
@@ -74,7 +75,7 @@ class View:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class External:
     """The body of a kernel that somebody else's code computes: ``lines`` of C over the function's parameters, the headers that
     they need. ``instructions`` of a call and ``code_bytes`` are what ``backend`` says that it costs; floats may differ from our
@@ -91,7 +92,7 @@ class External:
     differs: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Sources:
     """What external code is built from. ``files``: contents by path, in a folder of the backend's (``name``); those that end in
     ``.c`` are compiled, with ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``:
@@ -120,7 +121,7 @@ class Sources:
         return tuple(path for path in self.files if path.endswith(".c"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """Whose code computes a region that a backend has code for: theirs (``theirs``) or ours, at the place ``layer`` in the model.
 
@@ -142,7 +143,7 @@ class Decision:
         return f"{self.layer}: " + ("; " if self.theirs else ", ").join(filter(None, (whose, self.why)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
 
@@ -164,7 +165,7 @@ class Kernel:
         return self.func.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Streamed:
     """What a call that works through several layers row by row pays for the memory it saves.
 
@@ -176,7 +177,7 @@ class Streamed:
     moved: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plain:
     """A network without any streamed layers: bytes of its arena, instructions by the cost model's estimate."""
 
@@ -184,7 +185,7 @@ class Plain:
     instructions: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arithmetic:
     """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
     scaled by a float, as ONNX defines it. ``double_weights``: bytes of the model that take two, as their zero point makes nine
@@ -200,7 +201,7 @@ class Arithmetic:
     wide_weights: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamedOutput:
     """What a step of a stream gives: frames step * frames - delay and on of the whole run's, ``frames`` of them along ``axis``.
 
@@ -214,7 +215,7 @@ class StreamedOutput:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Streaming:
     """A network that takes ``hop`` frames in a run: the time axes of its inputs, and what its outputs are."""
 
@@ -223,7 +224,7 @@ class Streaming:
     outputs: Mapping[str, StreamedOutput]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weights:
     """A constant that an operator of the model reads. ``scales``: the least and the largest of its quantisation, and how many
     there are along ``axis`` (None: one for all); None where it is not quantised."""
@@ -235,7 +236,7 @@ class Weights:
     axis: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Applied:
     """An operator of the model in a call: its attributes in words, by name, and its constants."""
 
@@ -244,7 +245,7 @@ class Applied:
     weights: tuple[Weights, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnitUse:
     """What a call keeps a tensor unit busy with, by the unit's rule (:mod:`microc.isa.tensor_unit`): ``cycles`` from its first
     instruction to its last, those in which the queues for loads, computing and stores are busy, the ``macs`` that it does, and
@@ -258,7 +259,7 @@ class UnitUse:
     utilisation: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
@@ -288,7 +289,7 @@ class Call:
     waits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arena:
     """The part of a plan's bytes, ``size`` of them from ``start`` on, that lies in one memory of the board, of ``capacity``
     bytes. ``accesses``: those of a run to it; ``waits``: cycles that they take beyond the core's own."""
@@ -301,7 +302,7 @@ class Arena:
     waits: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HotCode:
     """``kernels`` that run from a memory of the board, ``size`` bytes of at most ``capacity``: an estimate with a margin.
     ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more those would be from flash alone."""
@@ -314,7 +315,7 @@ class HotCode:
     saved: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
@@ -349,7 +350,7 @@ class Plan:
         return tuple(arena for arena in self.arenas if arena.size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SelfTest:
     """Samples that a network checks itself with, one after the other: constants of all of them, by the name of an input or
     output. ``bounds``: what the floats of an output may differ by."""
@@ -369,7 +370,7 @@ class SelfTest:
         return sum(value.nbytes for value in self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 

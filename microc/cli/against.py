@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
 from microc.cli.model_options import chosen_options
 from microc.errors import MicrocError, UsageError
+from microc.frozen import frozen
 
 if TYPE_CHECKING:
     from microc.driver.desktop.library import Library
@@ -23,7 +24,7 @@ _CHANGING = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "inpu
 """Options of a project after which its network is another one than the model."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """What the comparison found: plain data, text, and the refusal where outputs differ."""
 

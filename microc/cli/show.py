@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from microc.driver.progress import WIDTH, Progress, ProgressLine, say
 from microc.driver.report import tables
 from microc.driver.report.tables import count as count
 from microc.errors import MicrocError
+from microc.frozen import frozen
 
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
@@ -25,7 +25,7 @@ _PATIENCE = 1.0
 _SHOWN_VALUES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """A command's result: plain data, the same as text, and the exit code; ``error`` where that is what was found."""
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from microc.cli.arguments import make_parser
+from microc.frozen import frozen
 
 FILES, FOLDERS = "files", "folders"
 MODELS = (".tflite", ".onnx", ".keras", ".pt2", ".mcg", ".txt")
 _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Word:
     """What may stand at a place: one of ``choices``, or a file, of these ``ends`` if there are any; ``kind`` is :data:`FILES`,
     :data:`FOLDERS` or empty. ``name`` is what help calls it; several between commas where it is a ``list``."""
@@ -27,7 +27,7 @@ class Word:
     list: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """An option: its flags, its help on a line, what follows it (``word`` None: nothing; ``count`` of them)."""
 
@@ -38,7 +38,7 @@ class Option:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A command, or the program itself where the name is empty."""
 

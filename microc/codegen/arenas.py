@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from microc.codegen.text import Code, Name
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.module import Arena, Module, Plan
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArenaMember:
     """A member of ``struct <name>_arenas``: the memory's name, its macros' stem, bytes that are needed there, where the last
     tensor ends, what puts it there in a project for the board."""
@@ -21,7 +20,7 @@ class ArenaMember:
     section: Code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArenaContext:
     """How functions are given memory: the parameter's declaration, its name, and the members, none where it is one arena.
     ``section``: what puts the one arena into its memory; ``aligned``: what aligns an array of ``uint64_t``, where tensors ask

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from microc.codegen.render import render
 from microc.codegen.text import Code, Name, Text, Word
+from microc.frozen import frozen
 from microc.target import Board, Region
 
 KERNELS, NETWORKS = "kernels", "networks"
@@ -20,7 +20,7 @@ _ADDRESSES = ("base", "address", "mask")
 """Ends of the names of facts that are read in hexadecimal digits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegionContext:
     """A memory region, in bytes."""
 
@@ -30,7 +30,7 @@ class RegionContext:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoardContext:
     """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
 

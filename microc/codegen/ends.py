@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -13,6 +12,7 @@ from microc import dtypes
 from microc.codegen.arenas import given_at
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.text import Code, Name, Quoted, Text
+from microc.frozen import frozen
 from microc.module import Module, Value
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -26,7 +26,7 @@ _LONGEST = 64
 """Letters of an enumerator that are a class's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conversion:
     """How reals become the stored integers of a tensor: steps of ``scale``, brought into ``least`` to ``most``, the nearest one
     with ties to ``even`` or away from zero, plus ``zero_point``; from ``low`` to ``high``."""
@@ -40,7 +40,7 @@ class Conversion:
     even: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in an arena."""
 
@@ -60,7 +60,7 @@ class Tensor:
     """None where its numbers stand for themselves."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Classes:
     """The classes that an output tells apart: their enumerators, and their names as string literals of C."""
 

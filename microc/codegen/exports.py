@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,7 @@ from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError, suggestion
+from microc.frozen import frozen
 from microc.module import Module
 from microc.target import Board
 
@@ -48,7 +49,7 @@ _TEXTS = ("title", "status", "checked", "sources")
 _OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """What ``format.toml`` says. Paths and commands are templates of their own, of :class:`PackageContext`.
 
@@ -73,7 +74,7 @@ class Format:
     compiled: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FormatContext:
     """What a format says of itself: texts of whoever wrote its templates."""
 
@@ -82,7 +83,7 @@ class FormatContext:
     checked: Code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackageContext:
     """What the templates of exports show.
 
@@ -109,7 +110,7 @@ class PackageContext:
     commands: tuple[Code, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Package:
     """An export: contents by file name, and what to do with it next, in its folder."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from microc.codegen.text import Label, Word
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.module import External, Module, Sources
 
 FOLDER = "external"
@@ -15,7 +16,7 @@ OWN = "own"
 """Where a project keeps its network in code of ours, which external code is compared with."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExternalContext:
     """Of all backends together: C files and folders of headers, in the project, definitions, libraries and
     where these are."""

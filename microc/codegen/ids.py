@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from microc.codegen.text import Word
+from microc.frozen import frozen
 from microc.target import Board
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlatformIO:
     """A board of PlatformIO and the platform that has it; Arduino is its framework."""
 
@@ -16,7 +15,7 @@ class PlatformIO:
     board: Word
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cmsis:
     """A device (``VENDOR::NAME``) and its pack; ``version``: of the pack, empty where any will do."""
 
@@ -25,7 +24,7 @@ class Cmsis:
     device: Word
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ids:
     """A board by build system. Where one has no name for it, its text is empty or its table ``None``: an export is then for
     whatever stands for all boards there, as a simulator. ``emulated``: it is a machine of QEMU, and no programmer flashes it."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.codegen.network import network_files
 from microc.codegen.render import render
 from microc.codegen.text import Code, Name
+from microc.frozen import frozen
 from microc.module import Module
 
 SCRIPT, SOURCES = "image.ld", ("model.c", "load.c")
 """The linker script, and what is compiled."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImageContext:
     """What ``load.c.j2`` and ``image.ld.j2`` show: the network, the addresses of its constants, and its own."""
 

@@ -6,7 +6,7 @@ generated projects must be told here (``tests/misra``); rules that are not named
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from microc.frozen import frozen
 
 # fmt: off
 MANDATORY = frozenset({
@@ -24,7 +24,7 @@ GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
 """Parts of a project: what is printed for the network, the RPC runtime, and the board's registers and start-up."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deviation:
     """A rule that some part's C does not follow, or that the checker believes broken where it is not (``mistaken``)."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.render import render
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.module import Module
 from microc.target import Board
 
@@ -16,7 +16,7 @@ VENDOR = "microc"
 OUTPUTS = ("int8", "uint8", "int16", "float32")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BenchmarkContext:
     """What ``main_mlperf.c.j2`` shows. ``error``: 1 where the result is how far the output is from the input."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name
+from microc.frozen import frozen
 from microc.isa import CORES
 from microc.module import Module, Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedContext:
     """What ``shared.c.j2`` shows: entry points of a desktop library."""
 
@@ -36,7 +36,7 @@ class SharedContext:
     probe: ProbeContext
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArenaStart:
     """Where an arena of several begins in the one block that the library is given."""
 
@@ -44,7 +44,7 @@ class ArenaStart:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProbeContext:
     """How the library asks whether this computer has the instructions that it was compiled to: :class:`microc.isa.sets.Probe`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc import dtypes
 from microc.codegen.c_expr import MATH, ExprPrinter, short_name
@@ -11,6 +11,7 @@ from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.scopes import distinct, tile_names
 from microc.codegen.text import Name
 from microc.errors import ScheduleError, UnsupportedError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.facts import buffers_written
@@ -36,7 +37,7 @@ _VECTORS = {
 """OpenCL's names of C's exact types, which name vectors, too, with the number of lanes behind."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceKernel:
     """A kernel's text, how it is called, and what one launch of it runs: ``groups`` of ``items`` along x, y and z."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -30,6 +29,7 @@ from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Setting, Text, Word
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.module import Module
 from microc.target import Board
 
@@ -63,7 +63,7 @@ _LONGEST = 100
 """Letters of a project's name, which is of all its networks' names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Network:
     """One network of a project: ``folder`` holds its files, empty or with a slash at its end."""
 
@@ -71,7 +71,7 @@ class Network:
     model: ModelContext
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Framework:
     """A vendor's framework that builds a project: its chip, the stack of the task that serves, and lines of its configuration."""
 
@@ -81,7 +81,7 @@ class Framework:
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProjectContext:
     """What the Makefile, CMakeLists.txt, README and main.c of a project show: the networks, and how their board is built for.
 

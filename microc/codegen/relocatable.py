@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from microc.codegen.render import render
 from microc.codegen.text import Name
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.module import Module
 
 SCRIPT, ENTRY, HEADER = "network.ld", "network.c", "network.h"
@@ -20,7 +20,7 @@ BLOB_SUFFIX = ".bin"
 POSITION_INDEPENDENT = "-fpie"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkContext:
     """What the templates of ``loading/network`` show: the network, and where in its memory inputs and outputs lie."""
 

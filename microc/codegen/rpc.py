@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from microc.codegen.arenas import ArenaContext, arena_context, placed_at
 from microc.codegen.memory import Memory
 from microc.codegen.text import Code, Name
+from microc.frozen import frozen
 from microc.module import Module
 from microc.target import Board
 
@@ -23,7 +22,7 @@ _DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
 _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RpcTensor:
     """A row of the board's tensor table."""
 
@@ -35,7 +34,7 @@ class RpcTensor:
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RpcContext:
     """What ``rpc_model.c.j2`` shows: the descriptor of the model for the RPC runtime."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.text import Code, Name
+from microc.frozen import frozen
 from microc.module import Module, Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TestTensor:
     """An input or output of the self-test: its constant with all samples, elements of one, what floats may differ by."""
 
@@ -22,7 +22,7 @@ class TestTensor:
     bound: Code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TestContext:
     """What ``model.c.j2`` shows of the self-test."""
 

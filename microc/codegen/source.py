@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from microc.codegen.self_test import TestContext, test_context
 from microc.codegen.tensor_unit import UNIT_NAMES, UnitContext, unit_context
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.module import Module, Value
 from microc.tir.names import FLAGS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeMember:
     """A size in the header: its name, its macros' stem, what it may be, what the model calls it."""
 
@@ -38,7 +39,7 @@ NEAR_FLASH = 60 * 1024
 """Bytes of constants that surely lie within the first 64 KiB of flash: only the vectors stand before them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelContext:
     """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
 
@@ -85,7 +86,7 @@ class ModelContext:
     aligned: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One case of the step function: the call and where it comes from, and ``before`` it copies of weights."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from microc.codegen.text import Word
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.isa import CORES
 from microc.isa.vocabulary.unit import UNIT_WORDS
 from microc.module import Module
@@ -15,7 +15,7 @@ UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
 """Functions that ``templates/project/tensor_unit.c.j2`` defines."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnitContext:
     """The unit as templates show it; memories in elements."""
 

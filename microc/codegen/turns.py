@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from microc import dtypes
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
@@ -15,7 +15,7 @@ RUN = "microc_run_turns"
 """The function of ``templates/project/threads.c.j2`` that runs them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turns:
     """C of a parallel loop: the functions before the kernel, and what stands in it instead of the loop."""
 

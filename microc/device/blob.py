@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from microc.device.info import DTYPES, KINDS, readable
 from microc.errors import UsageError
+from microc.frozen import frozen
 
 FORMAT = 1
 HEADER = 128
@@ -25,7 +25,7 @@ _COVERED = 16
 _NO_KERNEL = 0xFFFF
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlobTensor:
     """A tensor of the board's table, at ``offset`` of the network's memory; ``kernel`` None if none writes it."""
 
@@ -36,7 +36,7 @@ class BlobTensor:
     kernel: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blob:
     """A network that is loaded. Sizes in bytes: ``memory`` for its tensors, ``stack`` of a run; ``run`` and ``reset`` (None: it
     keeps nothing) are offsets in ``image``, which is code and constants. ``signature`` follows the blob."""

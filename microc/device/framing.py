@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 from enum import IntEnum
+
+from microc.frozen import frozen
 
 VERSION = 1
 REPLY = 0x80
@@ -61,7 +62,7 @@ class Status(IntEnum):
     SLOT_FAILED = -16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """One request or reply. ``argument`` is the model's index in a request and the status, as one byte, in a reply."""
 

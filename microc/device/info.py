@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from microc.frozen import frozen
 
 DTYPES = (
     "bool",
@@ -31,7 +31,7 @@ def readable(text: str, longest: int = 64) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:longest])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorInfo:
     """A tensor on the board. ``kernel`` is the index of the kernel after which it is complete; None if none writes it."""
 
@@ -42,7 +42,7 @@ class TensorInfo:
     kernel: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelInfo:
     """A model in the firmware. ``name`` is fit to be shown, see :func:`readable`; ``fingerprint`` is that of the project it was
     generated in, 32 hexadecimal digits."""
@@ -54,7 +54,7 @@ class ModelInfo:
     tensors: tuple[TensorInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceInfo:
     """What a board says of itself. ``max_payload`` in bytes; ``tick_hz`` is the rate of all its timings.
 
@@ -68,7 +68,7 @@ class DeviceInfo:
     self_test: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Region:
     """Memory of a board that takes code: where it begins, and its bytes."""
 
@@ -76,7 +76,7 @@ class Region:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slots:
     """What a board that takes networks has for them. ``format``: of the blobs that it reads; ``active``: the slot whose network
     runs, None where none does; ``unit``: bytes that it writes at once; bytes of a slot (``room``), of ``memory`` for tensors, of
@@ -93,7 +93,7 @@ class Slots:
     core: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Image:
     """Code in a region: where it lies in it, its bytes, their CRC-32, and where in the region it is entered."""
 
@@ -103,7 +103,7 @@ class Image:
     entry: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Ticks of ``count`` runs; seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
 
@@ -113,7 +113,7 @@ class Timing:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stats:
     """Health of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The rest counts frames:
     received whole, damaged, repeated by the host, refused."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from microc.device.toolchain import HOT_CODE
 from microc.errors import ToolError
+from microc.frozen import frozen
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -19,7 +19,7 @@ KINDS = ("text", "data", "bss")
 """What memory is, as size(1) counts it: read only, with initial values, without. Code that runs from RAM has initial values."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """Bytes that belong together. ``names``: the symbols there, aliases too, none for what lies between symbols.
 
@@ -36,7 +36,7 @@ class Piece:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Symbol:
     name: str
     source: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from microc.device.info import readable
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.target import Board
 
 ADAPTERS = (
@@ -23,7 +23,7 @@ ADAPTERS = (
 """USB ids of the usual serial adapters (FTDI, Prolific, Silicon Labs, WCH), for boards without a plug of their own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Port:
     """A serial port. ``usb``: ``vid:pid`` in lower-case hexadecimal, empty for what is not on USB; ``serial`` is its number."""
 

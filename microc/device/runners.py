@@ -11,13 +11,13 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from microc import paths
 from microc.device.packages import install_hint
 from microc.errors import UsageError, suggestion
+from microc.frozen import frozen
 from microc.target import Board
 
 SECONDS = 300.0
@@ -25,7 +25,7 @@ SECONDS = 300.0
 _OPTIONS = "{options}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """What a runner prints when something usual is wrong, what that means, and what to do."""
 
@@ -34,7 +34,7 @@ class Failure:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runner:
     """A way to flash a board: its name, and a command whose ``{placeholders}`` are still to be filled.
 

@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from microc.device.packages import install_hint
 from microc.errors import ToolError
+from microc.frozen import frozen
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HOT_CODE = ".hot_code"
 """The section of kernels that run from RAM: in flash until start-up copies it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiler:
     """A C compiler: the program to call, and the first line of its ``--version``."""
 
@@ -34,7 +34,7 @@ class Compiler:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Symbol:
     """A function or an object of a linked program; ``size`` in bytes; ``address``: that of a function says Thumb in bit 0."""
 
@@ -44,7 +44,7 @@ class Symbol:
     address: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``ram``: data, bss and arena,
     without the space reserved for the stack (``stack``). ``sections``: allocated ones with their sizes, in file order."""

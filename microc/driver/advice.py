@@ -6,7 +6,6 @@ Factors are the cost model's, of one layer in each arithmetic on the core in que
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Quant
 from microc.module import Arithmetic, Module
 from microc.ops.rounding import Ties
@@ -28,7 +28,7 @@ _SCALE = Quant((0.0371,), (3,))
 _WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speeds:
     """Estimated instructions on a core: of a layer in floats over those of it in int8, and what a result scaled by a float
     takes more than one in fixed point."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +19,7 @@ from microc.driver.model import source_name
 from microc.driver.options import Options
 from microc.driver.report.summary import summary
 from microc.errors import FitError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
 from microc.ops import registry
@@ -34,7 +34,7 @@ _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memo
 """What is known of a compiled network alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """What is known of a model before compilation; bytes.
 

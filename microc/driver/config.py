@@ -7,7 +7,6 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ from microc.driver.options import OPTIONS, Bound, Options, words
 from microc.driver.options.option import Option, joined
 from microc.errors import OutputError, UsageError, suggestion
 from microc.external.known import BACKENDS
+from microc.frozen import frozen
 
 NAME = "microc.toml"
 FOLDER = "firmware"
@@ -34,7 +34,7 @@ NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in
 """What an option is called in the file: as in Python, or as its flag."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Config:
     """What a file says: its own path, models and a board (empty: none said), the folder of the C project, and options as
     :func:`microc.driver.options.make_options` takes them. Paths in it are beside the file."""

@@ -9,7 +9,6 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,14 @@ from microc.driver.measure.clock import Clock
 from microc.driver.measure.session import Device
 from microc.driver.progress import Progress
 from microc.dtypes import Array
+from microc.frozen import frozen
 
 MODEL = "digits_int8.tflite"
 BOARD = "netduinoplus2"
 _SEED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demonstration:
     """What was done, and found.
 

@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from microc.device.boards import load_board
 from microc.device.packages import install_commands
 from microc.device.runners import runners
 from microc.device.toolchain import board_tools
 from microc.errors import ToolError
+from microc.frozen import frozen
 from microc.target import Board
 
 LIBRARIES = ("numpy", "jinja2", "onnx", "tflite", "flatbuffers", "pyserial", "cobs", "pyelftools", "jsonschema")
@@ -48,7 +48,7 @@ PROGRAMS = (
 _SECONDS = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One tool; ``version`` is empty when it is missing."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from microc.device.boards import load_board
 from microc.driver.config import FOLDER, NAME, config_text
 from microc.driver.options import make_options
 from microc.frontend.detect import contents
+from microc.frozen import frozen
 
 DIGITS = "digits/digits_int8.tflite"
 """The model of a project that names none: the demonstration's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """What the templates are filled with."""
 

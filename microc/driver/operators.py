@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from microc.frontend.keras import reader as keras_reader
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.fold import FOLDS
 from microc.frontend.tflite import ops as tflite_ops
 from microc.frontend.torch import reader as torch_export
+from microc.frozen import frozen
 from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
 from microc.plugin import Plugin, active
@@ -23,7 +23,7 @@ _ORDER = (
 _MANY = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One operator. ``dtypes``: of a TFLite operator's first output, of an ONNX operator's first input, of the first operand in
     the cases of one of our own; none where nothing is computed. ``note``: what else there is to say."""

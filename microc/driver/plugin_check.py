@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.errors import MicrocError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.attributes import fault
 from microc.ops.lowering import lower_group
@@ -28,7 +28,7 @@ from microc.tir import interp
 _SEED = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CaseResult:
     """How a case went: ``problem`` says in which way and what is wrong, empty if nothing is."""
 

@@ -8,18 +8,18 @@ one out of the graph as those before have left it, so that all of them together 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.external.regions import contracted, convex, part_of
 from microc.external.spans import spanned
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.graph.match import Match, Op, Scope, matches
 from microc.ops.expansion import expanded
 from microc.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taken:
     """A region that has become a node: whose it is, by which pattern, its code, and where it is from."""
 
@@ -34,7 +34,7 @@ class Taken:
         return self.region.root.outputs[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partition:
     """A graph with its regions as nodes of operator ``external``, by the number in their attribute ``code``. ``refused``: by
     place in the model, why a pattern's region is not for its backend."""
@@ -74,7 +74,7 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
     return Partition(expanded(graph), tuple(taken), tuple(refused))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Candidate:
     backend: Backend
     entry: Entry

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 State = tuple[str, ...]
@@ -16,7 +16,7 @@ Step = Callable[[GraphBuilder, str, State], State]
 """Writes a step into a body: the state after it, its row first, from the step's share of the data (N, G) and the state before."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gates:
     """What all gates take of rows: products with ``weight`` (G, C), and ``bias`` (G) where there is one."""
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text_scan import NOTHING, Scanner
 
@@ -35,7 +36,7 @@ class _Parts:
     updates: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Source:
     """Data by name behind ``prefix``, or by order, constants from number ``first`` on; and the graphs read so far."""
 

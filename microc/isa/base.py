@@ -8,8 +8,7 @@ intrinsic is printed from its meaning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from microc.frozen import frozen
 from microc.tir.ir import Buffer, Expr, Stmt, Var, const
 
 LANE = Var("lane")
@@ -22,7 +21,7 @@ VL = Var("vl")
 """The lanes of a scalable vector that take part."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turns:
     """A loop inside a body: the parameter that says how many elements there are, how many an iteration takes, and what an
     iteration costs."""
@@ -32,7 +31,7 @@ class Turns:
     operations: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Body:
     """How instructions compute an intrinsic: statements of C (may use ``__asm__``) over its parameters; empty where the meaning
     is as good as anything.
@@ -59,7 +58,7 @@ class Body:
         return {**memory, "alu": alu if alu or any(memory.values()) else 1}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Intrin:
     """A word of the vocabulary.
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from microc import dtypes
+from microc.frozen import frozen
 from microc.isa.base import Body, vector
 from microc.isa.sets import VectorUnit
 from microc.isa.vocabulary.lanes import WIDTHS
@@ -20,7 +20,7 @@ Words = Iterator[tuple[str, int, str]]
 """Names, instructions, C."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Width:
     """So many lanes, or (``scalable``) that times what registers are longer than 128 bits, of which ``vl`` take part."""
 

@@ -4,9 +4,9 @@ and its cores, each with a table of costs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from microc.frozen import frozen
 from microc.isa.base import Body, Intrin
 from microc.isa.tensor import TensorIntrin
 from microc.isa.tensor_unit import TensorUnit
@@ -22,7 +22,7 @@ UNSCHEDULED: Mapping[str, str] = MappingProxyType(
 fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VectorUnit:
     """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them, if anything has to.
     ``elements``: C takes their lanes by subscripts."""
@@ -32,7 +32,7 @@ class VectorUnit:
     elements: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstructionSet:
     """Instructions that come together.
 
@@ -68,7 +68,7 @@ FORMS: Mapping[str, str] = MappingProxyType(
 """What one instruction of a core does where another core takes two, or does otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Costs:
     """Costs of a core, in instructions and cycles.
 
@@ -115,7 +115,7 @@ class Costs:
         return self.cycles.get(operation, self.length(operation))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Probe:
     """How a program finds out whether it may use a core's instructions: ``guard`` is the C preprocessor condition under which its
     compiler used them, ``text`` an expression of C that is true on a computer that has them; ``header`` declares what it calls.
@@ -127,7 +127,7 @@ class Probe:
     attribute: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Core:
     """A row of a family's table: what code is compiled for.
 
@@ -170,7 +170,7 @@ class Core:
         return tuple(s for s in self.sets if s.unit is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
     lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX;

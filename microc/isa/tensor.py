@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.ir import Call, Expr, Stmt
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """An operand of a step: the intrinsics applied, innermost first, to the address ``offset`` elements on, where ``width``
     elements are read; without intrinsics the element itself, widened to int32, or the address of several."""
@@ -38,7 +37,7 @@ def _moved(start: ir.Load, offset: int) -> tuple[Expr, ...]:
     return tuple(indices)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """An intrinsic that multiplies two parts and adds to the sum of one ``output``. ``more``: those of the left operand that it
     takes beside the first; they stand behind the right one, which is an address then."""
@@ -56,7 +55,7 @@ class Step:
         return Call(self.name, (right, *lefts, old) if self.more else (*lefts, right, old), "int32")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorIntrin:
     """Loops over ``outputs`` and the terms of a sum, ``c[n] += a[n, k] * b[n, k]`` (operands widened to int32), and the
     intrinsics that replace them; a core has it that has all of those.

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from microc.errors import UsageError
+from microc.frozen import frozen
 
 TENSOR_UNIT = "tensor_unit"
 """The feature of cores that have one."""
@@ -30,7 +30,7 @@ EVENTS = 3
 MOST = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scratchpad:
     """A memory of the unit: its bytes, and the bytes at whose multiples rows of a matrix begin in it."""
 
@@ -38,7 +38,7 @@ class Scratchpad:
     align: int = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorUnit:
     """A unit that multiplies int8 by int8 to int32.
 

@@ -7,13 +7,13 @@ operators prints it. An attribute is declared by the function that is named afte
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from microc import dtypes
 from microc.errors import nearest
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph
 from microc.ops.rounding import Answer, Multiplier, Rounding
 
@@ -68,7 +68,7 @@ _KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attribute:
     """One attribute of an operator.
 

@@ -8,10 +8,10 @@ are *one*.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from microc.frozen import frozen
 from microc.graph.ir import TensorType
 
 Places = tuple[int | None, ...]
@@ -21,7 +21,7 @@ AxisMap = tuple[Places | None, ...]
 """One entry for each operand; None: it is read as a whole. Operands that are not mentioned at the end are, too."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """Windows that slide along height and width of the first operand (N, H, W, C).
 

@@ -7,7 +7,7 @@ memory is what counts. Elementwise operators then run over the anchor's shape, t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.extents import index_in, loop_extents, varies_last
@@ -27,7 +28,7 @@ from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 _LETTERS = ("x", "y", "z", "u", "v")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """What a kernel parameter is bound to: a graph value, or a constant packed for the kernel (``array``)."""
 
@@ -36,7 +37,7 @@ class Param:
     array: Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoweredGroup:
     """A kernel before scheduling. ``params`` follow ``func.params``.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+
+from microc.frozen import frozen
 
 WORD = 4
 """Neighbours that are multiplied at once, where any are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Multiples:
     """Of a core (:func:`microc.schedule.rules.algorithms.multiples_of`); without any, a product is as large as the model says.
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 
+from microc.frozen import frozen
 from microc.plan.effort import BEAM, affordable
 from microc.plan.liveness import Demand, Placement, Unit, lower_bound, size_of
 from microc.plan.room import Room
@@ -20,7 +21,7 @@ WIDTH = 32
 """Partial placements that are kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Partial:
     """Units placed so far: the lowest and highest byte, offsets of those with neighbours to come, and the unit placed last."""
 
@@ -108,7 +109,7 @@ Near = list[tuple[int, Room, Room]]
 """Offsets of neighbours, with the allowed distances from them and to them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Taken:
     """Rising stretches without their ends, which do not meet; no unit starts there."""
 

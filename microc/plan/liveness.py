@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.module import Module
 from microc.plan.overlap import Overlaps, Rooms, rooms
 from microc.plan.room import Room
@@ -60,7 +61,7 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demand:
     """Everything that wants a place.
 

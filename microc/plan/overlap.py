@@ -10,13 +10,13 @@ sizes (:mod:`microc.tir.precedence`), since everything keeps its place. Buffers 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.module import Call, Kernel, Module
 from microc.plan.room import Room, distances_without, safe_distances
 from microc.schedule.runs import spelled
@@ -31,7 +31,7 @@ Rooms = Mapping[tuple[str, str], Room]
 """By (base of one value, base of another): the allowed distances from the first to the second. Both orders are there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Use:
     """A value's memory during one call: its bytes on the kernel's clock, and the dtypes it is accessed in."""
 

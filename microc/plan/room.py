@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN
 from microc.tir.ranges import Conflict
 
@@ -21,7 +21,7 @@ _TRIES = 256
 """Single distances that are compared in full; the rest count as unsafe."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Room:
     """Distances in bytes from the start of a block of ``under`` bytes to the start of one of ``over`` bytes.
 

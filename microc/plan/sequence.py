@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
+from microc.frozen import frozen
 from microc.module import Call, Module
 from microc.plan.effort import ORDERING
 from microc.plan.liveness import in_arena
@@ -20,7 +21,7 @@ from microc.plan.overlap import Overlaps
 WIDTH = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _State:
     """Calls done so far: the largest need until now, the bytes alive, what is done and alive (bits by number), the last call.
 

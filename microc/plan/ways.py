@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.rewrite import free_vars
 from microc.tir.simplifier import Simplifier
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slot:
     """So many ticks on."""
 
     start: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turns:
     """The turns of a loop, ``span`` ticks each, at most ``longest`` of them."""
 
@@ -27,7 +27,7 @@ class Turns:
     longest: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Guard:
     """Only where the condition comes out so."""
 
@@ -35,7 +35,7 @@ class Guard:
     holds: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Name:
     """A value that has a name from here on."""
 
@@ -47,7 +47,7 @@ Step = Slot | Turns | Guard | Name
 Way = tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """How to get to an access, and what it touches."""
 

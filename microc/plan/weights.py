@@ -8,9 +8,9 @@ time for a copy is counted, as without a DMA controller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
+from microc.frozen import frozen
 from microc.module import Module
 from microc.plan.liveness import BEFORE, Unit
 from microc.target import Memory, Traffic
@@ -19,7 +19,7 @@ COPY = 2.0
 """Cycles that a core takes to copy a byte: a word at a time, its loop among it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copied:
     """A way for a constant to lie in RAM. ``step``: at whose start its copy begins, :data:`BEFORE` all runs or a call's.
 

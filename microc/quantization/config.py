@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.quantization import blocks, by_hand
 from microc.quantization.found import Places
 from microc.quantization.places import places
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Config:
     """``activations``: their dtype. ``weights``: their bits; ``block``: of few bits, how many inputs share a multiplier.
     ``power_of_two``: all scales are. ``ranges``: the estimator. ``floating``: results of operators that stay in floats;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc.device.boards import load_board
@@ -13,12 +12,13 @@ from microc.driver.compile.fit import footprint
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.target import Board
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Price:
     """A layer's constants in bytes, the estimated instructions and cycles of its steps."""
 

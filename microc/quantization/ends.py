@@ -8,12 +8,12 @@ softmax and no argmax: what all have in common does not count there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 
@@ -24,7 +24,7 @@ SATURATING: Mapping[str, int | None] = MappingProxyType(
 """Functions, and along which axis they compare (where no attribute says it)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class End:
     """``value`` is measured, without its mean along ``axis`` if there is one."""
 

@@ -11,12 +11,12 @@ those of "SmoothQuant" (Xiao et al., 2022). Of all a the least expected noise is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.quantization.observe import Statistics
 from microc.quantization.scheme import levels
@@ -27,7 +27,7 @@ _LEAST_GAIN = 0.9
 """Noise after and before, above which a tensor stays as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Reader:
     """A layer that reads a tensor: its weights as (outputs, taps, channels), each output in units of its own size."""
 

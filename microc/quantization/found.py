@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from microc.frozen import frozen
 from microc.quantization.scheme import Activation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """``values``: the activations that become integers, in the order of the graph. ``leader``: value -> the first of those that
     share its scale. ``weights``: constants with a scale for each channel; ``constants``: with one scale. ``tables``:

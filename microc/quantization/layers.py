@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.quantization.loops import flattened
 from microc.transform.qdq import LAYERS
@@ -16,7 +16,7 @@ _MOST_DEPTH = 2048
 """Products in a sum, of which the second moments are kept: 32 MB."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """A ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...). ``groups``: of outputs that read
     channels of their own; ``depth``: products in a sum; ``out``: height and width of a convolution's result."""
@@ -74,7 +74,7 @@ class Layer:
         return np.where(meets & (found >= 0) & (found < extent), found, extent)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reads:
     """Some of a layer's results: which elements of the data each of them multiplies by weights."""
 

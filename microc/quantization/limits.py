@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from microc.driver import accepted
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.quantization.cost import board_of
 from microc.target import Board
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What must be kept. ``flash``, ``ram``: bytes, as a firmware for ``board`` is estimated; ``cycles``: of a run, by the cost
     model; ``max_drop``: by how much the score may be less than the float network's."""

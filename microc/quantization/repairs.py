@@ -7,13 +7,14 @@ layer, by what the quantised network hands to each (:mod:`.lockstep`); the last 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from microc.driver.progress import Progress
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Names
 from microc.quantization.blocks import NONE
 from microc.quantization.layers import Layer, layers
@@ -37,7 +38,7 @@ Biases = Mapping[str, Array]
 """Of layers, by the names of their results."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """A recipe, and the biases that layers have with it instead of their own."""
 

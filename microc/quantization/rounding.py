@@ -8,11 +8,10 @@ are those that the quantised network has, and w what suits them best.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Quant
 from microc.quantization.blocks import NONE, channel_scales, divided, multipliers
 from microc.quantization.scheme import SMALLEST, Span, Weight, levels, next_powers
@@ -84,7 +83,7 @@ def weights_by_answer(
     return Weight(q.reshape(-1, depth).astype(np.int8), quant)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Levels:
     """The numbers that weights may be: their ``factors`` (groups, rows, K) times levels."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from microc.driver.data.fit import FINITE, fit
 from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.quantization.observe import First, Row
 from microc.transform.boundary import EVERY
@@ -28,7 +28,7 @@ NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _GIVEN = Path("data")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Data:
     """``rows``: the samples; ``labels``: class numbers, None where there are none; ``notes``: what was converted. ``steps``: the
     samples of a sequence, whose last answer is what labels speak of."""

@@ -6,12 +6,11 @@ real = scale * (q - zero_point), as in TFLite's and ONNX's specifications
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Quant
 
 WIDE = "int16"
@@ -22,7 +21,7 @@ Span = tuple[int, int]
 """The least and the largest level."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Activation:
     """How an activation is stored: ``dtype`` (int8, uint8, int16) and its quantisation, of one scale."""
 
@@ -38,7 +37,7 @@ class Activation:
         return self.quant.zero_point[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weight:
     """How a constant is stored: integers, and what they stand for (a scale, or one for each index of axis 0)."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Loc
 from microc.knapsack import Option, Point, front, front_by_time
 from microc.quantization.by_hand import BITS, FLOAT_BITS
@@ -17,7 +18,7 @@ from microc.quantization.write import quantised
 from microc.transform.qdq import LAYERS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ways:
     """What each layer may be, and what all networks cost beside that: total costs less those of the layers at 8 bits.
     ``by_time``: the front is that of noise against time, not flash."""

@@ -4,9 +4,10 @@ integers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops.rounding import Ties
@@ -21,7 +22,7 @@ from microc.transform.qdq_values import CLAMPS
 from microc.transform.rounding import in_fixed_point
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
     read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
@@ -47,7 +48,7 @@ class Recipe:
         return (self.narrowed if self.narrows(node) else self.activations)[node.inputs[0]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """A quantised graph. ``exact``: the same, scaled by floats, as ONNX defines it. ``stored``: what the integers of a
     value are called, unless they were found superfluous."""
@@ -57,7 +58,7 @@ class Written:
     stored: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simulated:
     """The float graph with a pair of ``quantize`` and ``dequantize`` behind every value that is stored. ``data``: what layers
     read there, by the names of their results in the float graph."""

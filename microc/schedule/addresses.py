@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from microc import dtypes
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.rewrite import free_vars
 
 Terms = dict[ir.Expr, int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """``pointer`` is shared by all accesses of one buffer whose addresses differ by a constant; ``offset`` is in bytes."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from microc.errors import ScheduleError
+from microc.frozen import frozen
 from microc.schedule.reduction import initialisation
 from microc.schedule.tree import extent_of, fresh, loops_around, names_in, outer_loop, replace_stmt
 from microc.tir import ir
@@ -49,7 +50,7 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(func.body, outermost, unit))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """An iterator of the block: ``outer * step + rest``, where ``outer`` counts ``tiles`` tiles, bound to ``counted``; ``rest``
     is of the loops inside. ``terms`` are those of the loops outside. No ``outer`` where these do not count it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, isinf
 from typing import Protocol, TypeVar
 
+from microc.frozen import frozen
 from microc.schedule.cost import Cost, estimate
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -24,7 +25,7 @@ ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The schedule that won, and its lowered function; ``verified``: the verifier has seen that."""
 
@@ -33,7 +34,7 @@ class Choice:
     verified: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rival:
     """A choice with what it costs: ``constants`` in bytes, ``weight`` as in :func:`weight`."""
 

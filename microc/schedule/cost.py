@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
 
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.isa import CORES, SCALAR, Costs
 from microc.schedule.cost_expr import Selector
 from microc.schedule.cost_values import Values
@@ -37,7 +38,7 @@ REMEMBERED = 256
 """Costs that are kept: what a choice counted, a report asks for again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """What a run of a function costs. ``operations`` are its parts by kind (``isa/sets.py``); all but bytes are estimates
     of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by their names;

@@ -7,9 +7,10 @@ instruction, a load widens, ``max(x, 0)`` is one instruction. Nothing here is fi
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from microc import dtypes
+from microc.frozen import frozen
 from microc.isa import SCALAR, bodies_of, body_of
 from microc.isa.sets import SILENT
 from microc.target import Target
@@ -28,7 +29,7 @@ _SMALL = 255
 _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Selector:
     """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype; ``known``: those
     of values, which are counted again as parts of others. ``widened``: names of 64 bits that were made of a word."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
+from microc.frozen import frozen
+
 Name = tuple[object, ...]
 KINDS = ("general", "float", "vector")
 """Kinds of registers."""
@@ -22,7 +24,7 @@ CONSTANT = "#"
 """First part of the names of numbers, and of addresses that are such, which nothing defines."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself. ``kind``
     says which registers: of :data:`KINDS`. ``share``: how many iterations, of one, come by."""
@@ -34,7 +36,7 @@ class Event:
     share: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spills:
     """Accesses to the stack in one iteration, the registers in use at the fullest moment, and ``constants`` made anew."""
 

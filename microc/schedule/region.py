@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from microc import dtypes
+from microc.frozen import frozen
 from microc.isa import Costs
 from microc.schedule.addresses import Place, Pointer, moves_with, step_of, without
 from microc.schedule.cost_expr import Operations
@@ -25,7 +26,7 @@ _SPILLED = 2
 """Accesses to the stack of a sum that does not stay in its register, in each turn of a loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """What an instruction reads from a register."""
 

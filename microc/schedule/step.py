@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from microc.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Step:
     """One primitive and its arguments (strings, ints, None and tuples of them)."""
 

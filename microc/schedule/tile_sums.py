@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.errors import ScheduleError
+from microc.frozen import frozen
 from microc.schedule.tree import fresh
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -15,7 +16,7 @@ Point = Mapping[ir.Var, ir.Expr]
 """Values of loop variables."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ByteProduct:
     """The parts of ``c[.., o] += a[.., k] * w[o, k]``."""
 

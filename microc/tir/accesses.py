@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.rewrite import substitute, walk_expr
 
@@ -16,7 +17,7 @@ FOLLOWED = ("global", "workspace")
 _EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Touch:
     """One syntactic access, ``tick`` ticks after its statement starts: ``extent`` elements from an index on, ``step`` apart."""
 

@@ -19,12 +19,12 @@ value, lie behind the last row, and all is one run of bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -95,7 +95,7 @@ def value_tables(rows: Array, bits: int, tables: int) -> Array:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BitFields:
     """A form of storage: ``bits`` of a number, their ``order``, the ``block`` that has a multiplier and the ``tables`` of values,
     0 where there are none (see the file's head)."""

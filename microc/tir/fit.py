@@ -7,7 +7,6 @@ factors and a constant. It has fewer unknowns than there are points, so that the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
 from math import prod
@@ -16,6 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.tir import ir
 
 Point = tuple[int, ...]
@@ -27,7 +27,7 @@ _SPARE = 2
 """Points that a rule must have left after its unknowns are solved for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extent:
     """Something that products are made of: an int32 expression over the symbols, and what it is at every point."""
 

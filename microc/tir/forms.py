@@ -14,13 +14,14 @@ from types import MappingProxyType
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir import ir
 
 _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1, 0)})
 """By comparison of two integers: the sign of the difference that is at least so much where it holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """``sum(terms[v] * v)`` and something from ``low`` to ``high``, int64."""
 

@@ -8,10 +8,11 @@ Constants keep the strides of the largest sizes: what smaller sizes read of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc import dtypes
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
@@ -27,7 +28,7 @@ class Unlike(Exception):
     """The functions are not alike, or a number follows no rule; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class General:
     """A function for many sizes. ``func`` works on flat tensors as large as the bounds need; ``shaped`` is the same on tensors
     with axes, whose extents are ``shapes`` by name (none for those that stay as they are)."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 
 Spelling = tuple[str, int]
 """The sign, and how tightly it binds (in Python, or in C)."""
@@ -40,7 +40,7 @@ _FLOORMOD = """const {type} r = a % b;
 return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """``value``: of Python's numbers, exact; ``array``: of numpy's arrays, where that is not the same function. ``text``: in TIR
     text and in Python, None for a function of its name; ``c``: in C, None for a helper of its name, whose ``body`` computes with

@@ -14,13 +14,14 @@ elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.accesses import FOLLOWED, TICKS, Scope, Touch, leaf, row
 from microc.tir.rewrite import free_vars, walk_stmt
@@ -33,7 +34,7 @@ _MOST = 1 << 24
 """Executions of one access beyond which its address is not followed: it is taken to reach the whole buffer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Touches:
     """Times of a buffer by flat element index, int64: its first write (:data:`NEVER_WRITTEN`) and its last read or write
     (:data:`NEVER_TOUCHED`)."""
@@ -42,7 +43,7 @@ class Touches:
     last_touch: Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Turn:
     """A loop around an access: ``span`` ticks from one turn to the next."""
 
@@ -51,7 +52,7 @@ class _Turn:
     span: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Access:
     """A touch that happens at ``at`` plus ``span`` times the turn of every loop around it, innermost first."""
 

@@ -11,13 +11,14 @@ distance of the two places is a sum over loop variables (:mod:`microc.tir.forms`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.accesses import FOLLOWED, Scope, Touch, leaf, row
 from microc.tir.forms import Form, Forms
@@ -29,7 +30,7 @@ Guard = tuple[ir.Expr, bool]
 """A condition, and how it comes out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Found:
     """A touch in the function: the loops around it, the number of its statement, which rises with time, what holds there."""
 
@@ -39,7 +40,7 @@ class _Found:
     guards: tuple[Guard, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Place:
     """The same as forms: the bytes that are touched, and what is not negative there. ``order`` rises with time."""
 

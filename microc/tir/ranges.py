@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.forms import Form
 
 _ZERO = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conflict:
     """Distances in bytes from ``low`` to ``high`` that are not safe, as far as they are from ``first`` to ``last`` modulo
     ``modulus``; with 1 all of them are."""

@@ -9,8 +9,9 @@ below the image, so that layers know of none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.unroll import unroll_loops
@@ -19,7 +20,7 @@ from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
 from microc.tir.stripes import Shape, Window, first_row
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """One layer: ``func``, lowered, makes a block of rows of the shape.
 
@@ -34,7 +35,7 @@ class Layer:
     by_row: tuple[ir.Buffer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """The function, and for every parameter but workspaces the layer (by position) and its parameter that it serves."""
 
@@ -52,7 +53,7 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
     return _Stream(name, tuple(layers), source_rows, words).build()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name.
 

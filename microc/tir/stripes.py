@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
+from microc.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Window:
     """The rows that a layer reads for its row y: ``reach`` of them, from row ``y * stride - top`` on.
 
@@ -25,7 +27,7 @@ class Window:
         return bool(self.top or self.bottom)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """What a layer of ``rows`` rows reads to make ``block`` of them at a time.
 

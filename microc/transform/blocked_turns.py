@@ -9,10 +9,11 @@ guarded, and rows behind the last are this one again. Products of all turns at o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops import registry
 from microc.ops.recurrent.turn import Turn
@@ -22,7 +23,7 @@ TURNS = (3, 4, 6)
 """Turns of a block, the best first: tiles of rows mostly have three, and larger blocks gain little for their memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layer:
     """A turn's ``dense`` of what it gathers of the fixed value ``data`` by its number, and nothing else does."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
 from microc.ops.rounding import Multiplier, Rounding, Ties
 from microc.transform.axes import permuted_type
@@ -25,7 +26,7 @@ _DTYPES = (
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Boundary:
     """What inputs and outputs shall be, by name; ``*`` speaks of all others to which it can apply.
 
@@ -78,7 +79,7 @@ def adapt(graph: Graph, boundary: Boundary) -> Graph:
     return graph
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _End:
     """One input or output of a graph."""
 

@@ -7,11 +7,10 @@ from certain operand channels, and these stay or go together. Of all others ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.convolution.geometry import geometry
@@ -20,7 +19,7 @@ MOST_CHANNELS = 1 << 22
 """Of all computed values of a graph; channels are looked at one by one, those of a graph with more not at all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Link:
     """Channel ``source[k]`` of operand number ``operand`` and channel ``target[k]`` of the result stay or go together."""
 

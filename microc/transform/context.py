@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from microc.errors import InternalError, ProgramError, UsageError, suggestion
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
@@ -26,7 +27,7 @@ class Instrument(Protocol):
         """Called after pass ``name`` ran and its result was verified."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassContext:
     """``opt_level``: passes of a higher level are left out; ``disabled`` never run, ``required`` always.
 

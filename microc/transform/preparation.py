@@ -9,7 +9,7 @@ Source: half-pixel centres, as in TensorFlow 2's and PyTorch's resizing (``align
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, TensorType
 from microc.ops.rounding import Ties
 
@@ -29,7 +30,7 @@ Refuse = Callable[[str, str], UsageError]
 Numbers = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparation:
     """``normalize``: mean and deviation, one of each or one for each of the network's channels: (x - mean) / deviation.
     ``colour``: the channels of the frame. ``frame``: its height and width, ``crop``: those of its middle, which is resized to
@@ -50,7 +51,7 @@ class Preparation:
         return bool(self.colour or self.frame or self.crop or self.resize)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """``op`` makes what the network takes from a value of type ``outer`` and constant ``operands``."""
 

@@ -8,12 +8,12 @@ need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Node, Quant, TensorType
 
 _TOLERANCE = 2.0**-20
@@ -25,7 +25,7 @@ _RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
 """By bytes of the data: what a bias may be; sums of more than 48 bits are not scaled in fixed point."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sum:
     """``output`` = ``operand`` + the constant ``term``."""
 

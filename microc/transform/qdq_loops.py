@@ -8,18 +8,19 @@ dequantised, they dequantise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops import registry
 from microc.ops.rounding import Ties
 from microc.transform.qdq_values import ACTIVATIONS, quantised_as
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Given:
     """An operand of a loop: the type of the integers that it is dequantised from, if it is, and its data if they are known."""
 
@@ -27,7 +28,7 @@ class Given:
     data: Array | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IntegerLoop:
     """A body, and of which type the integers are that stand for its operands (the turn's number apart) and results; None: the
     value stays as it is."""

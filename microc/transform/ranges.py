@@ -12,7 +12,6 @@ constant only where every border position gives the same sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.convolution.geometry import Geometry, geometry
@@ -28,7 +28,7 @@ from microc.ops.rounding import Multiplier
 from microc.transform.channels import too_many
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """The smallest and largest number of every channel: two int64 arrays of as many elements as the last axis has."""
 

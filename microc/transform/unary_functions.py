@@ -20,12 +20,13 @@ Of pixels each channel may have a function of its own, because constants differ 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import Match, P, Replacement, Rule
 from microc.graph.rewriting import rewrite, without_dead_nodes
@@ -59,7 +60,7 @@ def byte_functions(graph: Graph) -> Mapping[str, Function]:
     return found.known
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A value as a function of ``root``: its numbers for the root's lowest number up to the highest, for all channels alike or
     for each, of shape (256, 1 or channels).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +23,7 @@ from microc.driver.tuned.records import Database, records_of
 from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.plugin import active
 from microc.target import SIZE, SPEED, Board, Target, target_for
 from microc.tuning.model import model_for
@@ -41,7 +42,7 @@ TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Tuning:
     """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
     ``regions``: parts of the network that other people's code can compute."""

@@ -4,7 +4,6 @@ space."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc import __version__
@@ -13,6 +12,7 @@ from microc.driver.measure.profile import short_layer
 from microc.driver.report.page import Fact
 from microc.driver.report.plot import Plot, Point, plot
 from microc.driver.tuned.records import OK, UNTUNED, Database, Record
+from microc.frozen import frozen
 from microc.tuning.space import Point as SpacePoint
 
 MOST = 600
@@ -22,7 +22,7 @@ _LARGE = 100_000
 COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelRow:
     """A kernel on a board: numbers to sort by and as they are read, the schedule that is marked in words, its pictures."""
 
@@ -36,7 +36,7 @@ class KernelRow:
     plots: tuple[Plot, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunedContext:
     """What ``report/tuned.html.j2`` shows; ``mark``: what the points are that are marked."""
 

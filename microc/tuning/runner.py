@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -21,6 +20,7 @@ from microc.driver.tuned.records import FAILED, UNBUILT
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import DeviceError, FitError, ToolError
+from microc.frozen import frozen
 from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
 from microc.tuning.space import Candidate
@@ -43,7 +43,7 @@ def bound_of(candidate: Candidate) -> float:
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """What became of a candidate: ``status`` as in records, ``ticks`` in the runner's unit, ``code`` bytes of its function in the
     program, ``detail`` in words where it failed."""

@@ -11,6 +11,7 @@ from microc.driver.tuned.records import Record
 from microc.driver.tuned.regions import OURS, RegionTask
 from microc.driver.tuned.task import Task
 from microc.driver.tuned.verdict import Verdict
+from microc.frozen import frozen
 from microc.tuning.space import Candidate, Point
 
 WINDOW = 3
@@ -111,7 +112,7 @@ class Tuned:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunedRegion:
     """A region that other people's code can compute: its measurements, and what all that are known say."""
 
@@ -151,7 +152,7 @@ class TunedRegion:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """A batch was measured. ``kernel``: whose it was, as it stands now; ``measured`` of at most ``trials`` in this run;
     ``seconds`` since it began, and how many are ``left`` at this pace, at most; ``lost``: places that failed, in words."""

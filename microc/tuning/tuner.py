@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 from microc.device.info import readable
 from microc.driver.tuned.records import OK, Database, Record
 from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task
 from microc.driver.tuned.verdict import verdict_of
+from microc.frozen import frozen
 from microc.tuning.model import Model
 from microc.tuning.regions import RegionSearch
 from microc.tuning.runner import Meter, Result, foreign
@@ -27,7 +27,7 @@ LONGEST_NAME = 200
 """Letters of a layer's name in records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """When to stop: measurements of the whole network, seconds."""
 

@@ -9,10 +9,11 @@ prices, at last for size alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.driver.options import Options
 from microc.errors import FitError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.graph.text import regions
 from microc.isa import FAMILIES
@@ -36,7 +37,7 @@ STEPS = (1, 8, 64)
 """Multiples of the balanced price that a network over its budget is tried at."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Room:
     """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any.
 

@@ -15,7 +15,7 @@ import sys
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,6 +27,7 @@ from microc.codegen.files import replacing
 from microc.driver.options import Options
 from microc.errors import OutputError
 from microc.frontend.detect import contents
+from microc.frozen import frozen
 from microc.target import Target
 
 BOUND = 512 << 20
@@ -56,7 +57,7 @@ _OTHERS_WRITE = 0o022
 Files = Mapping[str, str | bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """The files of a network by name, and its report."""
 
@@ -64,7 +65,7 @@ class Found:
     report: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """Where one compilation is kept."""
 

@@ -7,7 +7,7 @@ All of it is derived again, by the functions that compiled it, from what a call 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.codegen.kernels import kernel_text
 from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
@@ -18,6 +18,7 @@ from microc.driver.control.function import goal_inside, groups_inside
 from microc.driver.sizes.general import GeneralMaker, Made, opened
 from microc.driver.stripes.kernel import Chain, Streams
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.graph.text import nodes_text
 from microc.module import Call
@@ -35,7 +36,7 @@ from microc.tir.generalise import instantiate
 from microc.tir.lower import lower, stages
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A schedule of an algorithm, with what it costs; ``verdict``: ``chosen``, or why it was not."""
 
@@ -47,7 +48,7 @@ class Candidate:
     verdict: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Nodes that were scheduled as one function. ``algorithms``: the function before scheduling, once for every way to compute
     it; ``start`` is the one of them that ``schedule`` was chosen for. ``steps``, ``stages``: the steps of the schedule and the
@@ -65,7 +66,7 @@ class Part:
     uses: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Kernel:
     """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
     ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""

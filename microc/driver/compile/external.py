@@ -4,7 +4,7 @@ ours does, by measurement or by cost, or all of them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from microc.codegen.text import Label
@@ -17,6 +17,7 @@ from microc.errors import UsageError, suggestion
 from microc.external.backend import Backend
 from microc.external.known import BACKENDS
 from microc.external.partition import Partition, Taken, partition
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.isa import FAMILIES
 from microc.module import Decision, Module, Sources, Streaming
@@ -33,7 +34,7 @@ Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
 """All passes over a network, with a step if there is one between those that spell formats alike and those for integers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Division:
     """A network between us and others: the graph after all passes, by the attribute ``code`` of a node what computes it, what
     that is built from, and why each region is whose."""

@@ -14,7 +14,7 @@ attention by blocks (:mod:`microc.transform.attention`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from microc.driver.compile.remedy import remedy
 from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.errors import FitError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.matrix.levels import find_levels
@@ -37,7 +38,7 @@ FEW = 16
 """Constants of fewer numbers count as nothing: kernels may hold them as literals."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Least:
     """Bytes: ``weights`` in flash, ``arena``, and ``outside``, inputs and outputs that the caller of the network brings."""
 

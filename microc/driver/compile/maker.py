@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc import te
@@ -13,6 +12,7 @@ from microc.driver.control.function import LoweredControl, goal_inside, place_co
 from microc.driver.stripes.kernel import Chain
 from microc.errors import MicrocError
 from microc.external.partition import Taken
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
@@ -24,7 +24,7 @@ from microc.target import Goal, Target
 from microc.tir import ir
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Nodes that are one kernel, of control flow perhaps; ``uses``, ``in_place`` as in :meth:`Maker.group`."""
 
@@ -33,7 +33,7 @@ class Group:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copy:
     """A copy of a whole value; ``constant``: of one that lies in flash."""
 
@@ -41,7 +41,7 @@ class Copy:
     constant: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TunedSchedule:
     """A measured schedule: the algorithm by name, the rule, its steps."""
 
@@ -147,7 +147,7 @@ class Maker:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A module, and what made its functions."""
 

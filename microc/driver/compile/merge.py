@@ -7,10 +7,11 @@ tile and saves hundreds of bytes of code per layer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from microc.frozen import frozen
 from microc.module import Call, Kernel, Module, Value
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
@@ -21,7 +22,7 @@ MOST = 8
 """A table of more entries would cost more loads than the merged code is worth."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Skeleton:
     """A function without its int32 literals, and the literals in order of appearance."""
 

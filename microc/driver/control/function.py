@@ -7,11 +7,12 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.driver.compile.kernel import alias_of, groups_of
 from microc.driver.control.memory import ZERO, Memory, Names
 from microc.driver.control.statements import Flow, Places, Step
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.control import turns_of
@@ -26,7 +27,7 @@ Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
 """What schedules the groups inside, each of which runs so many times when the node does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoweredControl:
     """The function; ``params`` are what its parameters are bound to, all but results and workspaces."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.driver.control.memory import ZERO, Memory, Names
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops.control import scanned_of
 from microc.ops.external import EXTERNAL
@@ -25,7 +26,7 @@ Places = dict[str, Place]
 """Where the values of a graph lie."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """One group of a graph: a kernel, a view (``source`` from element ``start`` on), or control flow with its graphs' steps."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from microc import dtypes
 from microc.driver.data.fit import quantise
 from microc.dtypes import Array
 from microc.errors import ToolError, UsageError
+from microc.frozen import frozen
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 """Of files that are taken for pictures."""
@@ -26,7 +26,7 @@ def is_picture(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Geometry:
     """How a picture lies in a tensor: extents in pixels, 1 or 3 channels, and whether these come before the rows."""
 
@@ -68,7 +68,7 @@ def with_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str
     return [{**tensor, "colour": colour(tensor["name"]) or colour("*")} for tensor in tensors]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reader:
     """Reads pictures for an input, in the order of channels of its ``colour``. ``span``: the reals that pixels of 0 and of 255
     stand for; None: integers of 8 bits take pixels in order (0 is their lowest), all else takes 0 to 1."""

@@ -8,7 +8,6 @@ whether they are stored numbers or reals. Notes tell of every conversion; all el
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from microc.driver.data.fit import fit, shaped
 from microc.driver.data.pictures import Reader
 from microc.dtypes import Array
 from microc.errors import UsageError, nearest
+from microc.frozen import frozen
 
 _NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=True)[1]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Samples:
     """``inputs``: for each input of the network an array of its dtype, of shape (samples, ...). ``labels``: class numbers;
     ``expected``: by output, arrays of shape (samples, ...). ``notes``: what was converted."""

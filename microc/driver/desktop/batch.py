@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from microc.codegen.network import network_files
 from microc.device.toolchain import compile_shared
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, UsageError
+from microc.frozen import frozen
 from microc.module import Module
 
 _ALIGN = 64
@@ -27,7 +28,7 @@ _LARGE = 1 << 16
 """Bytes from which on a constant is no C text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Network:
     """One network of a batch, called with its inputs in the module's order."""
 

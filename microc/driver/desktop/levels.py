@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.network import entry_end
 from microc.device.machine import MOST_CORES, PLAIN, PORTABLE
 from microc.errors import ModelError, UsageError
+from microc.frozen import frozen
 
 _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """The kernels for a core: what the library says of them, their folder in an archive, their entry points."""
 

@@ -6,7 +6,6 @@ Element types that C has not are stored in the next wider one (``int4`` as ``int
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from microc.driver.options import Options
 from microc.dtypes import Array, to_numpy
 from microc.errors import MicrocError
 from microc.frontend.onnx import reader as onnx_reader
+from microc.frozen import frozen
 from microc.module import Module
 from microc.target import target_for
 
@@ -27,7 +27,7 @@ Runner = Callable[..., tuple[Array, ...]]
 """Runs a network: called with its inputs in the module's order, it gives its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A model as kernels, with the numpy dtypes in which callers hand over its inputs and want its outputs."""
 

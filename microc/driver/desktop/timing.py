@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import fmean, median
 
 from microc.driver.shown import table
+from microc.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimingResult:
     """Seconds per run: mean, median, min, max over ``repeats`` measurements of ``number`` runs each."""
 

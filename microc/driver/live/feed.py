@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from microc.driver.live.views import view
 from microc.driver.measure.session import Device
 from microc.driver.measure.verify import random_inputs
 from microc.dtypes import Array
+from microc.frozen import frozen
 
 FROM_BOARD = "board"
 """The source of inputs that are not sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """One run. ``sample``: the number of its sample, and ``label`` its true class; None where there is none. ``ticks`` are the
     timer's."""

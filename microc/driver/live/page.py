@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from microc.codegen.render import render_html
 from microc.driver.measure.session import Device
+from microc.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WatchContext:
     """What ``live/watch.html.j2`` shows before the first run; ``source``: where the inputs come from, in words."""
 

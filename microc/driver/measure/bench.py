@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from microc.driver.measure.session import PATIENCE, Device
 from microc.driver.measure.verify import SEED, random_inputs
 from microc.driver.progress import Progress
 from microc.errors import MicrocError, UsageError
+from microc.frozen import frozen
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
@@ -29,7 +30,7 @@ Write = Callable[[Board, Path], Path]
 """Compiles for a board into a folder, and gives the project's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoardFigures:
     """What a network takes on a board. ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``), ``seconds`` where
     that is a time of the chip; an emulator that counts nothing tells neither, and ``unit_meaning`` says so. ``flash`` and ``ram``
@@ -53,7 +54,7 @@ class BoardFigures:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "error"}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
         error = self.error
         return {
             **found,

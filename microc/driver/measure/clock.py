@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 from microc.device.simulator import simulated
 from microc.errors import UsageError
+from microc.frozen import frozen
 from microc.target import Board
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clock:
     """The unit of all timings of a board. ``tick_hz``: ticks a second of the timer that its firmware reads; ``emulated``: we run
     its emulator.

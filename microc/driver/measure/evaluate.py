@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from microc.driver.measure.session import Device
 from microc.driver.progress import Progress
 from microc.dtypes import Array
 from microc.errors import UsageError, suggestion
+from microc.frozen import frozen
 
 _MOST_CLASSES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answers:
     """What the board answered. ``outputs``: by name, of shape (samples, ...). ``differing``: samples in which a bit of the
     outputs is not the host's; ``deviation``: the largest distance of any float in them."""
@@ -28,7 +28,7 @@ class Answers:
     deviation: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Classification:
     """How often the classes are right. ``answers``: the class of each sample; ``confusion[truth, answer]`` counts samples."""
 
@@ -54,7 +54,7 @@ class Classification:
         return sorted(found, key=lambda m: (-m[2], m[0], m[1]))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Closeness:
     """An output against what was expected, as real numbers: root of the mean square, and largest, of the differences; cosine of
     the angle between both, over all samples (None where one of them is all zeros)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
 from microc.driver.measure.packing import NETWORK, pack
 from microc.errors import OutputError, ToolError, UsageError, nearest_file, suggestion
+from microc.frozen import frozen
 from microc.plugin import PORTABLE
 from microc.target import Board
 
@@ -29,7 +29,7 @@ NEW = "firmware"
 _AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Project:
     """A folder that ``microc compile`` wrote, and one of the networks in it: ``index`` is its number on the board."""
 
@@ -73,7 +73,7 @@ class Project:
         return tuple(open_project(self.folder, name) for name in names) or (self,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BuildResult:
     """A linked firmware and the memory it takes. ``network``: bytes of the network that is loaded into it, None if it has it."""
 

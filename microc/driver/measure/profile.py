@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from microc.driver.measure.clock import Clock
 from microc.driver.report.size import SizeReport, live_bytes
+from microc.frozen import frozen
 from microc.module import UnitUse
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelTime:
     """One kernel of one inference. ``time`` is in the profile's unit, ``share`` its part of the whole; ``ticks`` are the timer's,
     ``instructions`` known under emulation alone.
@@ -53,7 +54,7 @@ class KernelTime:
         return self.ticks / self.macs if self.macs else None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Profile:
     """One inference of ``project``. All times are in the unit of ``clock``, and ``time`` is the sum of the kernels'. ``size`` is
     that of the firmware, None where there is no linked program here."""

@@ -21,12 +21,13 @@ from microc.driver.progress import Progress
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
+from microc.frozen import frozen
 
 SEED = 20
 TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerCheck:
     """What was compared after one kernel, over all samples. ``error``: the largest difference; 0 when all bits agree."""
 
@@ -38,7 +39,7 @@ class LayerCheck:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """The first disagreement. ``index`` is a position in the tensor; ``count`` elements of it differ in ``sample``."""
 

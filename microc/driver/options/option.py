@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from microc.driver import accepted
 from microc.driver.accepted import Check
+from microc.frozen import frozen
 
 READING, COMPILING, STREAMING = (
     "the model",
@@ -17,7 +18,7 @@ READING, COMPILING, STREAMING = (
 """Groups of options. A graph is read under those of the first; functions are made under all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Option:
     """An option.
 

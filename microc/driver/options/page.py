@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from microc.driver.options import OPTIONS
 from microc.driver.options.option import COMPILING, READING, STREAMING
+from microc.frozen import frozen
 
 _HEAD = """# Options
 
@@ -23,7 +23,7 @@ objects, and compilations with plugins, passes, rules or dumps are not kept.
 _TITLES = {READING: "How a model is read", COMPILING: "How it is compiled", STREAMING: "How a sequence is streamed"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """An option: its keyword, its flag with what follows it (empty: Python alone), and what it means."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -17,13 +16,14 @@ from microc.driver.reference.runtime import Answer, Reference, RuntimeRefusal
 from microc.driver.shown import table
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
+from microc.frozen import frozen
 
 _MOVED = (".moved", ".nhwc")
 """What ends the names of values whose axes the compiler put in another order."""
 _MOST_AXES = 5
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Comparison:
     """A network and its framework on ``samples`` sets of inputs.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 
 TOLERANCES: Mapping[str, float] = MappingProxyType(
     {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -22,7 +23,7 @@ behind every operator, by 2**-11 or 2**-8.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Agreement:
     """One tensor of the network against the framework's, over all samples.
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import metadata
 from typing import Any, Protocol
 
 from microc.dtypes import Array
 from microc.errors import ToolError
+from microc.frozen import frozen
 
 EXTRA = "pip install microc[reference]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """One inference of a framework.
 

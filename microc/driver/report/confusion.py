@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from microc.frozen import frozen
 
 SIDE, MARGIN = 34, 40
 """Pixels of a cell, and for the numbers of the classes."""
 _HOTTEST = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cell:
     """Samples of a true class that have an answer: where, how many, by how many more than before; ``heat`` from 0 to 5 by the
     share of the class."""
@@ -25,7 +26,7 @@ class Cell:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Matrix:
     """The picture: its size in pixels, its cells, the numbers of the classes with their places along an edge."""
 

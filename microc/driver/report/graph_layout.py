@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from microc.frozen import frozen
 
 _GAP, _RANK_GAP, _POINT = 22, 30, 14
 _SWEEPS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Upper left corners of the boxes by their number, a path (SVG) for every edge in order, and the size of all, in pixels."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from microc.errors import GrowthError, UsageError
+from microc.frozen import frozen
 
 WHAT = ("flash", "ram", "time")
 """What has bounds. The first two are bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Growth:
     """One figure, before and after; ``allowed``: the share of the first by which it may grow, None for any."""
 

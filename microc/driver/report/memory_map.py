@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from microc.driver.report.size import live_bytes
+from microc.frozen import frozen
 
 LEFT, TOP, BOTTOM, RIGHT = 72, 26, 44, 12
 """Pixels around the plot."""
@@ -18,7 +19,7 @@ _LETTER = 6.3
 _LEVELS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """A rectangle in pixels. ``kind``: what colours it; ``label``: what fits into it, ``INDENT`` from the left; ``title``: all
     there is to say."""
@@ -32,7 +33,7 @@ class Box:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """A step below the plot: the middle of its column, its number in words (of some columns), what happens, the bytes in use.
     ``step``: its number; -1 before the first and after the last."""
@@ -45,7 +46,7 @@ class Column:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """A height in the plot and the bytes there."""
 
@@ -53,7 +54,7 @@ class Level:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryMap:
     """The picture. ``overlaps``: where a result is written over what the step reads, or a workspace lies over either."""
 
@@ -92,7 +93,7 @@ def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plot:
     """From steps and bytes to pixels."""
 

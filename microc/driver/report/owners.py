@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from microc.device.pieces import Piece
 from microc.device.toolchain import STACK
+from microc.frozen import frozen
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
@@ -33,7 +33,7 @@ PARTS: Mapping[str, str] = MappingProxyType(
 """Parts of a firmware, and what each is."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SymbolSize:
     """Bytes of one symbol. ``part`` is one of :data:`PARTS`; ``network`` and ``steps``: the layers that it belongs to."""
 

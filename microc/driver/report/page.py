@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc.codegen.render import render_html
@@ -15,13 +14,14 @@ from microc.driver.report.memory_map import MemoryMap, memory_map
 from microc.driver.report.owners import PARTS
 from microc.driver.report.picture import HEIGHT, WIDTH, Picture, picture_of
 from microc.driver.report.words import clock_words, shape_words, shown_ms, stack_words
+from microc.frozen import frozen
 
 _MOST_CLASSES = 32
 _ESTIMATED = "as the cost model counts them for this core and its flash: nothing was run"
 _KINDS = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fact:
     """A number in words at the head of the page."""
 
@@ -30,7 +30,7 @@ class Fact:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """A layer: in the timeline a bar from ``start`` on (both in percent), in the table its numbers as data and as text."""
 
@@ -48,7 +48,7 @@ class Row:
     cells: tuple[tuple[float, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """A part of flash or RAM; ``percent`` of what is used. ``colour``: number of its colour."""
 
@@ -59,7 +59,7 @@ class Segment:
     colour: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bar:
     """Flash or RAM: what is used, of how much, and by what."""
 
@@ -68,7 +68,7 @@ class Bar:
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Advice:
     """What to do, and the command for it, or none."""
 
@@ -76,7 +76,7 @@ class Advice:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportContext:
     """What ``report/report.html.j2`` shows. ``first``: the step that is shown in full at first; ``data`` and ``before``: the
     reports themselves, for the page's script."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc.driver.report.graph_layout import layout
 from microc.driver.report.words import quant_words, shape_words
+from microc.frozen import frozen
 
 WIDTH, HEIGHT = 252, 86
 """Of a box, in pixels."""
@@ -18,7 +18,7 @@ _HOTTEST = 5
 """Classes of heat: a layer that takes the largest share has the highest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """A box: its upper left corner, its name, up to three lines below, what stands at its right (the share), all there is to say.
 
@@ -36,7 +36,7 @@ class Box:
     length: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """The network's picture, in pixels."""
 

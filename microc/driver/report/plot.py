@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from microc.frozen import frozen
 
 WIDTH, HEIGHT = 520, 300
 LEFT, TOP, RIGHT, BOTTOM = 52, 28, 20, 44
@@ -14,7 +15,7 @@ _MARGIN = 0.05
 """Room beside the outermost points, as a share of what they span."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """``kind``: what colours it; ``title``: all there is to say."""
 
@@ -24,7 +25,7 @@ class Point:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tick:
     """A place on an axis in pixels, and the number there."""
 
@@ -32,7 +33,7 @@ class Tick:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plot:
     """The picture: ``points`` in pixels, ``path`` (SVG) of a line, or empty."""
 

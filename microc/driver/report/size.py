@@ -7,19 +7,20 @@ first, so that columns add up to the bytes that are there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.device.pieces import KINDS, pieces
 from microc.driver.report.owners import PARTS, Owners, SymbolSize
 from microc.errors import UsageError
+from microc.frozen import frozen
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerSize:
     """What a layer of a network takes, in bytes. ``shared_code``: bytes of the functions it uses together with others, counted
     in full."""
@@ -38,7 +39,7 @@ class LayerSize:
         return self.code + self.constants
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeReport:
     """A program's memory. ``text``, ``data`` and ``bss`` are the totals of size(1), but code that runs from RAM is data."""
 

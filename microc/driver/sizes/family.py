@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -17,6 +16,7 @@ from microc.driver.sizes.instance import instance
 from microc.driver.sizes.points import chosen_points
 from microc.driver.sizes.readings import PARITY, Read, Readings
 from microc.errors import ModelError, UsageError
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.module import Size
 from microc.tir import ir
@@ -31,7 +31,7 @@ _QUESTIONS = 40
 """Graphs that may be asked for to tell rules apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """``graphs[k]`` is the network at ``points[k]``, ``largest`` at the largest sizes, ``small`` at some of the smallest.
 

@@ -7,7 +7,7 @@ they are written always are. What was made is compared with the function of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from microc.driver.compile.kernel import algorithms_of, alias_of, groups_of
@@ -18,6 +18,7 @@ from microc.driver.sizes.comparison import PATIENCE, computes_alike, steps
 from microc.driver.sizes.family import Family
 from microc.dtypes import Array
 from microc.errors import ScheduleError, UnsupportedError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group
@@ -38,7 +39,7 @@ Nodes = Sequence[Node]
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """A way to make a group's function: algorithm of the anchor, schedule."""
 
@@ -54,7 +55,7 @@ class Way:
         return group, replay(group.func, self.schedule.trace).named(self.schedule.rule)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Made:
     """A group at every size: as its operator says, scheduled, and its function; and the function for all sizes."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from microc.driver.stripes.kernel import Chain, Group, Streams, result_of
+from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.rows import companions, row_window
@@ -20,7 +21,7 @@ MOVED = 8
 """Work of a byte that stays in a window, in multiply-accumulates: it moves, and is laid out for the kernel once more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """Groups, by name, of which each but the first reads the result of the one before, which nothing else reads.
 
@@ -62,7 +63,7 @@ def _varying(graph: Graph, group: Group) -> list[str]:
     return [v for node in group for v in node.inputs if v and v not in made and v not in graph.consts]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """A chain with the bytes that its kernel and what is alive beside it take, and the work it adds, in multiply-accumulates.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc import dtypes
 from microc.driver.compile.kernel import schedule_group
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.module import Streamed
 from microc.ops.lowering import LoweredGroup, Param, macs_of
@@ -21,7 +22,7 @@ from microc.tir.stripes import Shape, Window, choose_blocks
 Group = tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chain:
     """Groups, by name, to stream: the first reads rows of the value ``data``, every other one the result of the one before.
 
@@ -33,7 +34,7 @@ class Chain:
     height: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoweredStream:
     """The kernel of a chain before it is named.
 
@@ -49,7 +50,7 @@ class LoweredStream:
     price: Streamed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rows:
     """One layer, lowered for a block of rows."""
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
 from microc.driver.tuned.records import OK, Database, Record, unbeaten
 from microc.driver.tuned.task import Task
+from microc.frozen import frozen
 from microc.knapsack import Option, front
 
 TOGETHER = 1 << 10
 """Choices of kernels that share a function, all of which are compared."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chosen:
     """A kernel's schedule: ``record`` is None where it stays as it is; ``default``: what that was measured as."""
 

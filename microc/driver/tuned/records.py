@@ -12,7 +12,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,7 @@ from microc import __version__
 from microc.codegen.files import replacing
 from microc.driver.shown import table
 from microc.errors import OutputError, UsageError, nearest_file
+from microc.frozen import frozen
 from microc.schedule.step import Step, frozen_argument
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
@@ -36,7 +37,7 @@ SOURCES = "sources"
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """One measured schedule of a kernel, or of a region that other people's code can compute (:mod:`.regions`): in theirs,
     whose backend and pattern are ``algorithm`` and ``rule``, or in ours.

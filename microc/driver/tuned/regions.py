@@ -24,6 +24,7 @@ from microc.driver.tuned.records import OK, Record
 from microc.driver.tuned.task import NAME, Task
 from microc.errors import MicrocError, ScheduleError
 from microc.external.partition import Taken
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.ops.lowering import LoweredGroup
@@ -40,7 +41,7 @@ Pick = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
 """The algorithm, by number, and the schedule of a kernel; whether records can be of it: inside of a loop none are taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ours:
     """Our code for a region: its function, the steps of its kernels, ``rule`` in words, bytes of its constants. ``kernels``: by
     :func:`key_of` what the rules choose for those that records can be of."""

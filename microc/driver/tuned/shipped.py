@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from microc.frozen import frozen
 from microc.isa import CORES
 from microc.schedule.choose import weight
 from microc.schedule.cost import Cost
@@ -35,7 +35,7 @@ _KEY = len('{"key":"'), len('{"key":"') + 40
 """Where a kernel's line has its key."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shipped:
     """A schedule of a kernel: algorithm and rule by name, its steps, what the cost model said when it was written; ``constants``
     in bytes; ``prices`` of flash, the least and the highest, at which rules propose it. ``measured``: it is not what they choose,
@@ -55,7 +55,7 @@ class Shipped:
         return self.rule + MEASURED if self.measured else self.rule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """A kernel's line: ``layer`` is where it was met first, for people; ``schedules`` as rules propose them, in order."""
 
@@ -64,7 +64,7 @@ class Kernel:
     schedules: tuple[Shipped, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """A schedule as a choice: ``weight`` and ``cycles`` as :func:`microc.schedule.choose.lightest` compares them."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from microc.driver.tuned.records import OK, UNBUILT, WRONG, Database, Record
 from microc.driver.tuned.regions import RegionTask, repeated_code
 from microc.errors import MicrocError
+from microc.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """What was measured of a region on ``board``: ticks of ``ours``, the fastest that is known, and of ``theirs``; both None
     where theirs failed, as ``why`` says. Without a board nothing was measured that counts; ``why`` may say what is in the way."""

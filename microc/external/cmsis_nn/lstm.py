@@ -7,7 +7,6 @@ Micro does. Where weights prove that it fits into 16 bits, every bit is ours; el
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from microc.dtypes import Array
 from microc.external.backend import Code, Region
 from microc.external.cmsis_nn.layers import CALL, RESULT, ROW
 from microc.external.cmsis_nn.numbers import Scaled, kind_of, refused, requantisation, structure, suffix_of, zero_point
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops.expansion import expanded
 from microc.transform.context import PassContext
@@ -28,7 +28,7 @@ CURVE, ELEMENT = {"mve": 43.0, "dsp": 55.0, "plain": 27.0}, {"mve": 12.0, "dsp":
 _SHORT = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Turn:
     """What a turn of our loop computes, in integers."""
 
@@ -158,7 +158,7 @@ def lstm(region: Region) -> Code:
     return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_differs(region, turn))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layer:
     """Weights, the bias with what zero points add, multiplier and shift of each row."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.external.backend import Region
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES
 from microc.ops.rounding import Multiplier, Rounding
@@ -27,7 +27,7 @@ def kind_of(target: Target) -> str:
     return next((kind for name, kind in _SETS if name in sets), PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scaled:
     """The requantisation of a layer: ``multiplier`` and ``shift`` (positive to the left) of each channel, or of all."""
 

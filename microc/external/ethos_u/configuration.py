@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from microc.errors import UsageError, suggestion
+from microc.frozen import frozen
 
 NAME = "ethos-u"
 _DRIVER = "driver="
@@ -17,7 +17,7 @@ _DEDICATED = "Dedicated"
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accelerator:
     """A product of the family, as its driver numbers it, the base-2 logarithm of its products a cycle, and the systems that
     Vela reckons with, unless another is named: with flash, and with DRAM behind a memory of the accelerator's own."""
@@ -42,7 +42,7 @@ MEMORY_MODES = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_25
 """Of Vela's file of configurations. Dedicated: a memory that the accelerator has for itself, which U65 may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Configuration:
     """``accelerator``, ``memory`` and ``system`` in Vela's words; ``driver``: a folder with the library of Arm's driver, or
     empty."""

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from microc.errors import ModelError, ToolError
 from microc.external.ethos_u.configuration import Configuration
 from microc.external.ethos_u.stream import ALIGN
 from microc.frontend.tflite.options import reading
+from microc.frozen import frozen
 
 SECONDS, MEMORY = 300, 8 << 30
 """What a run may take. A network of a megabyte takes a second, and a quarter of a gigabyte."""
@@ -42,7 +42,7 @@ runpy.run_module("ethosu.vela", run_name="__main__", alter_sys=True)
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compiled:
     """A model as the driver takes it: the payload with the stream of commands, the weights, bytes of scratch memory and of fast
     scratch memory (0: it is the same), where in the first of these inputs and outputs lie, by name, and the cycles that Vela
@@ -56,7 +56,7 @@ class Compiled:
     cycles: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Left:
     """What Vela leaves to a processor: the operators' results by name, each with Vela's reason, or nothing where it says none."""
 

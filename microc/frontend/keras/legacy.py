@@ -7,13 +7,13 @@ Of a layer that has layers inside, the file has one list of weights; their paths
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.frontend.budget import read_json
 from microc.frontend.keras.weights import BROKEN, Group, stored_groups
+from microc.frozen import frozen
 
 _CONFIG, _WEIGHTS = "model_config", "model_weights"
 _PARTS: Mapping[str, str] = {
@@ -26,7 +26,7 @@ _PARTS: Mapping[str, str] = {
 _HALVES = ("forward_layer", "backward_layer")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegacyWeights:
     """The weights of a layer, in order: of each its path, and the group that holds it."""
 
@@ -56,7 +56,7 @@ class LegacyWeights:
         return LegacyWeights(tuple(each for each in self.held if name in each[0].split("/")[:-1]), name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LegacyFile:
     """The weights of a whole file: a group for each of the model's own layers."""
 

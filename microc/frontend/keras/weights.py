@@ -17,6 +17,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError
 from microc.frontend.budget import MAX_STORED, check_shape
+from microc.frozen import frozen
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
 """Of HDF5 itself, and lzf: for others it looks for plugins to load."""
@@ -33,7 +34,7 @@ class _Left:
     bytes: int = MAX_STORED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """A group of the file; all of a file share what is left to read."""
 

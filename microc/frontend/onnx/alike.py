@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from microc.frontend.onnx.application import FLOAT, INTEGERS, NUMBERS
+from microc.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alike:
     """``op`` is our operator, ``code`` ONNX's."""
 

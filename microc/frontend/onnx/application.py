@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -14,6 +14,7 @@ from microc.frontend.budget import inferred
 from microc.frontend.onnx.build import Builder, Stored
 from microc.frontend.onnx.file import Operator
 from microc.frontend.operands import Operands
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
@@ -40,7 +41,7 @@ _FOLDED_BYTES = 1 << 12
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spelling:
     """One ONNX operator: the function that spells it, and the dtypes that its first input may have.
 
@@ -52,7 +53,7 @@ class Spelling:
     stepwise: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Application(Operands):
     """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
 

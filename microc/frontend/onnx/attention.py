@@ -8,13 +8,13 @@ reads it: a cache that is a state is updated in place. Source: the documentation
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.frontend.formulas import composer
 from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.language import angles_at, part, turned
+from microc.frozen import frozen
 
 _NEVER = -1e30
 """A score whose exponential is zero beside any other."""
@@ -22,7 +22,7 @@ _QUERY, _KEY, _VALUE, _PAST, _LAST, _TOTAL, _COSINES, _OTHERS = 0, 1, 2, 3, 5, 6
 _WITHOUT = "export the model without it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Heads:
     """Heads of queries, heads of keys and values, which groups of queries share, rows of this call, numbers of a head."""
 

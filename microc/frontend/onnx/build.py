@@ -6,7 +6,7 @@ Shapes come from the operators' own inference; what the file declares for values
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -15,10 +15,11 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frontend.onnx.file import OnnxFile, Operator
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """A tensor known when compiling: constant data, with the quantisation that a dequantize node gives it.
 

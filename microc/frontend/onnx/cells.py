@@ -6,16 +6,16 @@ Source: ONNX RNN, GRU, LSTM; the functions' default parameters are those of ONNX
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from microc.frontend import formulas
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx.application import Application
 from microc.frontend.recurrent import gate
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """A function of a gate, with the parameters that it takes."""
 
@@ -23,7 +23,7 @@ class Function:
     parameters: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Kind:
     """How a function is computed, and its default parameters, None for one that it does not take."""
 
@@ -67,7 +67,7 @@ def functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[flo
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """Extents of a recurrent layer, and its functions for one direction. ``input_forget``: the forget gate is one minus the input
     gate."""
@@ -82,7 +82,7 @@ class Layer:
     input_forget: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weights:
     """What a cell reads besides data and state, as names in its step; empty where there is none."""
 

@@ -7,13 +7,13 @@ for as long as its condition holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.bodies import Inside, all_of, append, body_of, known, read_here, scalar
+from microc.frozen import frozen
 from microc.graph.ir import Attr, TensorType
 from microc.ops.control import UNBOUNDED
 
@@ -102,7 +102,7 @@ def _bound(application: Application, most: Any, stacks: bool, carried: int) -> i
     return min(bound, UNBOUNDED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Turns:
     """A Loop to be emitted. ``limit``: the number of turns where it is computed, ``given``: what it starts from."""
 

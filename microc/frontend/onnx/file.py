@@ -6,13 +6,13 @@ Protobuf checks the wire format and nothing else. Everything that lives outside 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.onnx.attributes import Attributes
 from microc.frontend.onnx.tensor import DTYPES, FOUR_BITS, array, dtype, dtype_name, text
+from microc.frozen import frozen
 
 
 class NotOnnxError(ModelError):
@@ -24,7 +24,7 @@ OLD = 7
 """Versions of the default operator set: numpy broadcasting came with 7. What has not changed since may be older."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """A model input: ``shape`` holds extents, names of symbolic extents and None for nameless ones; None: no rank."""
 
@@ -33,7 +33,7 @@ class Input:
     shape: tuple[int | str | None, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """One node: operator name, domain (empty: ONNX's own), value names (empty: absent)."""
 
@@ -53,7 +53,7 @@ class Operator:
         return f"{self.domain}.{self.code}" if self.domain else self.code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OnnxFile:
     """A decoded model. ``unreadable`` maps initialisers of dtypes that we have not to their dtype's name.
 

@@ -5,15 +5,14 @@ So loops take a part of a tensor in every turn: ``x[i : i + 1]``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc import dtypes
 from microc.frontend.onnx.application import Application
+from microc.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Place:
     """``value`` (a scalar or a vector of one element; empty: nothing) plus a constant."""
 

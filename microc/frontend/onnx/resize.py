@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.dtypes import Array, is_float
 from microc.frontend.onnx.application import Application
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 MODES = ("nearest", "linear", "cubic")
@@ -27,7 +27,7 @@ _COORDINATES = (
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """One axis that is resized: extents before and after, the factor, and the part of it that is shown (0 to 1: all)."""
 
@@ -39,7 +39,7 @@ class Axis:
     last: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """How places and weights are found."""
 

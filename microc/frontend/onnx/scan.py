@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,10 +10,11 @@ from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.bodies import Inside, append, body_of
 from microc.frontend.onnx.control import TURN
 from microc.frontend.onnx.slice import cut, joined
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Ways:
     """Axes and directions (1: from the end) of what a Scan goes through, and of what it stacks."""
 

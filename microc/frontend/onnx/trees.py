@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from microc.dtypes import Array
 from microc.frontend.onnx.application import Application
 from microc.frontend.onnx.scores import class_labels, features, post_transform, result_label
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, two_classes
+from microc.frozen import frozen
 from microc.ops.trees.arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
 
 MODES: Mapping[str, int] = {
@@ -105,7 +106,7 @@ def _trees(application: Application, role: str, targets: int, only: int | None =
     return _same_width(tuple(trees), targets)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Nodes:
     """All nodes of all trees: ``left`` and ``right`` are places among them, -1 in leaves."""
 

@@ -6,16 +6,16 @@ Everything keeps ONNX's channels-first layout; weights are OIHW.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.build import Stored
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 LIMIT = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A window over height and width; ``extra`` is the padding at the end that only ``ceil_mode`` brings."""
 
@@ -32,7 +32,7 @@ class Window:
         return top, left, bottom + self.extra[0], right + self.extra[1]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spans:
     """A window over any number of spatial axes, one entry for each; ``extra`` as in :class:`Window`."""
 

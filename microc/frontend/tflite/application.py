@@ -6,7 +6,6 @@ Shapes come from the operators' own inference; the file's declared shapes are co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -17,6 +16,7 @@ from microc.frontend.budget import inferred
 from microc.frontend.operands import MOST_INTEGERS, Operands
 from microc.frontend.tflite.build import Builder
 from microc.frontend.tflite.file import Operator, Tensor
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
 
@@ -26,7 +26,7 @@ _CALIBRATE = "convert with a representative data set, so that all activations ha
 _FIX = "make it one: convert with fixed shapes and sizes, which kernels are compiled for"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Application(Operands):
     """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
 

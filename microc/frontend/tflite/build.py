@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 import numpy as np
@@ -13,6 +13,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.budget import check_shape
 from microc.frontend.tflite.file import Tensor, TfliteFile
 from microc.frontend.tflite.inside import Inside
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
@@ -21,7 +22,7 @@ _MAX_STATE_BYTES = 64 << 20
 STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variables:
     """Resource variables by name: the handles (tensor index -> variable), initial and current contents, and what they hold at
     first: values of the state, inside of control flow inputs of the graph. ``assigned``: those that are, in order."""
@@ -33,7 +34,7 @@ class Variables:
     assigned: dict[str, None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """A slice whose place or size is computed: of ``data`` from ``begin`` on, ``size`` elements (-1: the rest), both values."""
 

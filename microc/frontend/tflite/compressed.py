@@ -7,7 +7,6 @@ from the highest of every byte. Source: TFLite Micro ``decode_state_lut.cc``, ``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from microc.dtypes import Array
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.build import DTYPES
 from microc.frontend.tflite.spelling import Spelling
+from microc.frozen import frozen
 from microc.graph.ir import TensorType
 
 _HEADER = 16
@@ -24,7 +24,7 @@ _WINDOW = 8
 """Bytes looked at for one code word: its parts have at most 32 bits, from any bit on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Packed:
     """One compressed constant: its bits, the header, the tables behind it, and the tensor that it becomes."""
 

@@ -7,13 +7,13 @@ whose overlap lies that close to the threshold may be chosen or not. What no det
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, Spelling
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph
 from microc.ops.rounding import Rounding
 
@@ -65,7 +65,7 @@ def _emit_all(application: Application, op: str, inputs: Sequence[str], attrs: M
 # ---------------------------------------------------------------- TFLite_Detection_PostProcess
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Options:
     """What the operator's flexbuffer says. ``per_class``: boxes of a class (regular); ``per_box``: classes of a box (fast)."""
 

@@ -33,6 +33,7 @@ from microc.frontend.tflite.options import (
 )
 from microc.frontend.tflite.quantisation import read_quantisation
 from microc.frontend.tflite.sparse import dense, read_sparsity, unpack_int4
+from microc.frozen import frozen
 from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"
@@ -60,7 +61,7 @@ _NEWER_TYPES = {19: "INT2", 20: "UINT4"}
 """What the schema has got since the generated classes were made."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """One tensor as the file declares it; ``unknown`` are the axes whose extent the file leaves open.
 
@@ -79,7 +80,7 @@ class Tensor:
     buffer: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, TensorType, new_value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inside:
     """A subgraph as a graph whose last inputs are variables that it finds (``given``), and whose last outputs are those that it
     assigns. ``handed``: the outputs of the subgraph that stand for a variable, by position; they are none of the graph."""

@@ -9,20 +9,20 @@ cut-out. Source: MediaPipe ``landmarks_to_transform_matrix.cc``, ``transform_lan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.signal import number
 from microc.frontend.tflite.spelling import FLOAT, Spelling
+from microc.frozen import frozen
 from microc.ops.rounding import Rounding
 
 _MOST = 1 << 15
 _Pair = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Crop:
     """What both versions come to: in x and y the factor of the image (``image``), that of the box in a pixel of the cut-out
     (``pixel``), what leads from its first pixel to its centre (``centre``), and the factor of the box's own centre (``middle``).

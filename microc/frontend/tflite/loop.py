@@ -8,7 +8,7 @@ what the loop stacks; what a turn hands on unchanged is not carried. Where data 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.operands import Target, finish, handles, inline, operands, results_of, touched
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
@@ -90,7 +91,7 @@ def _partial(graph: Graph, given: Known) -> Known:
 # ---------------------------------------------------------------- what becomes of what is carried
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Loop:
     """A body, how often it runs, and the role of everything carried: ``carried``, ``fixed``, ``counter`` or ``stacked``."""
 

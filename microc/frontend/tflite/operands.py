@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.inside import Inside
 from microc.frontend.tflite.variables import assign, held
+from microc.frozen import frozen
 from microc.graph.ir import Graph, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A result: of the operator, or what a variable holds behind it (position -1)."""
 

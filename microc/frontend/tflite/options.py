@@ -6,7 +6,6 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.frontend.budget import MAX_RANK
+from microc.frozen import frozen
 
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
@@ -41,7 +41,7 @@ def reading(where: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """The builtin options of one operator; fields are asked for by their schema name in camel case.
 
@@ -70,7 +70,7 @@ class Options:
         return Fields(fields, self.where)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fields:
     """Typed access to one options table."""
 

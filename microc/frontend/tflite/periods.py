@@ -8,13 +8,14 @@ was. Until their first period is over, outputs hold real zero. Source: TFLite Mi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.signal import number
 from microc.frontend.tflite.spelling import Spelling, check_alike
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops.rounding import Rounding
 
@@ -76,7 +77,7 @@ def _with_last_outputs(graph: Graph, place: int) -> Graph:
     return replace(graph, types=types, state=state, updates=updates)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Held:
     """A value made behind a gate that is seen outside, and the state that holds what it was."""
 

@@ -7,7 +7,6 @@ business (``ops/recurrent/lstm.py``). Source: TFLite Micro ``lstm_eval.h``, ``ls
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from microc.frontend.tflite.lstm import float_lstm
 from microc.frontend.tflite.options import Fields
 from microc.frontend.tflite.sequence import sequence
 from microc.frontend.tflite.spelling import Spelling
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Quant, TensorType
 
 _INPUT_WEIGHTS, _RECURRENT_WEIGHTS, _BIASES = (1, 2, 3, 4), (5, 6, 7, 8), (12, 13, 14, 15)
@@ -29,7 +29,7 @@ _PLAIN_CELL = "use a plain LSTM cell, which is what TFLite Micro has, or unroll 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("int8",)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weights:
     """The four gates' weights as one matrix (4 H, depth), their scales, and the biases as one vector."""
 

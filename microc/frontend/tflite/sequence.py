@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.options import Fields
+from microc.frozen import frozen
 from microc.ops.rounding import Rounding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sequence:
     """The data of a layer, (batch, steps, depth) or time first; ``axis`` is that of time. ``backwards``: the last step of the
     network's comes first."""

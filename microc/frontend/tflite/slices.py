@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.build import Piece
 from microc.frontend.tflite.spelling import MOVABLE, Spelling
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 
@@ -83,7 +83,7 @@ def _computed_slice(application: Application, data: str) -> None:
         application.builder.pieces[application.target().name] = Piece(data, begin, size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Masks:
     """The bit masks of STRIDED_SLICE, bit i for entry i of the specification."""
 

@@ -8,7 +8,6 @@ TFLite ``sparsity_format_converter.cc``; schema, SparsityParameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,12 +16,13 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.frontend.tflite.options import as_array, reading
+from microc.frozen import frozen
 
 _MOST_LEVELS = 16
 _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """One level: of ``size`` elements each, or (size 0) of those that ``segments`` and ``indices`` tell."""
 
@@ -31,7 +31,7 @@ class Level:
     indices: Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sparsity:
     """Dimensions in order of traversal (from the tensor's rank on: blocks), which of the tensor's each block divides, levels."""
 

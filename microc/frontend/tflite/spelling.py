@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.build import DTYPES
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 from microc.ops.rounding import Ties
 
@@ -24,7 +25,7 @@ ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 """TFLite's ActivationFunctionType in our words."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spelling:
     """One TFLite operator: the function that spells it, and the dtypes that its first output may have."""
 

@@ -13,7 +13,7 @@ Sources: TFLite ``reference/transpose_conv.h``; ONNX ConvTranspose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, constant, is_quantised
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
@@ -42,7 +43,7 @@ ATTRS: Attributes = {
 DEFAULTS = defaults_of(ATTRS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axis:
     """One spatial axis: the dilated kernel's ``reach``, what is cut off ``before``, the result's extent ``out``."""
 

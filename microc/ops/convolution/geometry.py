@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc.errors import ModelError
+from microc.frozen import frozen
 from microc.ops.attributes import (
     ACTIVATED,
     DYNAMIC,
@@ -57,7 +57,7 @@ ATTRS: Attributes = {
 DEFAULTS = defaults_of(ATTRS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Geometry:
     """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right.
 

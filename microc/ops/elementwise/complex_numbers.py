@@ -7,11 +7,11 @@ Source: KISS FFT 1.3.0 ``_kiss_fft_guts.h``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt, Var
 
@@ -43,7 +43,7 @@ class Arithmetic(Protocol):
         """-a of a number that is not complex."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fixed:
     """Arithmetic of fixed point of a dtype, over numpy (int64) and TIR: ``wrap`` stores, ``wide`` makes room for products."""
 
@@ -80,7 +80,7 @@ class Fixed:
         return self.wrap(-self.wide(a))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class High:
     """The same of 32-bit numbers by the high halves of their products, rounded: an instruction each where there is one.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -15,13 +15,14 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.ops.attributes import Attributes, number, real
 from microc.ops.numbers import FLOAT, INTEGERS, NUMBERS, SIGNED, bound, wrapping
 from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unary:
     """``name``: ``array`` over numpy float64 (integers: int64), ``scalar`` over one TIR value of 32 or 64 bits.
 

@@ -6,19 +6,19 @@ NaN goes through ``maximum`` and ``minimum`` as ONNX wants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.ops.numbers import FLOAT, INTEGERS, NUMBERS, SIGNED, wrapping
 from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binary:
     """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits; ``edges``
     as in OpDef."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +19,7 @@ from microc import dtypes, fixed, fixedpoint
 from microc.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.fixed import NUMPY, quantize_multiplier
+from microc.frozen import frozen
 from microc.graph.ir import Quant
 from microc.ops.arith import Rewrite
 from microc.ops.elementwise.functions import UNARY_BY_NAME, apply
@@ -27,7 +27,7 @@ from microc.ops.rounding import Rounding
 from microc.ops.surface import dequantized, quantize_attrs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableCall:
     """What a table is made for: an operator with its attributes, the quantisations, the dtype of both sides, the rounding."""
 

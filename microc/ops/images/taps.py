@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -12,7 +12,7 @@ FARTHEST = float(1 << 20)
 """Places farther away are taken to lie there, so that they can be made integers; so are those that are no numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One axis of a place: the axis' ``extent``, the number of ``taps``, and of each tap its index within the axis, its weight,
     and the conditions on which there is an element."""
@@ -22,7 +22,7 @@ class Side:
     tap: Callable[[Var], tuple[Expr, Expr, Sequence[Expr]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taps:
     """Tables of ``count`` elements: the flat ``index`` into the image, -1 where nothing is read, and the ``weight``."""
 

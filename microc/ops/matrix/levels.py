@@ -12,13 +12,12 @@ channel is applied once, to the sum; scales of blocks to each weight, as it was 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc import te
 from microc.dtypes import Array
 from microc.errors import InternalError
+from microc.frozen import frozen
 from microc.ops.matrix.gemm import Notes, matrix_product, start
 from microc.ops.registry import OpCall
 from microc.tir import ir
@@ -37,7 +36,7 @@ _TOGETHER = 256
 """Blocks whose scales are looked for at once, each of which takes some kilobytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Levels:
     """Weights (O, K) as int8 and the scales (O, K / block) of float32."""
 

@@ -10,7 +10,7 @@ Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATED, Attributes, element_type, integer, integers, ways
@@ -79,7 +80,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 # ---------------------------------------------------------------- tensor expressions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Side:
     """An operand as the product takes it: ``shape`` with its axes in order, ``element`` at an index of that shape; ``dtype``
     and ``zero_point`` are those of its elements."""

@@ -17,12 +17,11 @@ which reads its inputs by index. All of it is exact; :func:`pack` proves the bou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc import te
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.ops.matrix.gemm import byte_weights
 from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
@@ -41,7 +40,7 @@ ADDED = (FIELD << 16) + FIELD
 """What makes both fields of a word positive."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """Weights (O, K), K a multiple of ``terms``, as bytes w + 128 (``unsigned``), and what was moved: for every channel the same
     number of inputs (``places`` in ``pairs``) and weights (``moved``), 0 where fewer are needed."""

@@ -12,7 +12,7 @@ Sources: TFLite Micro ``conv.cc``, ``depthwise_conv.cc``, ``fully_connected.cc``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.fixed import INT32_MAX
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
 from microc.ops.matrix.shifted import lacking_of, shift_of
@@ -34,7 +35,7 @@ _UNKNOWN = 1 << 62
 _WIDEST = 1 << 47
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """How an operator multiplies.
 
@@ -50,7 +51,7 @@ class Product:
     padded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sum:
     """Operands of the core operator. ``largest`` bounds every partial sum's magnitude, ``bound`` that of the whole one."""
 

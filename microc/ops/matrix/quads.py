@@ -16,12 +16,11 @@ same input again; channels share these columns. All of it is exact; :func:`pack_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc import te
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.ops.matrix.gemm import byte_weights
 from microc.ops.matrix.pairs import ADDED, FIELD, HIGH, number, overflow, padded_depth, word
 from microc.ops.registry import OpCall, Operand
@@ -38,7 +37,7 @@ MOST_REPEATED = 0.25
 _MASK = 0xFF00FF
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuadPacking:
     """Weights (O, K) as int8 (O up to a multiple of four, columns: a multiple of ``terms``); the inputs of columns from K on."""
 

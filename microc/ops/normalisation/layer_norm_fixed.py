@@ -10,7 +10,6 @@ the right is rounded, ties upwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, frexp, log2
 from typing import Any
 
@@ -21,6 +20,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import INT32_MAX, NUMPY, doubling_high_mul
 from microc.fixedpoint import inverse_square_root
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops.arith import bit_length, clamped, with_names
 from microc.ops.attributes import STORED, integer
@@ -43,7 +43,7 @@ _ROOM = 26
 the root of N V, takes at most 2 * 11.4 times as much when it is shifted to the left: 31 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Affine:
     """Factors (Q0.29 of a power of two) and terms (int32, with the zero point and half a unit) of the channels, the normalised
     numbers' fractional bits, and the result's. Factors are of either sign: what schedules make of products with mantissas, which

@@ -7,18 +7,18 @@ GetQuantizedConvolutionMultipler as floats); ONNX Runtime's QLinearConv and QGem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from microc.errors import UnsupportedError
 from microc.fixed import quantize_multiplier, reduce_multiplier
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Quant
 from microc.ops.arith import Rewrite
 from microc.ops.rounding import Multiplier, Rounding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Requantization:
     """Real multipliers (one, or one per channel) and where the result goes: its zero point, clamp and dtype.
 

@@ -14,8 +14,6 @@ positive x does not depend on x: channels that are computed in a loop of their o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from microc.fixed import (
@@ -27,6 +25,7 @@ from microc.fixed import (
     multiply_reduced,
     multiply_single_rounding,
 )
+from microc.frozen import frozen
 from microc.ops.arith import TIR, clamped
 from microc.ops.rounding import Ties
 from microc.tir import ir
@@ -37,7 +36,7 @@ HALF = 1 << 30
 _BELOW_HALF = 0.5 - 2.0**-25
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Output:
     """Where a scaled value goes: shifted to ``zero_point``, clamped to minimum..maximum, stored as ``dtype``."""
 
@@ -68,7 +67,7 @@ class Output:
         return self.minimum >= self.zero_point
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scale:
     """A multiplier, multiplier / 2**31 / 2**right. Each part is a number, or an expression when channels differ.
 

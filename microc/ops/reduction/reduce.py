@@ -9,7 +9,6 @@ What the multiplier of a mean is made of stays there as ``average``, for means o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import quantize_multiplier
+from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.attributes import ROUNDING, element_type, flag, integer, some_axes
@@ -54,7 +54,7 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(tuple(kept), attrs.get("out_dtype") or kind.dtype),)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduction:
     """How a reduction combines: by what of :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
 

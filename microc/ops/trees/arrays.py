@@ -11,7 +11,7 @@ Trees follow each other in all arrays, so that a tree's size is the distance to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor, inf, isnan
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.frozen import frozen
 from microc.graph.ir import Attr
 
 LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
@@ -29,7 +30,7 @@ ALWAYS = LESS | EQUAL | GREATER | UNORDERED
 _LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tree:
     """A binary tree by arrays over its nodes, the root first.
 
@@ -55,7 +56,7 @@ class Tree:
         return replace(self, threshold=threshold)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TreeArrays:
     """Constant operands of ``tree_ensemble``, and the depth of the deepest tree.
 
@@ -89,7 +90,7 @@ class TreeArrays:
         return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Node:
     """A node once what is below it is known: ``leaves`` and levels (``depth``) below, ``first`` of them on the left."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from microc import __version__
@@ -12,6 +11,7 @@ from microc.codegen.render import render_html
 from microc.driver.report.confusion import Matrix, matrix_of
 from microc.driver.report.page import Fact
 from microc.driver.report.plot import Plot, Point, plot
+from microc.frozen import frozen
 from microc.quantization.report.comparison import confused
 
 _MOST_CLASSES = 32
@@ -23,7 +23,7 @@ Number = tuple[float, str]
 """A number to sort by, and as it is read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerRow:
     """A layer: its bar of the ratio of signal to noise in percent of the longest, and its numbers."""
 
@@ -36,7 +36,7 @@ class LayerRow:
     cells: tuple[Number, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Text in columns, the first ``left`` of which are words."""
 
@@ -45,7 +45,7 @@ class Table:
     left: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuantizedContext:
     """What ``report/quantized.html.j2`` shows. ``advice`` and tables may be empty; ``matrix``: None for many classes."""
 

@@ -6,7 +6,7 @@ Products, the bulk of the work, are PyTorch's on integers that floats hold exact
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.quantization.training import operators
@@ -23,7 +24,7 @@ _EXACT = 1 << 24
 """float32 has all integers up to here."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """``array``: a value of all samples along a further first axis, or where not ``many`` the one of all of them."""
 

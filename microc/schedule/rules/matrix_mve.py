@@ -8,8 +8,8 @@ its results are written, so that a pointwise layer can work in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.isa.vocabulary.products import PRODUCT_SHAPES, ROW_DEPTHS
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import split_runs
@@ -34,7 +34,7 @@ WAITING = 128
 """Sums that wait on the stack at most: tasks of firmware have a kilobyte or two."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sums:
     """A choice: ``rows`` by ``columns`` of sums, one product, for a ``stretch`` of channels before these are scaled."""
 

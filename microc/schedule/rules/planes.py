@@ -7,9 +7,9 @@ the output can lie over the input. What cores differ in is a :class:`Walk`; ``ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from microc.frozen import frozen
 from microc.isa.vocabulary.words import FARTHEST
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small
@@ -24,7 +24,7 @@ from microc.tir.rewrite import walk_expr
 _WHOLE = ((None,),) * 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Walk:
     """A choice: rows run along axis ``run`` (1: y, 2: x) of the image, ``tile`` outputs at once.
 
@@ -45,7 +45,7 @@ class Walk:
     abreast: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Depthwise:
     """The parts of ``acc``: factors, sum, and by axis (y, x): outputs, taps, stride, dilation; pixels and channels that the
     factor ``data`` has, outputs per channel."""

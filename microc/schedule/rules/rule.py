@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
+from microc.frozen import frozen
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 
@@ -21,7 +22,7 @@ MOSTLY: Mapping[str, bool] = MappingProxyType({"mostly": True})
 """Of a part of a decision: it has its default in most rules, so that points of a search name it elsewhere only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A way to schedule a family of functions. Every rule that matches gives candidates, one for each choice of its decisions.
 

@@ -8,8 +8,8 @@ sums, and stages of its inputs that a row needs, are joined. There is no default
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, pad_by_row, reduce_loops
 from microc.schedule.rules.rule import Decisions
@@ -23,7 +23,7 @@ SIDE = 8
 """Iterations of a side of the square at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Square:
     """A choice: iterations of the last two loops beside the reduction at once, and steps of it that are written out."""
 

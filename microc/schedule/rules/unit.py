@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.isa.tensor_unit import TensorUnit
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.product import Product, known_product, prepared, product_of
@@ -30,7 +30,7 @@ TAIL = 0.05
 """A part of a tile is code of its own: what that weighs, as a part of the cycles."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blocking:
     """A choice: ``rows`` of a strip, ``columns`` and ``depth`` of a tile; ``resident``: the weights are loaded once, before all
     strips; ``held``: a strip's inputs are loaded once, before all its tiles; ``late``: the processor waits for a strip's sums,

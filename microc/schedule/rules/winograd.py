@@ -13,8 +13,8 @@ other.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.rule import Decisions
@@ -40,7 +40,7 @@ _AS_IT_IS = (None,)
 _CROSSED = (None, 2, 2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Square:
     """A choice: tiles, and vectors of output channels, at once."""
 

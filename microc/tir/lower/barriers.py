@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.errors import ScheduleError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.lower.region import accesses
@@ -15,7 +16,7 @@ BARRIER = "barrier"
 LOCAL, GLOBAL = "shared", "global"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Use:
     """A phase reads or writes a buffer; ``first``: its index along the first axis, where all its accesses agree."""
 

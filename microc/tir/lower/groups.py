@@ -8,9 +8,10 @@ is one item's own; what is ``shared`` is the group's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from microc.errors import ScheduleError
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.barriers import with_barriers
@@ -24,7 +25,7 @@ from microc.tir.rewrite import map_stmt, replace_buffers, walk_stmt
 from microc.tir.symbolic import require_fixed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """What one launch runs: ``groups`` of ``items`` along x, y and z; ``func`` for each item.
 

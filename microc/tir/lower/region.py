@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.affine import REMEMBERED, bounds_of, linear, simplify
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, substitute
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """One access: buffer, indices, how far it extends along the last axis, and the loops around it, outermost first."""
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
 from microc.tir.unit import BARRIER, QUEUES, SIGNAL, WAIT, instructions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Event:
     """The number of a buffer's tokens, the queues that fill and empty it, and how many tiles it holds."""
 

@@ -7,9 +7,10 @@ with DSP instructions have. A choice that does not depend on the loop chooses be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from microc import dtypes
+from microc.frozen import frozen
 from microc.tir import ir
 from microc.tir.fold import fits
 from microc.tir.lower.region import address, consecutive
@@ -20,7 +21,7 @@ KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
 """How words of a dtype are called in the names of intrinsics."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Words:
     """Computes what elements of ``dtype`` are where ``var`` is ``word`` and at the places after it, as one word.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 
 _SOFTMAX = frozenset(("softmax", "qsoftmax", "qsoftmax_scaled", "qsoftmax16"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attention:
     """Three groups, each of an anchor and elementwise nodes behind it: ``scores`` (..., M, N), ``weights`` of its rows, and the
     ``product`` (..., M, P) with the values. Nothing else reads the first two."""

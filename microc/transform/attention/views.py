@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.lib.stride_tricks import as_strided
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 
 _MOVES = frozenset(("reshape", "transpose", "slice"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """An operand as a view of ``value``: ``places`` views a byte for each of its elements, with an axis for each of ``labels``.
 
@@ -37,7 +38,7 @@ class Piece:
         return _address(self.places) - _address(self.whole)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cut:
     """How a turn finds its share of a piece: the element ``first + turn`` along axis 1 of the value as ``shape``, three axes."""
 
@@ -46,7 +47,7 @@ class Cut:
     rest: Piece
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dense:
     """A piece that is all of its value: the value as ``shape``, its axes as ``axes`` orders them."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frozen import frozen
 from microc.graph.ir import Loc, Node, TensorType, new_value
 from microc.ops.rounding import Rounding
 
@@ -25,7 +26,7 @@ _APART = 4
 _LONGEST_CYCLE = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read:
     """Frames of a value wanted in a step: ``count`` of them, ``step`` apart, the first ``back`` before the end."""
 

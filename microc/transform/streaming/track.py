@@ -7,11 +7,13 @@ window pads: then they are masked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
+from microc.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Frames:
     """A value that comes some frames in each step.
 
@@ -37,7 +39,7 @@ class Frames:
         return self.clean >= self.length
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whole:
     """A value computed as a whole in each step, from the last frames; step ``delay`` gives what the whole run gives."""
 
@@ -56,7 +58,7 @@ class HopTooShortError(Exception):
         self.factor, self.where = factor, where
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """How a window reads its operand in a step: ``size`` frames that end ``newest`` frames before the last. ``track`` is that of
     what the windows make."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,6 +13,7 @@ from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.onnx.alike import COMPARISONS
 from microc.frontend.onnx.writer.build import CODES, Builder
+from microc.frozen import frozen
 from microc.graph.ir import Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.arith import activation_range
@@ -36,7 +37,7 @@ SPELLED = {"float32": "float", "float64": "double"}
 """What ONNX calls dtypes otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Application:
     """``quantised``: operands are read as reals, the result is quantised. ``first``: all have their channels first."""
 

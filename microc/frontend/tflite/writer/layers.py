@@ -6,7 +6,7 @@ The opposite of the spellings of the reader (``frontend/tflite/neural.py`` and o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.tflite.spelling import ACTIVATIONS, same_padding
+from microc.frozen import frozen
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.rounding import Rounding
 
@@ -23,7 +24,7 @@ _NO_PADDING = (0, 0, 0, 0)
 _NO_FIELDS: Mapping[str, Field] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """An operator: TFLite's word for it, the version of that, names of tensors ("" is absent), the table of its options."""
 
@@ -40,7 +41,7 @@ class Written:
         return replace(self, inputs=ends[0], outputs=ends[1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """A node as TFLite's operators, and the tensors that are theirs alone, with the data of constants."""
 

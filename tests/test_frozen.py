@@ -1,0 +1,95 @@
+"""Classes of values behave as frozen dataclasses do, but for a change at run time, which the type checker refuses."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import pytest
+
+from microc.frozen import frozen
+
+
+@frozen
+class Ours:
+    """A value."""
+
+    name: str
+    count: int = 3
+    parts: tuple[int, ...] = field(default=(), repr=False)
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """The same by Python's own."""
+
+    name: str
+    count: int = 3
+    parts: tuple[int, ...] = field(default=(), repr=False)
+    note: str = field(default="", compare=False)
+
+
+@frozen
+class Single:
+    """One field: what it is equal to is decided as by a tuple."""
+
+    value: float
+
+
+@frozen
+class Empty:
+    """No field."""
+
+
+@frozen
+class Spoken:
+    """Methods of its own."""
+
+    word: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spoken) and self.word.lower() == other.word.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.word.lower())
+
+    def __repr__(self) -> str:
+        return self.word
+
+
+@pytest.mark.parametrize("change", [{}, {"count": 4}, {"parts": (1,)}, {"note": "seen"}])
+def test_comparison_hash_and_repr_are_those_of_a_dataclass(change: dict[str, Any]) -> None:
+    ours, theirs = (Ours("a"), replace(Ours("a"), **change)), (Theirs("a"), replace(Theirs("a"), **change))
+    assert (ours[0] == ours[1]) is (theirs[0] == theirs[1])
+    assert [hash(each) for each in ours] == [hash(each) for each in theirs]
+    assert [repr(each).replace("Ours", "Theirs") for each in ours] == [repr(each) for each in theirs]
+
+
+def test_another_class_is_never_equal() -> None:
+    others: tuple[object, ...] = (Theirs("a"), "a", None)
+    assert all(Ours("a") != other for other in others)
+
+
+def test_one_field_and_none() -> None:
+    nan = float("nan")
+    assert Single(nan) == Single(nan), "the same object, as in a tuple"
+    assert {Single(1.0), Single(1.0)} == {Single(1.0)}
+    assert Empty() == Empty()
+    assert repr(Empty()).endswith("Empty()")
+
+
+def test_a_class_keeps_its_own_methods() -> None:
+    assert Spoken("A") == Spoken("a")
+    assert len({Spoken("A"), Spoken("a")}) == 1
+    assert repr(Spoken("A")) == "A"
+
+
+def test_it_has_slots_fields_patterns_and_pickles() -> None:
+    match Ours("a", 5):
+        case Ours(name, count):
+            assert (name, count) == ("a", 5)
+    assert [each.name for each in fields(Ours("a"))] == ["name", "count", "parts", "note"]
+    assert not hasattr(Ours("a"), "__dict__")
+    assert pickle.loads(pickle.dumps(Ours("a", 7))) == Ours("a", 7)
