@@ -89,6 +89,10 @@ SMOKES = {
         ("search", "--layers", "ic_pool", "--seeds", "1"),
         "ic_pool",
     ),
+    "tuning_desktop": Smoke(
+        ("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite"), "--trials", "2", "--rounds", "1"),
+        "digits_int8 ",
+    ),
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
@@ -112,6 +116,7 @@ MARKS = {
     "muriscv_nn": (needs_corpus, *VECTORS),
     "operators": EMULATED,
     "tuning": (),
+    "tuning_desktop": (),
 }
 
 
