@@ -29,6 +29,7 @@ from microc.driver.options import make_options
 from microc.driver.tuned.records import OK
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import MicrocError
+from microc.isa import FAMILIES
 from microc.target import Board, target_for
 from microc.tuning.api import compiled_for
 from microc.tuning.on_board import BoardRunner
@@ -119,6 +120,9 @@ def suits(task: Task, board: Board) -> bool:
     graph = task.graph
     ends = sum(graph.types[name].nbytes for name in (*graph.inputs, *graph.outputs))
     constants = sum(array.nbytes for array in graph.consts.values())
+    most = FAMILIES[board.target.isa].array_bytes
+    if most and any(2 * array.nbytes > most for array in graph.consts.values()):
+        return False
     room = board.target.cpu == native() or (2 * ends <= board.ram_bytes and 2 * constants <= board.flash_bytes)
     return room and Space(task).default.instructions <= LONGEST
 

@@ -32,5 +32,6 @@ AVR = Family(
     (Core("avr", "avr", Costs(5, 0, 63, frozenset(), 2.0, _LENGTHS, _CYCLES), (_MULTIPLIER,)),),
     {"speed": f"-O2 {_SPARING}", "balanced": f"-Os {_SPARING}", "size": f"-Os {_SPARING}"},
     flash_space=True,
+    array_bytes=(1 << 15) - 1,
 )
 """QEMU 7.2 executes some of what gcc's expensive optimisations make wrongly (simavr does not), so that they are left out."""

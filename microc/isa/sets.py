@@ -173,14 +173,16 @@ class Core:
 @frozen
 class Family:
     """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
-    lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX;
-    ``computers``: what Python calls such (``platform.machine()``). ``flags``: what a search may try for a kernel beside those
-    options, each a list of gcc's ``-f`` options or a level (``O3``) with commas between; none of them changes a result."""
+    lie in an address space of their own. ``array_bytes``: of the largest array that compilers make (0: any). ``threads``: these
+    are computers, with an operating system that has threads of POSIX; ``computers``: what Python calls such
+    (``platform.machine()``). ``flags``: what a search may try for a kernel beside those options, each a list of gcc's ``-f``
+    options or a level (``O3``) with commas between; none of them changes a result."""
 
     name: str
     cores: tuple[Core, ...]
     options: Mapping[str, str]
     flash_space: bool = False
+    array_bytes: int = 0
     threads: bool = False
     computers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()

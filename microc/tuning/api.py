@@ -217,7 +217,7 @@ def tasks_for(
     """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
     chosen = make_options(**options)
     made = compiled_for(model, target, _in_our_code(chosen), board)
-    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE))
+    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options(), made.make.target)[0], SIZE))
 
 
 def _is_open(options: Options) -> bool:

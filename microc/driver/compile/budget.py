@@ -89,12 +89,14 @@ def count_macs(graph: Graph) -> int:
     return total
 
 
-def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
-    """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget."""
+def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
+    """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget. Computers have
+    no flash: for them ``balanced`` is speed, as far as schedules go."""
     weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
-    return steps[next(k for k, goal in enumerate(steps) if goal.name == options.optimize) :]
+    wanted = SPEED.name if options.optimize == "balanced" and FAMILIES[target.isa].computers else options.optimize
+    return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 
 
 def worth_of(options: Options, target: Target) -> float:

@@ -72,7 +72,7 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
         found, graph, streaming = _parted(passes, backends, target, ours)
         decided = {each.key: _chosen(each) for each in found.taken if options.external_choice == "all"}
         if options.external_choice == "cost":
-            wanted = wanted or goals(graph, options)[:1]  # of the first graph, with which regions are measured
+            wanted = wanted or goals(graph, options, target)[:1]  # of the first graph, with which regions are measured
             for task in _tasks(found, graph, target, places, wanted):
                 decided[task.taken.key] = _decided(task, records, board)
         more = {key: decision for key, decision in decided.items() if not decision.theirs}
@@ -113,7 +113,7 @@ def _alike(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
     told = FAMILIES[target.isa].options
     for name in dict.fromkeys((options.optimize, *told)):
         if told[name] == told[options.optimize]:
-            yield goals(graph, replace(options, optimize=name))[0]
+            yield goals(graph, replace(options, optimize=name), target)[0]
 
 
 def _chosen(taken: Taken) -> Decision:

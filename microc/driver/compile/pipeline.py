@@ -18,7 +18,7 @@ from microc.driver.compile.external import divided, regions
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.hot_code import code_placed, refuse_without_memory
 from microc.driver.compile.kernel import groups_of
-from microc.driver.compile.least import refuse_hopeless
+from microc.driver.compile.least import refuse_hopeless, refuse_large_arrays
 from microc.driver.compile.maker import Compiled, Maker, Tuned
 from microc.driver.compile.opened import by_opened
 from microc.driver.compile.turns import by_turns
@@ -115,6 +115,7 @@ def compiled(
             made = _with_sizes(source, target, options, progress, room)
     else:
         made = _compiled(read_model(source, options), source_name(source), target, options, progress, room)
+    refuse_large_arrays(made.module, target)
     made = replace(made, module=replace(made.module, hashes=hashes(source, options)))
     if options.dump is not None:
         from microc.driver.report.dump import dump_kernels

@@ -36,7 +36,7 @@ def build_within_budget(
     ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
-    for goal in goals(graph, options):
+    for goal in goals(graph, options, target):
         make = maker_of(graph, target, goal, options, external=external, family=family)
         made = built(graph, target, source, progress, make)
         if all(flash_bytes(made.module) <= limit for limit in limits):

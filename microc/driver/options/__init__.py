@@ -191,7 +191,8 @@ class Options:
         "the dtype of weights", flag="--weight-dtype", applies="floats",
     )  # fmt: skip
     optimize: str = choice(
-        "balanced", GOALS, "what the code is made for; balanced: a percent of the time is worth four percent of the flash",
+        "balanced", GOALS,
+        "what the code is made for; balanced: a percent of the time is worth four percent of the flash, on computers nothing",
         "optimize", flag="--optimize",
     )  # fmt: skip
     flash: int = option(

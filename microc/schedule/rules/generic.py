@@ -7,7 +7,7 @@ from math import prod
 
 from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
-from microc.schedule.rules.lanes import float_lanes, vectorize_lanes
+from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -138,7 +138,8 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
     if target.core.lanes and extent > 1:
-        return vectorize_lanes(schedule, inner, target.core.lanes[-1], float_lanes(target))
+        lanes = lanes_of(extent, target) or target.core.lanes[-1]  # of a copy that is computed; others are calls
+        return vectorize_lanes(schedule, inner, lanes, float_lanes(target))
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
     long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH

@@ -23,11 +23,22 @@ def compiled(**options: object) -> Module:
 
 def test_goals_end_with_size_and_prices_rise() -> None:
     graph = optimise(read_model(digits.INT8, Options()), Options())
-    ladder = goals(graph, Options(optimize="speed"))
+    target = target_for("cortex-m4")
+    ladder = goals(graph, Options(optimize="speed"), target)
     prices = [goal.price for goal in ladder]
     assert ladder[0] == SPEED and ladder[-1] == SIZE and prices == sorted(prices)
-    assert goals(graph, Options())[0].name == "balanced" and 0 < goals(graph, Options())[0].price < 1000
-    assert goals(graph, Options(optimize="size")) == (SIZE,)
+    balanced = goals(graph, Options(), target)[0]
+    assert balanced.name == "balanced" and 0 < balanced.price < 1000
+    assert goals(graph, Options(optimize="size"), target) == (SIZE,)
+
+
+def test_flash_is_worth_nothing_on_a_computer_but_in_a_budget() -> None:
+    graph = optimise(read_model(digits.INT8, Options()), Options())
+    assert goals(graph, Options(), target_for("x86-64-v3")) == goals(
+        graph, Options(optimize="speed"), target_for("cortex-m4")
+    )
+    assert goals(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
+    assert goals(graph, Options(), target_for("host"))[0].name == "balanced", "portable C may be for any machine"
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -130,3 +130,20 @@ def test_what_a_constant_takes_at_least() -> None:
     assert least_bytes(np.linspace(0, 1, 100, dtype=np.float32)) == 400
     assert least_bytes(np.arange(100, dtype=np.int32)) == least_bytes(np.ones(100, np.float32)) == 0
     assert least_bytes(np.arange(10, dtype=np.int8)) == 0
+
+
+def layer_of_40_000_weights() -> Graph:
+    write = GraphBuilder()
+    data = write.op("dequantize", write.input("x", (1, 200), "int8"), scale=(0.05,), zero_point=(0,))
+    stored = write.constant("w", np.random.default_rng(0).integers(-127, 128, (200, 200), np.int8))
+    made = write.op("dense", data, write.op("dequantize", stored, scale=(0.01,), zero_point=(0,)))
+    numbers = {"scale": (0.5,), "zero_point": (0,)}
+    return write.graph("large", {"y": write.op("quantize", made, **numbers, out_dtype="int8", rounding="even")})
+
+
+def test_a_constant_beyond_the_arrays_of_a_compiler_is_refused() -> None:
+    """avr-gcc: ``size of array is too large``, after everything was written."""
+    graph = layer_of_40_000_weights()
+    with pytest.raises(FitError, match=r"takes 40000 bytes: compilers for avr make no array beyond 32767"):
+        microc.compile(graph, board="arduino-mega")
+    assert microc.compile(graph, board="nrf52840dk").module.const_bytes == 40_000
