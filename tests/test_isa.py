@@ -81,7 +81,7 @@ def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
     types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}
     kinds = {name: {i.result, *(p.dtype for p in i.params)} for name, i in SCALAR.items() if i.lanes}
     words = {name for name, found in kinds.items() if {kind for kind in found if is_vector(kind)} <= types}
-    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_|fma_n_|store_f16_|(store_)?saturated?_)\w+")
+    asked = re.compile(r"(dot\d_|(load|dup)_(i16x2|[iu]8x4)_|fma_n_|store_f16_|(store_)?saturated?_)\w+")
     assert not {name for name in words - CORES[cpu].has if not asked.match(name)}
 
 

@@ -90,7 +90,7 @@ _WORDS = InstructionSet("words of AArch64", _GUARD, UNALIGNED, frozenset({"unali
 
 _FORMS = frozenset({"shifted", "accumulated", "indexed", "predicated"})
 _COSTS = Costs(
-    28, 32, 4095, _FORMS, 4.0, {**LIBRARY, "call_math": 40.0}, {"divide": 10.0, "float_divide": 10.0}, 0.5, 252, 255
+    28, 32, 4095, _FORMS, 4.0, {**LIBRARY, "call_math": 40.0}, {"divide": 10.0, "float_divide": 10.0}, 0.5, 252, 255, 32
 )
 
 

@@ -12,7 +12,7 @@ from microc import dtypes
 from microc.isa.base import Body, Turns
 from microc.isa.sets import InstructionSet, VectorUnit
 from microc.isa.vocabulary.float_lanes import ARITHMETIC
-from microc.isa.vocabulary.lanes import WIDTHS
+from microc.isa.vocabulary.lanes import SHORT_WORDS, WIDTHS
 from microc.isa.vocabulary.words import COPIED, MOVED
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
@@ -59,6 +59,8 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
     for name in ("load_i32", "load_i16x2", "load_i8x4", "load_u8x4"):
         yield f"{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    for name in SHORT_WORDS:
+        yield f"dup_{name}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
     yield from _first("i32", end, vector)
     for dtype, short in MOVED.items():
@@ -121,7 +123,8 @@ TYPES = {
 
 def counted(name: str, text: str) -> Body:
     """A body of one instruction."""
-    kind = "vector_load" if name.startswith("load") else "vector_store" if name.startswith("store") else "vector"
+    loads = name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
+    kind = "vector_load" if loads else "vector_store" if name.startswith("store") else "vector"
     return Body(text, ((kind, 1),))
 
 

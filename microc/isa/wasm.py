@@ -66,6 +66,7 @@ _COSTS = Costs(
     {**LIBRARY, "call_math": 40.0},
     {"divide": 20.0, "float_divide": 10.0},
     0.35,
+    vector_registers=16,
 )
 
 WASM = Family(

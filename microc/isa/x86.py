@@ -4,6 +4,7 @@ as many registers."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from microc.isa.base import Body
 from microc.isa.gnu_vectors import counted, gnu_vectors
@@ -83,7 +84,7 @@ def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: 
     return Core(
         name,
         "x86",
-        COSTS,
+        replace(COSTS, vector_registers=vectors),
         every,
         _FPU,
         machine=machine,

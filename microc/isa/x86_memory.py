@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc import dtypes
+from microc.isa.vocabulary.lanes import SHORT_WORDS
 from microc.isa.vocabulary.words import COPIED, MOVED
 from microc.isa.x86_words import binary, unary
 
@@ -40,6 +41,9 @@ def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
             part = f"{_bytes(lanes * size)}\nt q;\n{_loaded(f'vmovdqu{8 * size}', dtype, 'q')}"
             yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _stored(f"vpmovd{_LETTERS[size]}", dtype)
+    for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
+        text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
+        yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
     if avx:
         yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
     for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():

@@ -9,6 +9,7 @@ those of floats are :mod:`microc.isa.vocabulary.float_lanes`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from microc import dtypes
 from microc.isa.base import ANY, LANE, Intrin
@@ -22,6 +23,8 @@ WIDTHS = (4, 8, 16)
 """Lanes that a vector may have."""
 MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
+SHORT_WORDS = MappingProxyType({"i16x2": ("int16", 2), "i8x4": ("int8", 4), "u8x4": ("uint8", 4)})
+"""Words of several numbers that vectors are loaded from, or all lanes from one: dtype and count."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
 """Sums of products of what words hold."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
@@ -136,17 +139,23 @@ def _saturated(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_first", (p, a, _n), ir.If(_n > LANE, store), lanes)
 
 
+def _word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
+    """Some numbers of so many bits as one word."""
+    word: Expr = ir.const(0, "uint32")
+    for k in range(count):
+        part = p[first + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
+        word = word | (part << (bits * k))
+    return word.astype("int32")
+
+
 def _words(lanes: int) -> Iterator[Intrin]:
-    """Numbers of 16 or 8 bits in the words of lanes, and sums of their products."""
+    """Numbers of 16 or 8 bits in the words of lanes, in those of all lanes alike (``dup``), and sums of their products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
-    for dtype, short in (("int16", "i16x2"), ("int8", "i8x4"), ("uint8", "u8x4")):
-        bits, count = dtypes.info(dtype).bits, 4 // dtypes.nbytes(dtype)
-        p = Buffer("p", (count * lanes,), dtype)
-        word: Expr = ir.const(0, "uint32")
-        for k in range(count):
-            part = p[LANE * count + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
-            word = word | (part << (bits * k))
-        yield Intrin(f"load_{short}_{end}", (p,), word.astype("int32"), lanes)
+    for short, (dtype, count) in SHORT_WORDS.items():
+        bits = dtypes.info(dtype).bits
+        p, q = Buffer("p", (count * lanes,), dtype), Buffer("p", (count,), dtype)
+        yield Intrin(f"load_{short}_{end}", (p,), _word(p, LANE * count, count, bits), lanes)
+        yield Intrin(f"dup_{short}_{end}", (q,), _word(q, ir.const(0, "int32"), count, bits), lanes)
     for name in PRODUCTS:
         scalar = next(each for each in PAIRS if each.name == name)
         params = tuple(Var(p.name, vector) for p in scalar.params)

@@ -61,14 +61,14 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
         for (int32_t ky = 0; ky < 3; ++ky) {
             for (int32_t k_tile = 0; k_tile < 3; ++k_tile) {
                 const int32x16 weight_0 = load_i8x4_i32x16(&weight[ky * (3 * 64) + k_tile * 64]);
-                acc_0 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4])), weight_0, acc_0);
-                acc_1 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 4])), weight_0, acc_1);
-                acc_2 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 8])), weight_0, acc_2);
-                acc_3 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 12])), weight_0, acc_3);
-                acc_4 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 16])), weight_0, acc_4);
-                acc_5 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 20])), weight_0, acc_5);
-                acc_6 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 24])), weight_0, acc_6);
-                acc_7 = dot4_u8_i32x16(dup_i32x16(load_u8x4(&padded[ky * 40 + k_tile * 4 + 28])), weight_0, acc_7);
+                acc_0 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4]), weight_0, acc_0);
+                acc_1 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 4]), weight_0, acc_1);
+                acc_2 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 8]), weight_0, acc_2);
+                acc_3 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 12]), weight_0, acc_3);
+                acc_4 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 16]), weight_0, acc_4);
+                acc_5 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 20]), weight_0, acc_5);
+                acc_6 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 24]), weight_0, acc_6);
+                acc_7 = dot4_u8_i32x16(dup_u8x4_i32x16(&padded[ky * 40 + k_tile * 4 + 28]), weight_0, acc_7);
             }
         }
         /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
