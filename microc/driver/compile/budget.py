@@ -95,7 +95,9 @@ def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
     weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
-    wanted = SPEED.name if options.optimize == "balanced" and FAMILIES[target.isa].computers else options.optimize
+    family = FAMILIES[target.isa]
+    computer = family.threads and bool(family.computers)  # a family of both kinds of cores has no threads
+    wanted = SPEED.name if options.optimize == "balanced" and computer else options.optimize
     return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 
 

@@ -39,6 +39,7 @@ def test_flash_is_worth_nothing_on_a_computer_but_in_a_budget() -> None:
     )
     assert goals(graph, Options(optimize="size"), target_for("x86-64-v3")) == (SIZE,)
     assert goals(graph, Options(), target_for("host"))[0].name == "balanced", "portable C may be for any machine"
+    assert goals(graph, Options(), target_for("rv32imc"))[0].name == "balanced", "no computer, whatever its family has"
 
 
 @pytest.mark.parametrize("goal", GOALS)
