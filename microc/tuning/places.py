@@ -9,7 +9,7 @@ from microc.errors import UsageError
 from microc.target import Board, Target
 from microc.tuning.loaded import LoadRunner
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner
+from microc.tuning.on_host import HostRunner, Yardsticks
 from microc.tuning.pool import Pool
 from microc.tuning.runner import Meter
 
@@ -27,7 +27,8 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
             raise UsageError(
                 "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
             )
-        return _pooled([(f"process {number}", HostRunner(target)) for number in range(1, jobs + 1)])
+        yardsticks = Yardsticks()
+        return _pooled([(f"process {number}", HostRunner(target, yardsticks)) for number in range(1, jobs + 1)])
     if not lines:
         return _pooled([(f"emulator {number}", kind(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]

@@ -1,6 +1,6 @@
 """The process that times the kernels of a library: ``python -m microc.tuning.timed FOLDER``, started by ``on_host``.
 
-Every kernel is timed in turn with all others, several rounds; the least counts. Each has the time of a call from Python in it.
+Every kernel is timed in turn with all others, several rounds. Each has the time of a call from Python in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG_ENOUGH = 300e-6
 
 
 def main(folder: Path) -> None:
-    """Run, keep the outputs; time, keep the nanoseconds."""
+    """Run, keep the outputs; time, keep the nanoseconds of every round."""
     library = Library(folder / LIBRARY)
     with np.load(folder / GIVEN, allow_pickle=False) as given:
         for position, name in enumerate(given.files):
@@ -54,14 +54,11 @@ def _call(library: Library, number: int) -> Callable[[], None]:
     return lambda: library.run_kernel(number)
 
 
-def _interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
-    """Nanoseconds of every call, the least of several rounds in which each has its turn."""
+def _interleaved(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
+    """Nanoseconds of every call, in several rounds in which each has its turn."""
     counts = [max(1, round(LONG_ENOUGH / max(_seconds(call, 1), 1e-9))) for call in calls]
-    best = [float("inf")] * len(calls)
-    for _ in range(ROUNDS):
-        for place, (call, count) in enumerate(zip(calls, counts, strict=True)):
-            best[place] = min(best[place], _seconds(call, count))
-    return [1e9 * seconds for seconds in best]
+    turns = tuple(zip(calls, counts, strict=True))
+    return [[1e9 * _seconds(call, count) for call, count in turns] for _ in range(ROUNDS)]
 
 
 def _seconds(call: Callable[[], None], count: int) -> float:

@@ -16,7 +16,8 @@ from microc.target import target_for
 from microc.tir import ir
 from microc.tir.rewrite import map_stmt
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner
+from microc.tuning.on_host import HostRunner, Yardsticks
+from microc.tuning.on_host import _run as real
 from microc.tuning.runner import Runner
 from microc.tuning.space import Candidate, Space
 from tests.tuning.networks import tasks
@@ -76,6 +77,25 @@ def test_this_computer() -> None:
     checked(HostRunner(target_for("host")), dense("host"))
     core = native()
     checked(HostRunner(target_for(core)), dense(core))
+
+
+def test_a_computer_that_is_slower_for_a_while_tells_the_same_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first right candidate is a yardstick of later images, for all runners that share it."""
+    task, yardsticks = dense("host"), Yardsticks()
+    first, second = candidates(task, 1)
+    rounds = [[[100.0, 50.0], [110.0, 52.0]], [[300.0, 300.0, 150.0]] * 3]
+    monkeypatch.setattr("microc.tuning.on_host._run", lambda folder: real(folder) and rounds.pop(0))
+    measured = HostRunner(task.target, yardsticks).measure(task, [first, second])
+    assert [each.ticks for each in measured] == [100.0, 50.0]
+    later = HostRunner(task.target, yardsticks).measure(task, [first, second])
+    assert [each.ticks for each in later] == [100.0, 50.0] and [each.candidate for each in later] == [first, second]
+
+
+def test_a_wrong_candidate_is_no_yardstick() -> None:
+    task, yardsticks = dense("host"), Yardsticks()
+    first, second = candidates(task, 1)
+    HostRunner(task.target, yardsticks).measure(task, [wrong(first), second])
+    assert [candidate for candidate, _ in yardsticks.values()] == [second]
 
 
 def test_a_wrong_output_is_no_time() -> None:
