@@ -57,8 +57,8 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     yield from _shifts(end, vector)
     for op, sign in _COMPARED.items():
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
-    for name in ("load_i32", "load_i16x2", "load_i8x4", "load_u8x4"):
-        yield f"{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    for name in ("i32", *SHORT_WORDS):
+        yield f"load_{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     for name in SHORT_WORDS:
         yield f"dup_{name}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"

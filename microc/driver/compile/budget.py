@@ -96,7 +96,8 @@ def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
     family = FAMILIES[target.isa]
-    computer = family.threads and bool(family.computers)  # a family of both kinds of cores has no threads
+    # RISC-V names computers and has microcontrollers, which run no threads; portable C has threads and names no computer
+    computer = family.threads and bool(family.computers)
     wanted = SPEED.name if options.optimize == "balanced" and computer else options.optimize
     return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 

@@ -15,7 +15,7 @@ from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.lower.lane_operations import CLAMPS, TYPES, LaneOperations, saturated, unclamped
 from microc.tir.lower.lane_patterns import quotient
-from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError
+from microc.tir.lower.lane_scope import ELEMENTS, WORD_LOADS, NoLanesError
 from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_expr
 
@@ -195,7 +195,7 @@ class LaneCode(LaneOperations):
                 return self.call(name, self.vector(a), self.vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):
                 return self.call(name, *map(self.vector, args))
-            case ir.Call("load_i16x2" | "load_i8x4" | "load_u8x4" as name, (ir.AddressOf() as place,)):
+            case ir.Call(name, (ir.AddressOf() as place,)) if name in WORD_LOADS:
                 if not self.whole() or flat_step(place.buffer, place.indices, self.var) != place.extent:
                     raise NoLanesError
                 elements = self.address(place.buffer, place.indices, 1, writes=False)

@@ -15,8 +15,8 @@ from microc.tir.rewrite import substitute, walk_expr
 
 ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
 """What vectors are made of."""
-_WORDS = MappingProxyType({"load_i16x2": "i16x2", "load_i8x4": "i8x4", "load_u8x4": "u8x4"})
-"""Loads of several numbers as one word."""
+WORD_LOADS = frozenset({"load_i16x2", "load_i8x4", "load_u8x4"})
+"""Loads of several numbers as one word, which vectors have too, and as ``dup_`` for all lanes alike."""
 SHORT = "int16"
 """What the factors of products may be that are added to vectors of int32."""
 
@@ -121,8 +121,8 @@ class LaneScope:
     def repeated(self, expr: ir.Expr) -> ir.Expr:
         """A number in all lanes; literals are set before the loop, a word of several numbers comes from memory."""
         number = self.uniform(expr)
-        if isinstance(number, ir.Call) and number.name in _WORDS and self.taken is None:
-            return self.call(f"dup_{_WORDS[number.name]}", *number.args)
+        if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.taken is None:
+            return self.call(number.name.replace("load", "dup"), *number.args)
         named = isinstance(number, ir.Var) and number in self.constants.values()
         vector = self.call("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
         if isinstance(expr, ir.Const):

@@ -137,8 +137,8 @@ def layer_of_40_000_weights() -> Graph:
     data = write.op("dequantize", write.input("x", (1, 200), "int8"), scale=(0.05,), zero_point=(0,))
     stored = write.constant("w", np.random.default_rng(0).integers(-127, 128, (200, 200), np.int8))
     made = write.op("dense", data, write.op("dequantize", stored, scale=(0.01,), zero_point=(0,)))
-    stored = write.op("quantize", made, scale=(0.5,), zero_point=(0,), out_dtype="int8", rounding="even")
-    return write.graph("large", {"y": stored})
+    result = write.op("quantize", made, scale=(0.5,), zero_point=(0,), out_dtype="int8", rounding="even")
+    return write.graph("large", {"y": result})
 
 
 def test_a_constant_beyond_the_arrays_of_a_compiler_is_refused() -> None:
