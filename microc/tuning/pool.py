@@ -41,6 +41,7 @@ class Pool(Meter):
         while True:
             place = self._free.get()
             if place is None:
+                self._free.put(None)  # for whoever comes next
                 raise self._none_left()
             try:
                 found = self._runners[place][1].measure(task, candidates)
@@ -58,13 +59,12 @@ class Pool(Meter):
             runner.stop()
 
     def _lose(self, place: int, error: MicrocError) -> None:
-        """A place is left; where it was the last one, whoever waits for a place is told so."""
+        """A place is left; where it was the last one, whoever asks for a place is told so."""
         with self._changing:
             self._left.discard(place)
             self.lost.append(f"{self._runners[place][0]}: {error.what}")
             if not self._left:
-                for _ in self._runners:
-                    self._free.put(None)
+                self._free.put(None)
 
     def _none_left(self) -> DeviceError:
         return DeviceError(

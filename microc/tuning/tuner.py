@@ -74,13 +74,14 @@ class Tuner:
             self.runner.stop()
 
     def _measure(self, among: Sequence[Tuned], limits: Limits, begin: float, trials: int, seconds: float) -> None:
-        """Some kernels, until so many measurements were spent in all, or so many seconds after the beginning."""
+        """Some kernels, until so many measurements were spent in all, or so many seconds after the beginning. One batch more than
+        there are places is proposed, so that none waits while the next one is lowered."""
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[Result]], Tuned] = {}
             try:
                 while True:
-                    while len(running) < self.runner.places and time.monotonic() < end:
+                    while len(running) <= self.runner.places and time.monotonic() < end:
                         batch = self._batch(among, trials, running.values())
                         if batch is None:
                             break
@@ -92,8 +93,11 @@ class Tuner:
                         each = running.pop(future)
                         self._keep(each, future.result())
                         self._tell(each, limits, time.monotonic() - begin)
+                    if time.monotonic() >= end:
+                        running = {future: each for future, each in running.items() if not future.cancel()}
             except BaseException:
                 self.runner.stop()  # before the pool waits for what is running
+                pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def whose(self) -> tuple[TunedRegion, ...]:
@@ -127,10 +131,12 @@ class Tuner:
     def _batch(
         self, among: Sequence[Tuned], trials: int, busy: Collection[Tuned]
     ) -> tuple[Tuned, list[Candidate]] | None:
-        """What is measured next; None where nothing is."""
+        """What is measured next; None where nothing is. Where all places are taken, nothing of a kernel that is being measured:
+        it would learn nothing of that."""
         if trials <= self.spent:
             return None
-        open_ = [k for k in among if not k.done and (k not in busy or k.default is not None)]
+        ahead = len(busy) >= self.runner.places
+        open_ = [k for k in among if not k.done and (k not in busy or (k.default is not None and not ahead))]
         for each in sorted(open_, key=lambda k: (k in busy, -k.worth)):
             found = each.search.propose(min(self.runner.batch, each.batch, trials - self.spent))
             if found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Semaphore
 
@@ -22,6 +22,7 @@ from microc.tuning.places import meter_for
 from microc.tuning.pool import Pool
 from microc.tuning.runner import Result
 from microc.tuning.space import Candidate, Space
+from microc.tuning.tuned import Search
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import DIGITS, Estimating, product, tasks
 
@@ -78,6 +79,38 @@ def test_places_measure_side_by_side() -> None:
     space = tuner.kernels[0].search.space
     tuner.run(Limits(24))
     assert both.is_set()  # of one kernel alone, once its default is known
+
+
+def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another kernel: of the one that is being measured it would learn nothing."""
+    running: list[str] = []
+    proposed: list[tuple[str, tuple[str, ...]]] = []
+    second = Event()
+
+    class Waiting(Estimating):
+        def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+            running.append(task.key)
+            assert second.wait(60)
+            results = super()._measured(task, candidates)
+            running.remove(task.key)
+            return results
+
+    tuner = Tuner(tasks(), Waiting(), Database(), model=Analytic(), search="random")
+
+    def told(key: str, search: Search) -> Callable[[int], list[Candidate]]:
+        def propose(count: int) -> list[Candidate]:
+            proposed.append((key, tuple(running)))
+            if len(proposed) == 2:
+                second.set()
+            return whole(count)
+
+        whole = search.propose
+        return propose
+
+    for each in tuner.kernels:
+        monkeypatch.setattr(each.search, "propose", told(each.task.key, each.search))
+    tuner.run(Limits(40))
+    assert len(proposed) > 2 and not any(key in measured for key, measured in proposed)
 
 
 def test_the_search_ends_where_no_place_is_left() -> None:
