@@ -31,11 +31,11 @@ from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import MicrocError
 from microc.isa import FAMILIES
 from microc.target import Board, target_for
-from microc.tuning.api import compiled_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.runner import Runner
 from microc.tuning.space import Candidate, Space
+from microc.tuning.subject import compiled_for
 
 BATCH, LAYERS = 24, 8
 """Candidates of a layer; layers of a network, which is compiled for them, at most."""

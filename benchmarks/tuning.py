@@ -39,13 +39,13 @@ from microc.driver.report.size import measure as sizes_of
 from microc.driver.tuned.records import OK, Database
 from microc.driver.tuned.task import Task, tasks_of
 from microc.target import Board
-from microc.tuning.api import compiled_for
 from microc.tuning.model import model_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter, Runner
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate, Space
+from microc.tuning.subject import compiled_for
 from microc.tuning.tuned import Tuned
 from microc.tuning.tuner import Limits, Tuner
 

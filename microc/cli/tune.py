@@ -15,6 +15,7 @@ from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.tuning.api import Tuning
+    from microc.tuning.tuned import TunedNetwork
 
 _SHOWN_VALUES = 12
 
@@ -43,8 +44,9 @@ def tune(arguments: Arguments) -> show.Answer:
 def _searched(arguments: Arguments) -> show.Answer:
     from microc.driver.options import make_options
     from microc.driver.tuned.plan import write_plan
-    from microc.tuning.api import Interrupted, refuse_open, tune, tuning_plan
+    from microc.tuning.api import Interrupted, tune, tuning_plan
     from microc.tuning.page import to_html
+    from microc.tuning.subject import refuse_open
 
     assert arguments.model is not None
     options, ended = chosen_options(arguments), False
@@ -91,6 +93,8 @@ def _searched(arguments: Arguments) -> show.Answer:
         if arguments.html is not None:
             choices = {kernel["key"]: kernel["choice"] for kernel in chosen["kernels"]}
             keys = [kernel.task.key for kernel in found.kernels]
+            if found.network is not None:
+                keys, choices = [*keys, found.network.key], {**choices, found.network.key: found.network.taken}
             write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys, chosen=choices))
     return show.Answer(data, text, INTERRUPTED if ended else 0)
 
@@ -113,6 +117,7 @@ def _table(found: Tuning, records: Path) -> str:
     notes = [
         f"tuned kernels: {show.count(round(found.default))} -> {show.count(round(found.best))} {found.unit} "
         f"({gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
+        *([whole(found.network, found.unit)] if found.network is not None else []),
         *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
         f"use them: microc compile MODEL --tuned {records}",
     ]
@@ -121,6 +126,15 @@ def _table(found: Tuning, records: Path) -> str:
     if found.regions:
         tables.append(_regions(found))
     return "\n\n".join((*tables, "\n".join(notes)))
+
+
+def whole(network: TunedNetwork, unit: str) -> str:
+    """The network as a whole, in words."""
+    scale, unit = (1000, "us") if unit == "ns" else (1, unit)
+    kept = len(network.kept)
+    stay = f"; {kept} kernel{'s stay as they were' if kept > 1 else ' stays as it was'}" if kept else ""
+    before, now = (f"{ticks / scale:,.1f}" for ticks in (network.default, network.best))
+    return f"whole network: {before} -> {now} {unit} ({network.best / network.default:.3f}){stay}"
 
 
 def _regions(found: Tuning) -> str:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
-from microc.device.boards import load_board
-from microc.device.machine import native
 from microc.driver import accepted
-from microc.driver.compile.budget import goals
-from microc.driver.compile.fit import room_of
-from microc.driver.compile.maker import Compiled
-from microc.driver.compile.pipeline import compiled, external_regions
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
 from microc.driver.shown import table
 from microc.driver.spoken import speaks_python
+from microc.driver.tuned.network import measured_together, network_key
 from microc.driver.tuned.plan import plan_of
 from microc.driver.tuned.records import Database, records_of
 from microc.driver.tuned.regions import RegionTask
@@ -25,14 +20,16 @@ from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
 from microc.frozen import frozen
 from microc.plugin import active
-from microc.target import SIZE, SPEED, Board, Target, target_for
+from microc.target import Board
 from microc.tuning.model import model_for
+from microc.tuning.network import NetworkSearch
 from microc.tuning.places import meter_for
 from microc.tuning.regions import RegionSpace
 from microc.tuning.runner import Meter
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Space
-from microc.tuning.tuned import Event, Tuned, TunedRegion
+from microc.tuning.subject import compiled_for, in_our_code, named_among, place_of, refuse_open, regions_for, tasks_for
+from microc.tuning.tuned import Event, Tuned, TunedNetwork, TunedRegion
 from microc.tuning.tuner import Limits, Tuner
 
 if TYPE_CHECKING:
@@ -40,18 +37,22 @@ if TYPE_CHECKING:
 
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
+WHOLE = 3
+"""Of the seconds that a network takes to be compiled, so many are left for it as a whole, but no more than half of all."""
 
 
 @frozen
 class Tuning:
     """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
-    ``regions``: parts of the network that other people's code can compute."""
+    ``regions``: parts of the network that other people's code can compute; ``network``: it as a whole, where that was
+    measured."""
 
     kernels: tuple[Tuned, ...]
     database: Database
     unit: str
     board: str
     regions: tuple[TunedRegion, ...] = ()
+    network: TunedNetwork | None = None
 
     @property
     def default(self) -> float:
@@ -82,6 +83,7 @@ class Tuning:
             "failed": sum(k.failed for k in self._every),
             "kernels": [kernel.to_data() for kernel in self.kernels],
             "regions": [region.to_data() for region in self.regions],
+            "network": self.network.to_data() if self.network is not None else None,
         }
 
     @property
@@ -142,9 +144,13 @@ def tune(
     _one_of("cost_model", cost_model, MODELS)
     accepted.call("callback", callback)
     found_board, core = place_of(target, board)
-    chosen, tasks = tasks_for(model, core, found_board, options)
+    begin = monotonic()
+    chosen, every = tasks_for(model, core, found_board, options)
+    took, limit = monotonic() - begin, seconds or float("inf")
     regions = regions_for(model, core, chosen)
-    tasks, regions = _named(tasks, regions, tuple(layers))
+    key = network_key(every, chosen.threads)
+    whole = trials > 0 and found_board is None and runner is None and not regions
+    tasks, regions = named_among(every, regions, tuple(layers))
     load = accepted.truth("load", load)
     if regions and (fleet or load):
         raise UsageError(
@@ -167,13 +173,16 @@ def tune(
             regions=regions,
         )
         try:
-            tuner.run(Limits(trials, seconds or float("inf")))
+            begin = monotonic()
+            tuner.run(Limits(trials, limit - (min(WHOLE * took, limit / 2) if whole else 0)))
+            if whole and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
+                NetworkSearch(source_of(model, chosen), core, chosen, database, runner).run(begin + limit)
         except KeyboardInterrupt as end:
-            raise Interrupted(_tuning(tuner)) from end
+            raise Interrupted(_tuning(tuner, every, key)) from end
         finally:
             if database is not records:
                 database.close()
-    return _tuning(tuner)
+    return _tuning(tuner, every, key)
 
 
 def _fleet(address: str, board: Board | None, others: bool, options: Options) -> Meter:
@@ -188,69 +197,12 @@ def _fleet(address: str, board: Board | None, others: bool, options: Options) ->
     return Fleet(address, board)
 
 
-def _tuning(tuner: Tuner) -> Tuning:
-    """What a search has found."""
-    return Tuning(tuple(tuner.kernels), tuner.database, tuner.runner.unit, tuner.runner.board, tuner.whose())
-
-
-def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
-    """The board and its core, or this computer as a core."""
-    if board is not None:
-        if target:
-            raise UsageError("a board has its own core", hint="give a board, or a target of this computer")
-        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-        return found, found.target
-    name = accepted.text("a target", target) or "native"
-    return None, target_for(native() if name == "native" else name)
-
-
-def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
-    """A network with what its kernels were made from."""
-    with active(options.plugins):
-        room = room_of(board, external=bool(options.external)) if board else None
-        return compiled(source_of(model, options), target, options, room=room)
-
-
-def tasks_for(
-    model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
-) -> tuple[Options, tuple[Task, ...]]:
-    """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
-    chosen = make_options(**options)
-    made = compiled_for(model, target, _in_our_code(chosen), board)
-    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options(), made.make.target)[0], SIZE))
-
-
-def _is_open(options: Options) -> bool:
-    """Whether it is for measurements to decide whose code computes a region."""
-    return bool(options.external) and options.external_choice == "cost"
-
-
-def _in_our_code(options: Options) -> Options:
-    """The options of the network whose kernels are tuned: without what may turn out to be theirs."""
-    return replace(options, external={}) if _is_open(options) else options
-
-
-def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """What other people's code can compute in a network, where measurements decide whether it does."""
-    if not _is_open(options):
-        return ()
-    with active(options.plugins):
-        return external_regions(source_of(model, options), target, options)
-
-
-def _named(
-    tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
-) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
-    """Those of layers that are named; UsageError where there are none."""
-
-    def named(task: Task) -> bool:
-        return not parts or any(part in layer for part in parts for layer in task.layers)
-
-    found, others = tuple(filter(named, tasks)), tuple(filter(named, regions))
-    if not found and not others:
-        known = ", ".join(task.name for task in tasks[:8]) or "none"
-        raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
-    return found, others
+def _tuning(tuner: Tuner, every: Sequence[Task], key: str) -> Tuning:
+    """What a search has found; ``every``: all kernels of the network, ``key``: its own."""
+    runner = tuner.runner
+    together = measured_together(key, every[0].target.cpu, tuner.database, runner.board) if every else None
+    network = TunedNetwork(key, together, every) if together else None
+    return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.whose(), network)
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -273,15 +225,6 @@ def tuning_plan(
         return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
-def refuse_open(options: Options) -> None:
-    """UsageError where measurements decide whose code computes a region, of which a plan says nothing."""
-    if _is_open(options):
-        raise UsageError(
-            "a plan does not say whose code computes a region",
-            hint="compile with tuned, which takes what was measured; or external_choice=all, where nothing is open",
-        )
-
-
 def spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
@@ -290,7 +233,7 @@ def spaces(
     chosen = make_options(**options)
     found_board, core = place_of(target, board)
     with active(chosen.plugins):
-        made = compiled_for(model, core, _in_our_code(chosen), found_board)
+        made = compiled_for(model, core, in_our_code(chosen), found_board)
         tasks = (*tasks_of(made), *regions_for(model, core, chosen))
         return [
             {

@@ -43,13 +43,15 @@ Yardsticks = dict[str, tuple[Candidate, float]]
 
 
 class HostRunner(Runner):
-    """This computer as ``target``, in nanoseconds. ``yardsticks``: what kernels are measured by, which runners may share."""
+    """This computer as ``target``, in nanoseconds. ``yardsticks``: what kernels are measured by, which runners may share;
+    ``place``: which of them this one is, from 0 on: each has a core of its own as long as there are any."""
 
     unit = "ns"
     board = "host"
 
-    def __init__(self, target: Target, yardsticks: Yardsticks | None = None) -> None:
+    def __init__(self, target: Target, yardsticks: Yardsticks | None = None, place: int = 0) -> None:
         self._yardsticks = {} if yardsticks is None else yardsticks
+        self._place = place
         self._flags = machine_flags(target.core.machine)
         self.toolchain = find_compiler(load_board("host")).version
 
@@ -76,7 +78,7 @@ class HostRunner(Runner):
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
             np.savez(folder / GIVEN, *arrays)
-            taken = ticks_of(_run(folder))
+            taken = ticks_of(_run(folder, self._place))
             made = np.load(folder / MADE, allow_pickle=False)
             return [
                 _result(candidate, ticks, disagreement(wanted, call.writes, made.__getitem__, bound_of(candidate)))
@@ -101,10 +103,15 @@ def _result(candidate: Candidate, ticks: float, wrong: str) -> Result:
     return Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, ticks, candidate.code)
 
 
-def _run(folder: Path) -> Rounds:
-    """Nanoseconds of every kernel of the library in a folder, by rounds; DeviceError where the process that runs it does not end
-    well."""
-    command = [sys.executable, "-m", "microc.tuning.timed", str(folder)]
+def _run(folder: Path, place: int) -> Rounds:
+    """Nanoseconds of every kernel of the library in a folder, by rounds; DeviceError as in :func:`run_timed`."""
+    run_timed("microc.tuning.timed", place, folder)
+    return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
+
+
+def run_timed(module: str, place: int, *folders: Path) -> None:
+    """A process that times what is in some folders, on the core of a place; DeviceError where it does not end well."""
+    command = [sys.executable, "-m", module, str(place), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:
@@ -112,4 +119,3 @@ def _run(folder: Path) -> Rounds:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise DeviceError(f"the program ended: {last}", where="this computer")
-    return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]

@@ -11,7 +11,7 @@ from microc.codegen.render import render_html
 from microc.driver.measure.profile import short_layer
 from microc.driver.report.page import Fact
 from microc.driver.report.plot import Plot, Point, plot
-from microc.driver.tuned.records import OK, UNTUNED, Database, Record
+from microc.driver.tuned.records import NETWORK, OK, UNTUNED, Database, Record
 from microc.frozen import frozen
 from microc.tuning.space import Point as SpacePoint
 
@@ -78,11 +78,14 @@ def to_html(
 
 def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
     failed = sum(record.status != OK for record in records)
-    yield Fact("Kernels", f"{len(rows):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
+    wholes = [row for row in rows if row.op == NETWORK]
+    yield Fact("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
     yield Fact("Measurements", f"{len(records):,}", f"{failed:,} failed" if failed else "none failed")
-    gains = [row.cells[4][0] for row in rows if row.cells[4][1]]
+    gains = [row.cells[4][0] for row in rows if row.cells[4][1] and row.op != NETWORK]
     if gains:
         yield Fact("Largest gain", f"{min(gains):+.1f} %", "of a kernel, by its fastest schedule")
+    for row in wholes:
+        yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full}, {row.schedule}")
 
 
 def _origin(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
@@ -170,4 +173,6 @@ def _title(record: Record) -> str:
 
 
 def _words(record: Record) -> str:
+    if record.op == NETWORK:
+        return record.rule
     return str(SpacePoint(record.algorithm, record.rule, record.decisions))

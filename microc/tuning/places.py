@@ -28,7 +28,7 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
                 "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
             )
         yardsticks = Yardsticks()
-        return _pooled([(f"process {number}", HostRunner(target, yardsticks)) for number in range(1, jobs + 1)])
+        return _pooled([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
     if not lines:
         return _pooled([(f"emulator {number}", kind(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]

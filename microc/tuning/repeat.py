@@ -11,12 +11,12 @@ from microc.driver.tuned.task import Task
 from microc.errors import UsageError
 from microc.plugin import active
 from microc.target import Board
-from microc.tuning.api import place_of, regions_for, tasks_for
 from microc.tuning.places import meter_for
 from microc.tuning.regions import region_candidate
 from microc.tuning.replay import candidate_of
 from microc.tuning.runner import Result
 from microc.tuning.space import Candidate, Point
+from microc.tuning.subject import place_of, regions_for, tasks_for
 
 
 def repeat(

@@ -1,4 +1,4 @@
-"""The process that times the kernels of a library: ``python -m microc.tuning.timed FOLDER``, started by ``on_host``.
+"""The process that times the kernels of a library: ``python -m microc.tuning.timed PLACE FOLDER``, started by ``on_host``.
 
 Every kernel is timed in turn with all others, several rounds. Each has the time of a call from Python in it.
 """
@@ -24,7 +24,7 @@ LONG_ENOUGH = 300e-6
 """Seconds of a measurement, at least: a clock's step is little beside it."""
 
 
-def main(folder: Path) -> None:
+def main(place: int, folder: Path) -> None:
     """Run, keep the outputs; time, keep the nanoseconds of every round."""
     library = Library(folder / LIBRARY)
     with np.load(folder / GIVEN, allow_pickle=False) as given:
@@ -38,10 +38,16 @@ def main(folder: Path) -> None:
         library.run_kernel(number)
         made.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / MADE, **made)
-    with suppress(AttributeError, OSError):  # not every system binds a process to a core
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    bind(place)
     taken = _interleaved([_call(library, number) for number in range(len(kernels))])
     (folder / TAKEN).write_text(json.dumps(taken))
+
+
+def bind(place: int) -> None:
+    """Stay on one core, the last one for place 0, another for each other place; where these are more, in turn."""
+    with suppress(AttributeError, OSError):  # not every system binds a process to a core
+        cores = sorted(os.sched_getaffinity(0), reverse=True)
+        os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
 def _spoil(library: Library, name: str) -> None:
@@ -69,4 +75,4 @@ def _seconds(call: Callable[[], None], count: int) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,4 +1,5 @@
-"""A kernel while it is tuned, a region that other people's code can compute, and what whoever watches is told of them."""
+"""A kernel while it is tuned, a region that other people's code can compute, the network as a whole, and what whoever watches is
+told of them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from microc.driver.tuned.records import Record
+from microc.driver.tuned.network import Together
+from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.regions import OURS, RegionTask
 from microc.driver.tuned.task import Task
 from microc.driver.tuned.verdict import Verdict
@@ -150,6 +152,40 @@ class TunedRegion:
             "taken": self.taken,
             "why": self.why,
         }
+
+
+@frozen
+class TunedNetwork:
+    """The network as a whole, as it is compiled without records and with the best combination that was measured of its kernels'
+    schedules: ``kernels`` are all that it has."""
+
+    key: str
+    together: Together
+    kernels: Sequence[Task]
+
+    @property
+    def default(self) -> float:
+        """Ticks of a run without records."""
+        return self.together.untuned.ticks
+
+    @property
+    def best(self) -> float:
+        """Ticks of a run as a compilation with these records makes it."""
+        return self.together.best.ticks
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The layers of kernels that stay as they were, though something was faster alone: the first layer of each."""
+        return tuple(task.name for task in self.kernels if task.key in self.together.kept)
+
+    @property
+    def taken(self) -> str:
+        """The best combination: the id of its record, or that it is the network without records."""
+        return UNTUNED if self.together.best.untuned else self.together.best.id
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"key": self.key, "default": self.default, "best": self.best, "kept": list(self.kept)}
 
 
 @frozen

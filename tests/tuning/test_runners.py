@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +18,12 @@ from microc.target import target_for
 from microc.tir import ir
 from microc.tir.rewrite import map_stmt
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner, Yardsticks
+from microc.tuning.on_host import HostRunner, Rounds, Yardsticks
 from microc.tuning.on_host import _run as real
+from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
 from microc.tuning.space import Candidate, Space
+from microc.tuning.timed import bind
 from tests.tuning.networks import tasks
 
 emulated = pytest.mark.skipif(
@@ -84,11 +88,32 @@ def test_a_computer_that_is_slower_for_a_while_tells_the_same_times(monkeypatch:
     task, yardsticks = dense("host"), Yardsticks()
     first, second = candidates(task, 1)
     rounds = [[[100.0, 50.0], [110.0, 52.0]], [[300.0, 300.0, 150.0]] * 3]
-    monkeypatch.setattr("microc.tuning.on_host._run", lambda folder: real(folder) and rounds.pop(0))
+    monkeypatch.setattr("microc.tuning.on_host._run", lambda *where: real(*where) and rounds.pop(0))
     measured = HostRunner(task.target, yardsticks).measure(task, [first, second])
     assert [each.ticks for each in measured] == [100.0, 50.0]
     later = HostRunner(task.target, yardsticks).measure(task, [first, second])
     assert [each.ticks for each in later] == [100.0, 50.0] and [each.candidate for each in later] == [first, second]
+
+
+def test_every_place_has_a_core_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are more places than cores, these are shared in turn; an image is timed on the core of its place."""
+    bound: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(cores), raising=False)
+    for place in range(4):
+        bind(place)
+    assert bound == [{7}, {5}, {2}, {7}]
+    places: list[int] = []
+
+    def ran(folder: Path, place: int) -> Rounds:
+        places.append(place)
+        return real(folder, place)
+
+    monkeypatch.setattr("microc.tuning.on_host._run", ran)
+    pool, task = meter_for(None, target_for("host"), (), 2), dense("host")
+    for _ in range(2):  # a place that is done waits behind the other
+        assert pool.measure(task, [Space(task).default])[0].status == OK
+    assert places == [0, 1]
 
 
 def test_a_wrong_candidate_is_no_yardstick() -> None:

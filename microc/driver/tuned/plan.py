@@ -16,7 +16,8 @@ from microc.device.info import readable
 from microc.driver.compile.kernel import replayed
 from microc.driver.compile.maker import TAKEN, Compiled, TunedSchedule
 from microc.driver.tuned.choice import fronts
-from microc.driver.tuned.records import UNTUNED, Database, Record
+from microc.driver.tuned.network import network_key
+from microc.driver.tuned.records import OK, UNTUNED, Database, Record
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import MicrocError, UsageError
 from microc.schedule.step import Step, frozen_argument
@@ -62,6 +63,7 @@ SCHEMA = {
 def plan_of(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
     """The plan of a network that was compiled with ``database`` (``tuned=``), which is what it took."""
     tasks = tasks_of(made)
+    whole = bool(database.of(network_key(tasks, made.make.threads)))
     known = fronts(tasks, database, board, None)
     first = next((found[0] for found in known.values()), None)
     return {
@@ -72,22 +74,35 @@ def plan_of(made: Compiled, database: Database, *, board: str, optimize: str, re
         "unit": first.unit if first else "",
         "optimize": optimize,
         "records": records,
-        "kernels": [_kernel(task, made, known[task.key]) for task in tasks if task.key in known],
+        "kernels": [
+            _kernel(task, known[task.key], _taken(task, made, known[task.key][0], database), whole=whole)
+            for task in tasks
+            if task.key in known
+        ],
     }
 
 
-def _kernel(task: Task, made: Compiled, measured: Sequence[Record]) -> dict[str, Any]:
-    """A kernel's part: ``measured`` is the default, then what beats it in something."""
-    default, *others = measured
+def _taken(task: Task, made: Compiled, default: Record, database: Database) -> Record | None:
+    """The newest record of what a kernel takes, of those that are compared with its default: others may beat it alone. None
+    where that is what the compiler takes by itself."""
     taken = made.make.tuned.get(task.key)
-    chosen = next((r for r in others if taken and (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
+    if taken is None:
+        return None
+    place = default.board, default.unit, default.toolchain
+    found = [r for r in database.of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == place]
+    return next((r for r in reversed(found) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
+
+
+def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
+    """A kernel's part: ``measured`` is the default, then what beats it in something; ``whole`` as in :func:`_why`."""
+    default, *others = measured
     shown = others[:MOST] if chosen is None or chosen in others[:MOST] else [*others[: MOST - 1], chosen]
     return {
         "key": task.key,
         "layers": [readable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
-        "why": _why(chosen, default, others),
+        "why": _why(chosen, default, others, whole=whole),
         "alternatives": {UNTUNED: _costs(default), **{r.id: {**_costs(r), **_steps(r)} for r in shown}},
     }
 
@@ -103,13 +118,12 @@ def _steps(record: Record) -> dict[str, Any]:
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 
 
-def _why(chosen: Record | None, default: Record, others: Sequence[Record]) -> str:
-    """A choice beside what the compiler takes by itself."""
+def _why(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
+    """A choice beside what the compiler takes by itself; ``whole``: the network was measured as one."""
     if chosen is None:
         faster = sum(record.ticks < default.ticks for record in others)
-        return (
-            f"{faster} faster ones take more flash or workspace than the goal allows" if faster else "none was faster"
-        )
+        told = "are slower beside the other kernels" if whole else "take more flash or workspace than the goal allows"
+        return f"{faster} faster ones {told}" if faster else "none was faster"
     return (
         f"{100 * (chosen.ticks / default.ticks - 1) if default.ticks else 0:+.2f} % {chosen.unit}, "
         f"{chosen.flash - default.flash:+d} bytes of flash, {chosen.workspace - default.workspace:+d} of workspace"

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,8 @@ FROM_RAM = " (RAM)"
 """What stands behind a board's name where code was loaded into RAM: other ticks than those of code in flash."""
 UNTUNED = "untuned"
 """The one decision of a point that is what the compiler takes by itself: for which goal."""
+NETWORK = "network"
+"""The operator of records of whole networks (:mod:`.network`)."""
 SOURCES = "sources"
 """A decision of other people's code alone: a digest of what it was built from."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
@@ -40,7 +42,8 @@ _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 @frozen
 class Record:
     """One measured schedule of a kernel, or of a region that other people's code can compute (:mod:`.regions`): in theirs,
-    whose backend and pattern are ``algorithm`` and ``rule``, or in ours.
+    whose backend and pattern are ``algorithm`` and ``rule``, or in ours; or a combination of them in a whole network
+    (:mod:`.network`).
 
     ``key``: :func:`microc.driver.compile.kernel.key_of`; ``layer``, ``op``: where it was met first; ``cpu``, ``board``,
     ``toolchain``: what it ran on and was built by. ``unit`` of ``ticks``: ``instructions``, ``ticks`` of the board's timer,
@@ -200,11 +203,13 @@ class Database:
 
     def pruned(self) -> list[Record]:
         """For every kernel, board and toolchain what a choice needs: records that no other beats in ticks, flash and workspace
-        together, and those of what the compiler takes by itself; of other people's code the last, whatever became of it."""
+        together, and those of what the compiler takes by itself; of other people's code the last, whatever became of it; of a
+        network all combinations, and the records that these name."""
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self:
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
-        return [record for records in groups.values() for record in _needed(records)]
+        named = {id_ for record in self if record.op == NETWORK for _, id_ in record.decisions}
+        return [record for records in groups.values() for record in _needed(records, named)]
 
     def _keep(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -212,11 +217,12 @@ class Database:
             self._by_key.setdefault(record.key, []).append(record)
 
 
-def _needed(records: Sequence[Record]) -> Iterable[Record]:
-    """Of a kernel on one board what a choice needs."""
+def _needed(records: Sequence[Record], named: Collection[object]) -> Iterable[Record]:
+    """Of a kernel on one board what a choice needs; ``named``: records of these ids, too."""
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
-    return dict.fromkeys((*(r for r in ours if r.untuned), *unbeaten(ours), *theirs.values()))
+    kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in named)
+    return dict.fromkeys((*kept, *unbeaten(ours), *theirs.values()))
 
 
 def unbeaten(records: Sequence[Record]) -> list[Record]:
