@@ -44,8 +44,18 @@ def build(
 ) -> ctypes.CDLL:
     """One library with an entry ``call_<name>`` for every function; warnings are errors. ``cpu``: whose bodies intrinsics have,
     as far as the flags allow them."""
+    return build_source(library_source(funcs, cpu), folder, *flags, compiler=compiler)
+
+
+def library_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
+    """The C of such a library."""
+    return kernels_source(funcs, cpu) + "\n" + "\n".join(map(entry, funcs))
+
+
+def build_source(text: str, folder: Path, *flags: str, compiler: str = "gcc") -> ctypes.CDLL:
+    """The library of its C."""
     source, library = folder / "kernels.c", folder / "kernels.so"
-    source.write_text(kernels_source(funcs, cpu) + "\n" + "\n".join(map(entry, funcs)))
+    source.write_text(text)
     argv = [
         compiler,
         *WARNINGS,

@@ -7,7 +7,7 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
-from tests.native import UNDEFINED, Calls, build, call
+from tests.native import UNDEFINED, Calls, build_source, call, library_source
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes, named_cases, reference
 
@@ -100,14 +100,13 @@ def assert_compiled(
     is both, the compiler makes three times as much work. A function that is ``built`` is not built again: several cores have
     it."""
     machine, built = machine_flags(CORES[cpu].machine), {} if built is None else built
-    own = cpu if machine else "host"
+    own, printed = cpu if machine else "host", cache(library_source)  # often both libraries are of the same text
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
-        new = [case.func for case in cases.values() if (flags, bodies, case.func) not in built]
+        new = tuple(case.func for case in cases.values() if (flags, bodies, case.func) not in built)
         if new:
             (folder / name).mkdir(parents=True)
-            built.update(
-                dict.fromkeys(((flags, bodies, f) for f in new), build(new, folder / name, *flags, cpu=bodies))
-            )
+            library = build_source(printed(new, bodies), folder / name, *flags)
+            built.update(dict.fromkeys(((flags, bodies, f) for f in new), library))
         for title, case in cases.items():
             assert_answer(title, case, built[flags, bodies, case.func], name)
 
