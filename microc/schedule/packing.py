@@ -20,6 +20,7 @@ from microc.schedule import halves
 from microc.schedule.bit_columns import shared
 from microc.schedule.pairing import paired
 from microc.schedule.step import Step
+from microc.schedule.tap_pairs import words_of
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -221,6 +222,8 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
             array = paired(array, args[3])
+        elif primitive == "tensorize_taps" and args[1] == buffer.name:
+            array = words_of(array, args[2])
         elif primitive == "pack_bits" and args[0] == buffer.name:
             array = BitFields(*args[1:]).packed(array)
         elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:

@@ -22,6 +22,7 @@ from microc.schedule import (
     rfactor,
     selection,
     storage,
+    tap_pairs,
     tensorize,
     unit,
 )
@@ -55,6 +56,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "rfactor": rfactor.rfactor,
         "tensorize": tensorize.tensorize,
         "tensorize_pairs": pairing.tensorize_pairs,
+        "tensorize_taps": tap_pairs.tensorize_taps,
         "pack_bits": packing.pack_bits,
         "tensorize_bits": bit_pairs.tensorize_bits,
         "tensorize_bit_columns": bit_columns.tensorize_bit_columns,

@@ -200,6 +200,10 @@ class Schedule:
         """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights."""
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
+    def tensorize_taps(self, block: str, weight: str, axis: int) -> Schedule:
+        """Pairs of taps along an axis of constant weights by ``dot2``, in whose words the weights are stored."""
+        return self.apply("tensorize_taps", block, weight, axis)
+
     def pack_bits(self, weight: str, bits: int, order: str, block: int = 0, tables: int = 0) -> Schedule:
         """Store the rows of a constant matrix of int8, whose numbers fit, in ``bits`` bits each."""
         more = (block, tables) if tables else (block,) if block else ()

@@ -128,6 +128,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "depthwise_m4": ("cortex-m4", "size", partial(convolution, (3, 4), 2, 2, 2, 0, 2)),
     "depthwise_m55": ("cortex-m55", "speed", partial(convolution, (2, 4), 2, 2, 3, 1, 2)),
     "depthwise_m0": ("cortex-m0", "size", partial(convolution, (2, 4), 2, 2, 2, 0, 2)),
+    "depthwise_vnni": ("x86-64-v4-vnni", "speed", partial(convolution, (3, 4), 8, 8, 3, 0, 8)),
     "winograd_m4": ("cortex-m4", "speed", partial(convolution, (4, 4), 4, 1, 3, algorithm="winograd")),
     "dense_m4": ("cortex-m4", "speed", dense),
     "dense_avr": ("avr", "size", dense),

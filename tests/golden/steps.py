@@ -88,6 +88,7 @@ TAKEN: Mapping[str, str] = {
     "defer_init": "pointwise_m55",
     "double_reduction": "pointwise_m4",
     "tensorize_pairs": "dense_paired_m4",
+    "tensorize_taps": "depthwise_vnni",
     "tensorize_bits": "pointwise_bits_m4",
     "tensorize_bit_columns": "dense_bits_m4",
     "select_rounding": "requantize_channels_m4",

@@ -75,6 +75,11 @@ def cases() -> Iterable[Case]:
     yield _case((1, 4, 4, 4), 4, (1, 1), groups=4, bias=False)
     yield _case((1, 1, 6, 2), 4, (1, 4), groups=2, padding=(0, 1, 0, 2), pad_value=-7)
     yield _case((1, 5, 5, 6), 9, (3, 3), groups=3, strides=(2, 2), dilation=(1, 1), bias=False)
+    for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("uint8 int16", 7), ("int16 int8", 0)):
+        yield _case((1, 5, 9, 16), 16, (3, 3), kinds, groups=16, padding=same, pad_value=pad)
+    yield _case((2, 7, 9, 8), 8, (5, 5), groups=8, padding=odd, strides=(2, 2), pad_value=-128, bias=False)
+    yield _case((1, 1, 21, 12), 12, (1, 7), groups=12, padding=(0, 3, 0, 3), pad_value=9)
+    yield _case((1, 9, 6, 8), 8, (4, 2), groups=8, dilation=(2, 1))
     for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200)):
         yield _case((1, 8, 8, 8), 4, (3, 3), kinds, padding=same, pad_value=pad, algorithm="winograd")
         yield _case((2, 5, 7, 4), 3, (3, 3), kinds, padding=odd, pad_value=pad, algorithm="winograd")

@@ -123,8 +123,8 @@ OURS: tuple[Rule, ...] = (
         "depthwise vectors",
         vectors.suits_depthwise,
         vectors.depthwise_vectors,
-        {"pixels": fixed(vectors.PIXELS)},
-        space={"pixels": fixed(*range(1, 13))},
+        {"pixels": fixed(vectors.PIXELS), "pairs": vectors.known_pairs},
+        space={"pixels": fixed(*range(1, 13)), "pairs": vectors.all_pairs},
         over=_BY_ROWS,
     ),
     Rule(

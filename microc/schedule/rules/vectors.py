@@ -12,6 +12,7 @@ from math import prod
 from types import MappingProxyType
 
 from microc import dtypes
+from microc.isa import body_of
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.algorithms import THREADS
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
@@ -50,6 +51,8 @@ STEPS = (2, 1)
 """Steps of a sum in an iteration."""
 PIXELS = 4
 """Pixels at once of a depthwise convolution: more share more loads, but are no faster for all their code."""
+TAP = 2
+"""Operations of a tap: a product and a sum."""
 MOST_TAPS = 25
 """Taps that are written out; of more, a row of them."""
 
@@ -207,12 +210,30 @@ def suits_depthwise(start: Schedule, target: Target) -> bool:
     return known and lanes_of(form.channels, target) > 0
 
 
+def known_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
+    """Whether pairs of taps are multiplied: where a word of vectors does that in fewer operations than one tap takes."""
+    form = depthwise_of(start)
+    assert form is not None
+    word = f"dot2_i32x{lanes_of(form.channels, target)}"
+    body = body_of(word, target.cpu) if target.has(word) else None
+    short = form.total.dtype == "int32" and all(dtypes.holds("int16", kind) for kind in form.dtypes[:2])
+    plain = form.times == 1 and prod(form.taps) <= MOST_TAPS
+    return (short and plain and body is not None and sum(body.counts().values()) < TAP,)
+
+
+def all_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
+    """Both, where pairs pay: their weights are larger."""
+    return tuple(dict.fromkeys((*known_pairs(start, target, goal), False)))
+
+
 def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """A row of ``pixels`` by a vector of channels in registers, while all taps run."""
     form = depthwise_of(start)
     assert form is not None
     lanes = lanes_of(form.channels, target)
     schedule = inline_elementwise(start)
+    if decisions["pairs"]:
+        schedule = schedule.tensorize_taps(ACC, form.weight.name, 0 if form.taps[0] > 1 else 1)
     around, taps = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
     x, channel = around[2], around[3]
     pixels = min(loop_extent(schedule.func, x), decisions["pixels"])
