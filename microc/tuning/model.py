@@ -25,6 +25,9 @@ FEW = 6
 """Those from which on a line is drawn through them."""
 SHRINKING = 1.0
 """How much a weight of the linear model costs: as much as an error of one measurement."""
+MOST = 3.0
+"""The most that is believed of an error, either way: 20 times of what the analytic model says. A line that few measurements gave
+goes anywhere beyond them."""
 _SETTINGS: Mapping[str, Any] = {
     "objective": "regression", "num_leaves": 15, "min_data_in_leaf": 3, "learning_rate": 0.1, "verbose": -1,
     "num_threads": 1, "deterministic": True, "seed": 0,
@@ -66,7 +69,7 @@ class Learned:
         error = float(self._linear.predict(row)[0])
         if self._trees is not None:
             error += float(self._trees.predict(row)[0])
-        return candidate.instructions * math.exp(error)
+        return candidate.instructions * math.exp(min(max(error, -MOST), MOST))
 
     def tell(self, task: Task, measured: Sequence[tuple[Candidate, float]]) -> None:
         for candidate, ticks in measured:
@@ -117,7 +120,8 @@ class _Linear(NamedTuple):
 
 
 def _features(task: Task, candidate: Candidate) -> dict[str, float]:
-    """Numbers by name: decisions (those that are words: one of each), and what the cost model says."""
+    """Numbers by name: decisions (those that are words: one of each), and what the cost model says; large ones by their
+    logarithm, since some stand for all that there is."""
     found = {
         "instructions": math.log1p(candidate.instructions),
         "code": math.log1p(candidate.code),
@@ -126,7 +130,7 @@ def _features(task: Task, candidate: Candidate) -> dict[str, float]:
         f"op {task.op}": 1.0,
     }
     for name, value in candidate.point.values:
-        found.update({f"{name} {value}": 1.0} if isinstance(value, str) else {name: float(value)})
+        found.update({f"{name} {value}": 1.0} if isinstance(value, str) else {name: math.asinh(value)})
     return found
 
 

@@ -84,6 +84,17 @@ def test_the_learned_model_ranks_what_the_analytic_one_does_not_know() -> None:
     assert learned < wrong([c.instructions for c in runner.measured])
 
 
+def test_what_is_far_from_all_that_was_measured_is_no_number_out_of_range() -> None:
+    """A decision of 2**30 stands for all iterations: a line through others went beyond what floats hold there."""
+    task, model = product(), Learned(trees=False)
+    known = [candidate for point in space_of(task).points[:12] if (candidate := space_of(task).candidate(point))]
+    model.tell(task, [(c, c.instructions * 2.0 ** (k % 5)) for k, c in enumerate(known)])
+    far = known[0]._replace(point=known[0].point._replace(decisions=(("tile.unroll", 1 << 30),)))
+    for ticks in (1e-9, 1e30):
+        assert 0 < model.predict(task, far) < 21 * far.instructions
+        model.tell(task, [(known[-1], ticks)])
+
+
 def test_a_second_run_goes_on_where_the_first_ended() -> None:
     database = Database()
     first = {c.point for c in tuned(24, database=database)[1].measured}
