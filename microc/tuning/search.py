@@ -19,7 +19,7 @@ ELITES = 12
 """Measured points that have children."""
 CHILDREN = 12
 """Points that are compared for each that is measured."""
-KNOWN, PRICED = 64, 1
+KNOWN, PRICED = 32, 1
 """Candidates from which on prices are guessed from decisions, and how many of those that are compared are priced then, for each
 that is measured: lowering them takes longer than building and running one."""
 RACE = 32

@@ -89,19 +89,29 @@ def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
     """At any price; or what was measured to be better. After a change of rules or of the cost model: benchmarks/shipped.py."""
     for lowered, uses in groups(cpu):
         for goal in GOALS:
-            found = shipped_choice(lowered, target_for(cpu), goal, uses)
-            assert found is not None
-            number, choice = chosen(lowered, target_for(cpu), goal, uses)
-            same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
-            assert same or found[1].schedule.rule.endswith(shipped.MEASURED), (goal, choice.schedule)
+            assert_as_the_rules_choose(lowered, cpu, goal, uses)
+
+
+def assert_as_the_rules_choose(lowered: tuple[LoweredGroup, ...], cpu: str, goal: Goal, uses: int) -> None:
+    found = shipped_choice(lowered, target_for(cpu), goal, uses)
+    assert found is not None
+    number, choice = chosen(lowered, target_for(cpu), goal, uses)
+    same = (found[0], found[1].schedule.trace) == (number, choice.schedule.trace)
+    assert same or found[1].schedule.rule.endswith(shipped.MEASURED), (goal, choice.schedule)
 
 
 @pytest.mark.corpus
 @needs_corpus
-@pytest.mark.parametrize(("name", "cpu"), list(zip(("kws", "vww", "ic", "ad", "strww"), CORES[2:], strict=True)))
+@pytest.mark.parametrize(
+    ("name", "cpu"), (*(("ad", cpu) for cpu in CORES), *zip(("kws", "vww", "ic", "strww"), CORES[2:], strict=False))
+)
 def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
-    for lowered, uses in groups(cpu, (CORPUS or Path()) / "tflite" / f"mlperf_{name}_int8.tflite"):
-        assert shipped_choice(lowered, target_for(cpu), GOALS[2], uses) is not None
+    """At the price that they are compiled at. Rules that came later were once chosen without these schedules only, unseen: what
+    was compiled took 11 % more time."""
+    model = (CORPUS or Path()) / "tflite" / f"mlperf_{name}_int8.tflite"
+    goal = compiled(model, target_for(cpu), make_options()).make.goal
+    for lowered, uses in groups(cpu, model):
+        assert_as_the_rules_choose(lowered, cpu, goal, uses)
 
 
 def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
