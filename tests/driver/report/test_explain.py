@@ -83,7 +83,7 @@ def test_everything_of_a_kernel() -> None:
 
 
 def test_goals_and_rows() -> None:
-    found = microc.explain(digits.INT8, 2, target="cortex-m4", ram=1264, optimize="speed", shipped=False)
+    found = microc.explain(digits.INT8, 2, target="cortex-m4", ram=1264, optimize="speed")
     assert "row by row" in str(found) and len(found.to_data()["kernel"]["parts"]) == 2
     found = microc.explain(digits.INT8, 0, board="mps2-an386", optimize="size")
     assert math.isinf(found.goal.price) and found.to_data()["goal"] == {"name": "size", "price": None}
