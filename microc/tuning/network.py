@@ -29,7 +29,7 @@ from microc.driver.tuned.choice import Chosen
 from microc.driver.tuned.network import Together, measured_together, network_key
 from microc.driver.tuned.records import NETWORK, OK, UNTUNED, Database, Record, write
 from microc.driver.tuned.schedules import chosen_apart, workspace_room
-from microc.driver.tuned.task import Task, tasks_of
+from microc.driver.tuned.task import PART, Task, tasks_of
 from microc.graph.ir import Graph
 from microc.target import Target
 from microc.tuning.in_place import Taken
@@ -161,7 +161,7 @@ def _parts(chosen: Sequence[Chosen]) -> Parts:
 
 def _calls_of(task: Task, made: Compiled) -> list[int]:
     """The calls of a network, by number, that run a kernel, or a loop that it is in."""
-    layers = {layer.rsplit(", part ", 1)[0] for layer in task.layers}
+    layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(made.module.calls) if call.layer in layers]
 
 

@@ -20,8 +20,8 @@ from microc.target import Goal, Target
 
 NAME = "kernel"
 """What functions are called that are lowered to be compared."""
-
-
+PART = ", part "
+"""What stands between a loop's layer and the number of a kernel inside it."""
 SHIPPED = "shipped"
 """The goal of what comes with the compiler."""
 
@@ -126,7 +126,7 @@ def _places(made: Compiled) -> Iterator[_Place]:
             yield _Place(graph, origin.nodes, call.layer, origin.uses)
         elif not made.make.sizes:
             for number, (inner, nodes, turns) in enumerate(groups_inside(graph, origin.nodes[0])):
-                yield _Place(inner, nodes, f"{call.layer}, part {number}", turns=turns, inside=True)
+                yield _Place(inner, nodes, f"{call.layer}{PART}{number}", turns=turns, inside=True)
 
 
 def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
