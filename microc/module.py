@@ -179,7 +179,8 @@ class Streamed:
 
 @frozen
 class Plain:
-    """A network without any streamed layers: bytes of its arena, instructions by the cost model's estimate."""
+    """A network that no limit of the arena holds back, neither by streamed layers nor by smaller workspaces: bytes of its arena,
+    instructions by the cost model's estimate."""
 
     arena: int
     instructions: int

@@ -91,7 +91,7 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What was traded for memory: a line for every chain of layers, then what it is all about."""
+    """What was traded for memory: a line for every chain of layers, then what it is all about, smaller workspaces, too."""
     plain = report["without_streams"]
     if plain is None:
         return []
@@ -103,7 +103,10 @@ def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     change = 100 * (report["estimated_instructions"] / max(plain["instructions"], 1) - 1)
     return [
         *rows,
-        ("  traded", f"{show.count(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated"),
+        (
+            "  traded" if rows else "smaller workspaces",
+            f"{show.count(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated",
+        ),
     ]
 
 

@@ -83,7 +83,8 @@ class Program:
         by row, and what that costs, or None. ``memories``: what lies in each of the board's, where tensors have several.
         ``external``: whose code computes each region that a backend has code for, why, and what either takes.
         ``streaming``: how a run takes frames of a sequence, or None; ``state``: what is kept.
-        ``without_streams``: arena and estimated instructions without such kernels, or None.
+        ``without_streams``: where the arena's limit asks for such kernels, or for smaller workspaces: arena and estimated
+        instructions without; else None.
         """
         if self._found is not None:
             return dict(self._found.report)

@@ -47,6 +47,10 @@ class Rival:
     def cycles(self) -> float:
         return self.cost.cycles
 
+    @property
+    def workspace(self) -> int:
+        return workspace_bytes(self.choice.func)
+
 
 class Weighed(Protocol):
     """What is chosen among: ``weight`` as in :func:`weight`, estimated ``cycles``."""
@@ -61,18 +65,24 @@ class Weighed(Protocol):
 T = TypeVar("T", bound=Weighed)
 
 
-def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1) -> Choice:
+def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, workspace: float = inf) -> Choice:
     """The best of at least one schedule: the fewest instructions for speed, the fewest bytes of code and constants for size, in
-    between the least sum at the goal's price. ``uses``: kernels of the network that are alike and share their code."""
+    between the least sum at the goal's price. ``uses``: kernels of the network that are alike and share their code. Of those
+    that take more than ``workspace`` bytes one is chosen where all do: of those that take least."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
     plain, goal = goal, priced(goal, candidates)
     every = isinf(goal.price) or goal is not plain  # where weights are packed more counts than what a schedule weighs
     rivals: dict[int, Rival] = {}
+    larger: dict[int, Rival] = {}
     for k in sorted(range(len(candidates)), key=lambda k: constant_bytes(candidates[k])):
         schedule = candidates[k]
         if every or not _beaten(schedule, rivals.values(), goal, uses):
-            rivals[k] = weighed(Choice(schedule, lower(schedule.func)), target, goal, uses)
+            rival = weighed(Choice(schedule, lower(schedule.func)), target, goal, uses)
+            (rivals if rival.workspace <= workspace else larger)[k] = rival
+    if not rivals:
+        least = min(rival.workspace for rival in larger.values())
+        rivals = {k: rival for k, rival in larger.items() if rival.workspace == least}
     return best_of([rivals[k] for k in sorted(rivals)], goal).choice
 
 
@@ -158,6 +168,11 @@ def weight(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, fl
     """What a goal makes least, and what decides between equals. Alike kernels share code, but not constants (in bytes)."""
     flash, instructions = cost.code_bytes + uses * constants, uses * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)
+
+
+def workspace_bytes(func: ir.PrimFunc) -> int:
+    """What a lowered kernel takes of the arena beside its operands while it runs."""
+    return sum(p.nbytes for p in func.params if p.scope == "workspace")
 
 
 def constant_bytes(schedule: Schedule) -> int:

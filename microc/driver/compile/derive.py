@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from microc.codegen.kernels import kernel_text
 from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
@@ -118,7 +119,8 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             taken = make.scheduled(lowered, origin.uses)
-            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads, taken)
+            room = make.room(lowered)
+            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads, taken, room)
 
 
 def _part(
@@ -130,16 +132,17 @@ def _part(
     uses: int = 1,
     threads: int = 1,
     taken: tuple[int, Choice] | None = None,
+    workspace: float = inf,
 ) -> Part:
     """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it; ``taken``: what a measured or shipped
-    schedule made of it, by the number of the algorithm."""
-    ways, place = _with_taken(ways_of(lowered, make.target, goal), taken)
+    schedule made of it, by the number of the algorithm; ``workspace``: bytes that it might take."""
+    ways, place = _with_taken(ways_of(lowered, make.target, goal, workspace), taken)
     goal = priced(goal, [schedule for _, schedule in ways])
     found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways]
     rivals = [rival for _, rival in found]
     best = best_of(rivals, goal) if place is None else rivals[place]
     candidates = tuple(
-        _candidate(group, rival, "chosen" if rival is best else _why_not(rival, rivals, best, goal))
+        _candidate(group, rival, "chosen" if rival is best else _why_not(rival, rivals, best, goal, workspace))
         for group, rival in found
     )
     start = next(group for group, rival in found if rival is best)
@@ -161,8 +164,11 @@ def _with_taken(
     return [*others[:place], (number, schedule), *others[place:]], place
 
 
-def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal) -> str:
+def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, workspace: float) -> str:
     """Why another one was taken."""
+    if rival.workspace > max(workspace, best.workspace):
+        return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
+    rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
     chosen = best_of(rivals, goal)
     return "measured to be slower or larger" if rival is chosen is not best else why_not(rival, rivals, goal)
 

@@ -17,7 +17,7 @@ from microc.isa import CORES, SCALAR, TENSOR
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice, choose, lightest
+from microc.schedule.choose import Choice, choose, lightest, workspace_bytes
 from microc.schedule.pairing import SUM_LIMIT
 from microc.schedule.rules import RULES, candidates
 from microc.schedule.rules.algorithms import THREADS, multiples_of, suits_core, unbeaten
@@ -67,16 +67,27 @@ def schedule_group(
 
 
 def chosen(
-    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1, *, shipped: bool = False
+    lowered: Sequence[LoweredGroup],
+    target: Target,
+    goal: Goal,
+    uses: int = 1,
+    *,
+    shipped: bool = False,
+    workspace: float = inf,
 ) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it; ``shipped``: what comes with the compiler is asked first. Groups whose
-    functions are those of one before, of this network or another, but for the numbers in their constants, take what that has."""
-    texts = texts_of(lowered)
+    """The algorithm, by number, and the schedule for it; ``shipped``: what comes with the compiler is asked first. Where that
+    takes more than ``workspace`` bytes, the best of what rules have that does not. Groups whose functions are those of one
+    before, of this network or another, but for the numbers in their constants, take what that has."""
+    if workspace < inf:
+        number, choice = chosen(lowered, target, goal, uses, shipped=shipped)
+        if workspace_bytes(choice.func) <= workspace:
+            return number, choice
     known = tuple(words.entries for words in (RULES, CORES, SCALAR, TENSOR))
-    key = (texts, target, goal, uses, known, shipped)
+    key = (texts_of(lowered), target, goal, uses, known, shipped, workspace)
     found = _CHOICES.get(key)
     if found is None:
-        found = (_shipped_or_best if shipped else _best)(lowered, target, goal, uses)
+        asked = shipped and workspace == inf
+        found = (_shipped_or_best if asked else _best)(lowered, target, goal, uses, workspace)
         with _CHANGING:
             _CHOICES[key] = found
             if len(_CHOICES) > KEPT:
@@ -183,28 +194,44 @@ def algorithms_of(
     return lower_algorithms(graph, nodes, multiples, name, lambda algorithm: suits_core(algorithm, target), unbeaten)
 
 
-def ways_of(lowered: Sequence[LoweredGroup], target: Target, goal: Goal) -> list[tuple[int, Schedule]]:
-    """All that is chosen from: number of the algorithm, schedule."""
+def ways_of(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, workspace: float = inf
+) -> list[tuple[int, Schedule]]:
+    """All that is chosen from: number of the algorithm, schedule. ``workspace``: where it is limited, also what takes little."""
     return [
         (number, schedule)
         for number, group in enumerate(lowered)
-        for schedule in candidates(group.func, group.anchor.op, target, goal)
+        for schedule in candidates(group.func, group.anchor.op, target, goal, lean=workspace < inf)
     ]
 
 
-def _best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it."""
-    found = ways_of(lowered, target, goal)
-    choice = choose([schedule for _, schedule in found], target, goal, uses)
-    return next(number for number, schedule in found if schedule is choice.schedule), choice
+def _best(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
+) -> tuple[int, Choice]:
+    """The algorithm, by number, and the schedule for it; for a limited workspace one that the verifier has seen: rules make
+    more for that than they would propose."""
+    found = ways_of(lowered, target, goal, workspace)
+    while True:
+        choice = choose([schedule for _, schedule in found], target, goal, uses, workspace)
+        number = next(number for number, schedule in found if schedule is choice.schedule)
+        if workspace == inf:
+            return number, choice
+        try:
+            return number, verified(choice.schedule)
+        except MicrocError:
+            found = [(k, schedule) for k, schedule in found if schedule is not choice.schedule]
+            if not found:
+                raise
 
 
-def _shipped_or_best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
+def _shipped_or_best(
+    lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
+) -> tuple[int, Choice]:
     """What comes with the compiler, else what the rules choose; one that makes no schedule any more is told in reports."""
     try:
-        return shipped_choice(lowered, target, goal, uses) or _best(lowered, target, goal, uses)
+        return shipped_choice(lowered, target, goal, uses) or _best(lowered, target, goal, uses, workspace)
     except MicrocError as refusal:
-        number, choice = _best(lowered, target, goal, uses)
+        number, choice = _best(lowered, target, goal, uses, workspace)
         return number, replace(choice, schedule=choice.schedule.without("the one that comes with microc", refusal))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 from microc import te
@@ -54,6 +55,8 @@ TAKEN = ", tuned"
 """What the names of rules end with whose schedules were measured."""
 Tuned = Mapping[str, TunedSchedule]
 """By :func:`key_of`."""
+Workspaces = Mapping[str, int]
+"""Bytes that kernels may take beside their operands, by :func:`key_of`; others any number."""
 External = Mapping[tuple[str, ...], Taken]
 """Regions that somebody else's code computes, by the attribute ``code`` of their nodes."""
 Origin = Group | Copy | Chain
@@ -72,10 +75,10 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 
 class Maker:
-    """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of
-    kernels that were measured, ``taken``: the keys of those that kernels have; ``shipped``: those that come with the compiler are
-    taken. ``external``: regions with code of others; without, they are lowered as control flow is. ``origins``: what every call
-    was made from, by the values that it writes."""
+    """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of kernels that were
+    measured, ``taken``: the keys of those that kernels have; ``shipped``: those that come with the compiler are taken;
+    ``workspaces``: what is chosen keeps within these. ``external``: regions with code of others; without, they are lowered as
+    control flow is. ``origins``: what every call was made from, by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
@@ -90,9 +93,10 @@ class Maker:
         external: External = MappingProxyType({}),
         *,
         shipped: bool = False,
+        workspaces: Workspaces = MappingProxyType({}),
     ) -> None:
         self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
-        self.tuned, self.shipped, self.external = tuned, shipped, external
+        self.tuned, self.shipped, self.external, self.workspaces = tuned, shipped, external, workspaces
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.taken: set[str] = set()
 
@@ -105,7 +109,14 @@ class Maker:
 
     def scheduled(self, lowered: Sequence[LoweredGroup], uses: int) -> tuple[int, Choice]:
         """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
-        return self._tuned(lowered) or chosen(lowered, self.target, self.goal, uses, shipped=self.shipped)
+        room = self.room(lowered)
+        return self._tuned(lowered) or chosen(
+            lowered, self.target, self.goal, uses, shipped=self.shipped, workspace=room
+        )
+
+    def room(self, lowered: Sequence[LoweredGroup]) -> float:
+        """Bytes of workspace that a group's kernel may take."""
+        return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], turns: int) -> tuple[int, Choice]:
         """The same for a group inside of control flow that runs ``turns`` times when that does."""

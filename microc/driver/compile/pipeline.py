@@ -19,10 +19,12 @@ from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.hot_code import code_placed, refuse_without_memory
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless, refuse_large_arrays
-from microc.driver.compile.maker import Compiled, Maker, Tuned
+from microc.driver.compile.limits import within_limits
+from microc.driver.compile.maker import Compiled, Maker, Tuned, Workspaces
 from microc.driver.compile.opened import by_opened
 from microc.driver.compile.turns import by_turns
 from microc.driver.compile.within import build_within_budget, built, maker_of
+from microc.driver.compile.workspaces import within_workspaces
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.progress import Progress
@@ -211,11 +213,11 @@ def _planned(
             **ends_of(made, read, options),
         )
 
-    def maker(graph: Graph, tuned: Tuned = MappingProxyType({})) -> Maker:
-        return maker_of(graph, target, goal, options, tuned, parts.external)
+    def maker(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
+        return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces)
 
-    def changed_to(changed: Graph) -> Compiled:
-        made = built(changed, target, source, None, maker(changed))
+    def changed_to(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
+        made = built(changed, target, source, None, maker(changed, workspaces))
         return replace(made, module=planned(made.module))
 
     first = replace(first, module=planned(first.module))
@@ -224,43 +226,56 @@ def _planned(
     first = by_turns(first, lambda other: optimised(read, other)[0], changed_to, options, limits, flash)
     first = by_blocks(first, changed_to, options, limits, flash)
     first = by_opened(first, changed_to, options, limits, flash)
-    graph, plain = first.make.graph, first.module
-    untuned = replace(first, module=plain)
-    if options.tuned is not None or options.plan is not None:
-        from microc.driver.tuned.taken import as_planned, measured_schedules
+    graph = first.make.graph
+
+    def measured(untuned: Compiled) -> Compiled:
+        """The same with the schedules that the options name."""
+        if options.tuned is None and options.plan is None:
+            return untuned
+        from microc.driver.tuned.taken import measured_schedules
 
         tuned = measured_schedules(untuned, options, board, min(limits, default=0))
-        first = built(graph, target, source, progress, maker(graph, tuned))
-        plain = planned(first.module)
+        made = built(graph, target, source, progress, maker(graph, untuned.make.workspaces, tuned))
+        return replace(made, module=planned(made.module))
 
-    def streamed(chains: tuple[Chain, ...]) -> Module:
-        found = built(
-            graph, target, source, None, maker(graph, first.make.tuned), [streams.lower(chain) for chain in chains]
-        )
-        made = planned(found.module)
-        made = replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
-        tried.append(replace(found, module=made))
-        return made
+    plain = measured(first)
+    groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+    streams = Streams(graph, groups, target, goal)
+    searches: list[Search] = []
+
+    def streamed(base: Compiled) -> Compiled:
+        """The same with layers row by row, for an arena within the least of the limits."""
+        searches.append(Search(streams, base.module, io_in_arena=options.io_in_arena))
+        tried = [base]
+
+        def build(chains: tuple[Chain, ...]) -> Module:
+            make = maker(graph, base.make.workspaces, base.make.tuned)
+            found = built(graph, target, source, None, make, [streams.lower(chain) for chain in chains])
+            tried.append(replace(found, module=planned(found.module)))
+            return tried[-1].module
+
+        found = stream_within(min(limits), base.module, searches[-1], build)
+        return next(made for made in tried if made.module is found)
 
     def own(chosen: Compiled) -> Module:
         chains = [streams.lower(each) for each in chosen.make.origins.values() if isinstance(each, Chain)]
-        make = maker_of(graph, target, goal, options, chosen.make.tuned)
+        make = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=chosen.make.workspaces)
         return planned(built(graph, target, source, None, make, chains).module, like=chosen.module)
 
-    def whole(chosen: Compiled) -> Compiled:
-        chosen = as_planned(untuned, chosen, options) if options.plan else chosen
-        return replace(chosen, module=parts.beside(chosen.module, lambda: own(chosen)))
+    def less() -> Compiled:
+        return measured(within_workspaces(min(limits), first, lambda rooms: changed_to(graph, rooms)))
 
-    groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-    streams = Streams(graph, groups, target, goal)
-    tried = [replace(first, module=plain)]
-    if all(arena(plain) <= limit for limit in limits):
-        return whole(tried[0])
-    search = Search(streams, plain, io_in_arena=options.io_in_arena)
-    found = stream_within(min(limits), plain, search, streamed)
-    if options.ram and arena(found) > options.ram:
-        raise ram_refusal(options.ram, found, search)
-    return whole(next(made for made in tried if made.module is found))
+    chosen = within_limits(plain, less, streamed, limits)
+    if options.ram and arena(chosen.module) > options.ram:
+        raise ram_refusal(options.ram, chosen.module, searches[-1])
+    if chosen is not plain:
+        before = Plain(arena(plain.module), plain.module.instructions)
+        chosen = replace(chosen, module=replace(chosen.module, plain=before))
+    if options.plan is not None:
+        from microc.driver.tuned.taken import as_planned
+
+        chosen = as_planned(first, chosen, options)
+    return replace(chosen, module=parts.beside(chosen.module, lambda: own(chosen)))
 
 
 def _with_sizes(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from microc.driver.compile.budget import flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.lower import build_module
-from microc.driver.compile.maker import Compiled, External, Maker, Tuned
+from microc.driver.compile.maker import Compiled, External, Maker, Tuned, Workspaces
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.options import Options
 from microc.driver.progress import Progress
@@ -54,13 +54,14 @@ def maker_of(
     tuned: Tuned = MappingProxyType({}),
     external: External = MappingProxyType({}),
     family: Family | None = None,
+    workspaces: Workspaces = MappingProxyType({}),
 ) -> Maker:
-    """What makes the functions; ``family``: the graph at other sizes, where they vary."""
+    """What makes the functions; ``family``: the graph at other sizes, where they vary; ``workspaces`` as in :class:`Maker`."""
     if family is not None:
         from microc.driver.sizes.general import GeneralMaker
 
         return GeneralMaker(family, target, goal)
-    return Maker(graph, target, goal, options.threads, tuned, external, shipped=options.shipped)
+    return Maker(graph, target, goal, options.threads, tuned, external, shipped=options.shipped, workspaces=workspaces)
 
 
 def built(

@@ -202,7 +202,8 @@ class Options:
     )  # fmt: skip
     ram: int = option(
         0, checks.budget("a budget for the arena"),
-        "what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it",
+        "what the arena may take, 30K for example: where that is needed to keep within it, schedules take smaller workspaces and "
+        "layers are computed row by row",
         default="what the board has", flag="--ram", word=words.bytes, metavar="BYTES",
     )  # fmt: skip
     code_in_ram: bool = option(

@@ -31,7 +31,7 @@ def _memory(data: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     board, totals = data["board"], data["totals"]
     for memory, option, way in (
         ("flash", "--optimize size", "code for size, or weights of fewer bits (microc quantize)"),
-        ("ram", f"--ram {max(1, 8 * totals['arena'] // 10240)}K", "layers row by row take less"),
+        ("ram", f"--ram {max(1, 8 * totals['arena'] // 10240)}K", "smaller workspaces and layers row by row take less"),
     ):
         used, room = totals[memory], board[memory]
         if used is not None and room and used > _FULL * room:

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from microc.driver.compile.kernel import replayed
 from microc.driver.compile.maker import Compiled, TunedSchedule
-from microc.driver.report.size import covered
+from microc.driver.compile.workspaces import workspaces_within
 from microc.driver.tuned.choice import Chosen, choose
 from microc.driver.tuned.network import measured_together, network_key, ways_together
 from microc.driver.tuned.records import Database, Record, records_of
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import MicrocError
 from microc.module import Module
-from microc.plan.liveness import lifetimes
 
 GROWTH = 1 / 32
 """Of the arena: a row more in a plane is worth it, a copy of a whole image is not."""
@@ -92,16 +91,4 @@ def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[s
     assert module.plan is not None
     grown = int((1 + GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, ram) if ram else grown)
-    alive: list[list[tuple[int, int]]] = [[] for _ in module.calls]
-    for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
-        place = module.plan.offsets[name]
-        for step in range(max(first, 0), min(last, len(alive) - 1) + 1):
-            alive[step].append((place, place + module.values[name].nbytes))
-    found: dict[str, int] = {}
-    keys = {layer: task.key for task in tasks for layer in task.layers}
-    for call, live in zip(module.calls, alive, strict=True):
-        key = keys.get(call.layer)
-        if key is not None:
-            free = most - covered(live) + sum(module.values[name].nbytes for name in call.workspace)
-            found[key] = min(found.get(key, free), free)
-    return found
+    return workspaces_within(most, module, tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import NamedTuple, Self
 
 from microc.driver.compile.kernel import algorithms_of, chosen, function_of, key_of
@@ -95,9 +96,11 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
             found[key] = task.with_layers((place.layer,), place.turns, inside=place.inside)
             continue
         goals = [goal_inside(each, place.turns) for each in (goal, *others)]
-        untuned = [Untuned(each.name, *chosen(lowered, target, each, place.uses)) for each in goals]
+        room = inf if place.inside else made.make.workspaces.get(key, inf)
+        untuned = [Untuned(each.name, *chosen(lowered, target, each, place.uses, workspace=room)) for each in goals]
         if shipped and not place.inside:
-            untuned.insert(0, Untuned(SHIPPED, *chosen(lowered, target, goal, place.uses, shipped=True)))
+            choice = chosen(lowered, target, goal, place.uses, shipped=True, workspace=room)
+            untuned.insert(0, Untuned(SHIPPED, *choice))
         part, op = part_of(place.graph, place.nodes, lowered), "+".join(node.op for node in place.nodes)
         found[key] = Task(
             part, (place.layer,), op, target, place.uses, lowered, tuple(untuned), runs=place.turns, inside=place.inside

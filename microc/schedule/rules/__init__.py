@@ -132,6 +132,7 @@ OURS: tuple[Rule, ...] = (
         suits_bit_pairs,
         matrix.by_tile,
         {"tile": pair_tiles},
+        lean={"tile": matrix.fewer_rows(pair_tiles)},
         needs=frozenset({"pairs"}),
         over=("matrix bits", *_BYTES),
     ),
@@ -150,7 +151,14 @@ OURS: tuple[Rule, ...] = (
         space={"blocking": all_blockings},
         needs=frozenset({TENSOR_UNIT}),
     ),
-    Rule("matrix bits", suits_bits, matrix.by_tile, {"tile": plain_tiles}, over=_BYTES),
+    Rule(
+        "matrix bits",
+        suits_bits,
+        matrix.by_tile,
+        {"tile": plain_tiles},
+        lean={"tile": matrix.fewer_rows(plain_tiles)},
+        over=_BYTES,
+    ),
     Rule(
         "matrix mve",
         suits_mve,
@@ -184,6 +192,7 @@ OURS: tuple[Rule, ...] = (
         matrix.by_tile,
         {"tile": matrix.float_tiles},
         space={"tile": spaces.float_tiles},
+        lean={"tile": matrix.fewer_rows(matrix.float_tiles)},
         needs=frozenset({"fma"}),
         over=_PLAIN,
     ),
@@ -192,6 +201,7 @@ OURS: tuple[Rule, ...] = (
         matrix.suits_opened,
         matrix.by_tile,
         {"tile": matrix.opened_tiles},
+        lean={"tile": matrix.fewer_rows(matrix.opened_tiles)},
         over=("matrix bits", *_PLAIN),
     ),
     Rule(
@@ -200,10 +210,18 @@ OURS: tuple[Rule, ...] = (
         matrix.by_tile,
         {"tile": matrix.pair_tiles},
         space={"tile": spaces.pair_tiles},
+        lean={"tile": matrix.fewer_rows(matrix.pair_tiles)},
         needs=frozenset({"pairs"}),
         over=_PLAIN,
     ),
-    Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}, space={"tile": spaces.plain_tiles}),
+    Rule(
+        "matrix",
+        matrix.suits_any,
+        matrix.by_tile,
+        {"tile": matrix.plain_tiles},
+        space={"tile": spaces.plain_tiles},
+        lean={"tile": matrix.fewer_rows(matrix.plain_tiles)},
+    ),
     Rule(
         "winograd",
         winograd.suits_winograd,
@@ -283,12 +301,15 @@ OURS: tuple[Rule, ...] = (
 """Ours. Of schedules that cost alike the first is taken."""
 
 
-def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
-    """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours."""
+def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False) -> tuple[Schedule, ...]:
+    """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours.
+    ``lean``: those of little workspace beside them, also of rules that others beat in time."""
     own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
     alone = tuple(each for rule, each in own if rule.alone)
     start = begun(func, target)
-    ours = () if alone else (s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal))
+    ours = [] if alone else [s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal)]
+    if lean and not alone:
+        ours += [s for rule in OURS if rule.suits(start, target) for s in rule.lean_schedules(start, target, goal)]
     found: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(each for _, each in own)):
         found.setdefault(schedule.trace, schedule)

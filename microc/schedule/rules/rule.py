@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
+from microc.errors import MicrocError
 from microc.frozen import frozen
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -31,6 +33,7 @@ class Rule:
     - ``decisions``: what it leaves to the cost model, by name. The name of one that is True is shown behind the rule's.
     - ``space``: wider domains of decisions, for a search that measures (:mod:`microc.tuning`); by name, those of ``decisions``
       where it has none.
+    - ``lean``: decisions that take little workspace and more time; by name, those of ``decisions`` where it has none.
     - ``needs``: features that the core must have.
     - ``over``: rules that cannot win where this one matches, so that they need not be lowered; its file says why.
     """
@@ -42,10 +45,19 @@ class Rule:
     needs: frozenset[str] = frozenset()
     over: tuple[str, ...] = ()
     space: Mapping[str, Domain] = field(default_factory=dict)
+    lean: Mapping[str, Domain] = field(default_factory=dict)
 
     def suits(self, start: Schedule, target: Target) -> bool:
         """Whether it has schedules for the function on the core."""
         return self.needs <= target.features and self.matches(start, target)
+
+    def lean_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
+        """One for each choice of decisions that take little workspace, where steps make one of it."""
+        for decisions in _choices({**self.decisions, **self.lean}, start, target, goal):
+            with suppress(MicrocError):
+                made = self.schedule(start, target, decisions)
+                if made is not None:
+                    yield made
 
     def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """One for each choice."""

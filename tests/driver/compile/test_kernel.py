@@ -26,9 +26,9 @@ def test_alike_groups_are_scheduled_once(
     """A chain is cut into many kernels of few kinds: schedules are looked for by kind."""
     scheduled: list[str] = []
 
-    def counted(func: ir.PrimFunc, *rest: Any) -> Any:
+    def counted(func: ir.PrimFunc, *rest: Any, **limits: Any) -> Any:
         scheduled.append(func.name)
-        return rules.candidates(func, *rest)
+        return rules.candidates(func, *rest, **limits)
 
     monkeypatch.setattr("microc.driver.compile.kernel.candidates", counted)
     monkeypatch.setattr("microc.driver.compile.kernel._CHOICES", {})

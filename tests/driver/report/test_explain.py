@@ -83,11 +83,19 @@ def test_everything_of_a_kernel() -> None:
 
 
 def test_goals_and_rows() -> None:
-    found = microc.explain(digits.INT8, 2, target="cortex-m4", ram=1264, optimize="speed")
+    found = microc.explain(digits.INT8, 0, target="cortex-m4", ram=650, optimize="speed")
     assert "row by row" in str(found) and len(found.to_data()["kernel"]["parts"]) == 2
     found = microc.explain(digits.INT8, 0, board="mps2-an386", optimize="size")
     assert math.isinf(found.goal.price) and found.to_data()["goal"] == {"name": "size", "price": None}
     assert "candidates, for size" in str(found)
+
+
+def test_a_small_workspace() -> None:
+    """What was chosen for it is among the candidates, and of those that take more it is said."""
+    found = microc.explain(digits.INT8, "conv4", target="cortex-m4", ram=1000)
+    assert "bytes of workspace, there is room for 664" in str(found)
+    (part,) = found.to_data()["kernel"]["parts"]
+    assert [each["verdict"] for each in part["candidates"]].count("chosen") == 1
 
 
 def test_sizes_that_vary(tmp_path: Path) -> None:
