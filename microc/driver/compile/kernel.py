@@ -102,8 +102,19 @@ def forget() -> None:
 
 
 def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
-    """What tells groups apart, but for the numbers in their constants: the operator and the function of every algorithm."""
-    return tuple(f"{group.anchor.op} {to_text(group.func)}" for group in lowered)
+    """What tells groups apart, but for the numbers in their constants: the operator and the function of every algorithm. Of what
+    constants promise the sizes in bits are left: they are compared with powers of two alone."""
+    return tuple(f"{group.anchor.op} {_PROMISE.sub(_in_bits, to_text(group.func))}" for group in lowered)
+
+
+def _in_bits(promise: re.Match[str]) -> str:
+    name, number = promise[1], int(promise[2])
+    beyond = {
+        SUM_BOUND: number,
+        SMALLEST_WEIGHT: max(-number, 0),
+        BOUND: max(number - 1, 0),
+    }  # 2**20 is no more than THIRDS
+    return f"{name} of {beyond[name].bit_length()} bits" if name in beyond else promise[0]
 
 
 def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,23 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import Options
+from microc.driver.compile.kernel import algorithms_of, texts_of
+from microc.driver.compile.maker import Group
+from microc.driver.compile.pipeline import compile_model, compiled
+from microc.driver.options import Options, make_options
 from microc.graph.ir import Graph, Node, TensorType
 from microc.plan.ways import accesses, variables
 from microc.schedule import rules
+from microc.schedule.bit_columns import can_share
+from microc.schedule.bit_pairs import can_shift
+from microc.schedule.pairing import can_pair
+from microc.schedule.selection import THIRDS, select_high_mul
+from microc.schedule.tree import find_block
 from microc.target import target_for
 from microc.tir import ir
+from microc.tir.names import ACC, BOUND, OUT, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS
+from microc.tir.rewrite import map_stmt, walk_stmt
+from tests.driver import digits
 from tests.frontend import degenerate
 
 
@@ -37,6 +48,44 @@ def test_alike_groups_are_scheduled_once(
     path.write_bytes(data)
     module = compile_model(path, target_for("host"), Options())
     assert 0 < 2 * len(scheduled) <= len(module.calls)
+
+
+SUMS = sorted({(1 << k) + d for k in range(1, 31) for d in (-1, 0, 1)})
+WEIGHTS = range(-128, 3)
+
+
+def test_promises_that_decide_alike_are_told_alike() -> None:
+    """Functions of one text have one schedule: what constants promise is the same to all that ask."""
+    made = compiled(digits.INT8, target_for("cortex-m0"), make_options())
+    groups = [origin for origin in made.make.origins.values() if isinstance(origin, Group)]
+    lowered = (algorithms_of(made.make.graph, g.nodes, made.make.target, "kernel") for g in groups)
+    group = next(each for many in lowered for each in many if SUM_BOUND in texts_of([each])[0])
+    decided: dict[tuple[str, ...], object] = {}
+    for promise, numbers in ((SUM_BOUND, SUMS), (SMALLEST_WEIGHT, WEIGHTS), (BOUND, SUMS)):
+        for number in numbers:
+            func = promising(group.func, promise, number)
+            blocks = {s.name: s for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
+            four = replace(blocks[ACC], annotations=(*blocks[ACC].annotations, (WEIGHT_BITS, 4)))
+            answers = (
+                can_pair(four, 2), can_share(four, 4), *(can_shift(four, bits) for bits in (2, 4)),
+                find_block(select_high_mul(func).body, OUT).body,
+            )  # fmt: skip
+            text = texts_of([replace(group, func=func)])
+            assert decided.setdefault(text, answers) == answers, (promise, number)
+    assert 40 < len(decided) < len(SUMS) + len(WEIGHTS)
+    assert len({repr(answers) for answers in decided.values()}) > 4  # limits are met
+    assert THIRDS in SUMS
+
+
+def promising(func: ir.PrimFunc, promise: str, number: int) -> ir.PrimFunc:
+    """A function whose constants promise something else."""
+
+    def noted(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.Block) or promise not in dict(s.annotations):
+            return s
+        return replace(s, annotations=tuple({**dict(s.annotations), promise: number}.items()))
+
+    return replace(func, body=map_stmt(func.body, noted))
 
 
 def test_a_condition_is_looked_through_once() -> None:
