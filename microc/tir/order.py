@@ -161,7 +161,7 @@ def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
     names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [turn for turn in reversed(access.loops) if turn.var in names]
     rank = len(used) + len(access.touch.indices) + 1
-    points = prod(turn.extent for turn in used) * access.touch.extent
+    points = prod(turn.extent for turn in used) * access.touch.extent * _unknown(access.touch, used)
     if points > _MOST:
         yield None, rank
         return
@@ -171,6 +171,13 @@ def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
     for start in range(0, first, step):
         turns = {used[0].var: _along(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
         yield {**fixed, **turns}, rank
+
+
+def _unknown(touch: Touch, used: Iterable[_Turn]) -> int:
+    """Elements along the axes whose index is made of data, each of which may be meant at every turn."""
+    start = {turn.var: np.zeros((), np.int64) for turn in used}
+    axes = zip(touch.indices, touch.buffer.shape, strict=True)
+    return prod(size for index, size in axes if _evaluate(index, start) is None)
 
 
 def _time(access: _Access, grid: Grid, *, last: bool) -> Array:

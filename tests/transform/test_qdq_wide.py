@@ -16,6 +16,7 @@ from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
+from tests.campaign import in_turn
 from tests.frontend.onnx_model import expected, ops, read
 from tests.frontend.run import library
 from tests.transform.test_qdq import Net, node_of, recognised
@@ -106,11 +107,16 @@ def data(graph: Graph) -> list[dict[str, Array]]:
     ]
 
 
-@pytest.mark.parametrize("requantize", ["float", "fixed"])
-@pytest.mark.parametrize(("first", "second", "last"), [x for x in product(("int8", "int16"), repeat=3) if "int16" in x])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_operators(name: str, first: str, second: str, last: str, requantize: str) -> None:
+WAYS = [
+    (*kinds, how) for how in ("float", "fixed") for kinds in product(("int8", "int16"), repeat=3) if "int16" in kinds
+]
+"""Dtypes of two operands and of the result, and what requantises it."""
+
+
+@pytest.mark.parametrize(("name", "way"), in_turn(list(OPERATORS), WAYS, 5))
+def test_operators(name: str, way: tuple[str, str, str, str]) -> None:
     """On integers throughout; C does what the graph says, which is within a quantum what ONNX Runtime computes."""
+    first, second, last, requantize = way
     if first != second and len(OPERATORS[name](first, second)[0].inputs) == 1:
         pytest.skip("it has one operand")
     net, result = OPERATORS[name](first, second)
@@ -146,4 +152,4 @@ def test_a_bias_of_more_than_32_bits_beside_16_bit_data() -> None:
 def test_zero_points_of_16_bits(name: str, requantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime's quantiser writes them unless it is told not to."""
     monkeypatch.setitem(SCALES, "int16", (2e-4, -20000))
-    test_operators(name, "int16", "int16", "int16", requantize)
+    test_operators(name, ("int16", "int16", "int16", requantize))
