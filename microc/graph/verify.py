@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 from microc import dtypes
 from microc.errors import InternalError, MicrocError
 from microc.graph.ir import Graph, Node, TensorType
@@ -69,6 +71,9 @@ class _Verifier:
         quant = kind.quant
         if quant is None:
             return
+        scales = np.asarray(quant.scale, np.float32)
+        if not (np.isfinite(scales) & (scales > 0)).all():
+            self.fail(f"{name!r}, {_spell(kind)}, has a scale that is no positive float32")
         if dtypes.is_integer(kind.dtype):
             low, high = dtypes.int_range(kind.dtype)
             if not all(low <= zero <= high for zero in quant.zero_point):
