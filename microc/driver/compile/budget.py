@@ -3,7 +3,7 @@
 A choice of schedules weighs instructions against bytes at a price. ``balanced`` makes a percent of the network's time worth
 EXCHANGE percent of its flash, so that the price needs no unit and no knob: a byte is worth
 MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
-prices, at last for size alone.
+prices, at last for size alone; which of them is each kernel's, :mod:`microc.driver.compile.goals` chooses.
 """
 
 from __future__ import annotations

@@ -113,14 +113,13 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
         case _ if registry.get(origin.nodes[0].op).regions:
             for inner, nodes, turns in groups_inside(graph, origin.nodes[0]):
                 lowered = algorithms_of(inner, nodes, make.target, "kernel")
-                yield _part(
-                    make, inner, nodes, lowered, goal_inside(make.goal, turns), taken=make.inside(lowered, turns)
-                )
+                goal = goal_inside(make.goal_of(origin.nodes), turns)
+                yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            taken = make.scheduled(lowered, origin.uses)
-            room = make.room(lowered)
-            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads, taken, room)
+            goal, room = make.goal_of(origin.nodes), make.room(lowered)
+            taken = make.scheduled(lowered, goal, origin.uses)
+            yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, taken, room)
 
 
 def _part(

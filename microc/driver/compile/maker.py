@@ -57,6 +57,8 @@ Tuned = Mapping[str, TunedSchedule]
 """By :func:`key_of`."""
 Workspaces = Mapping[str, int]
 """Bytes that kernels may take beside their operands, by :func:`key_of`; others any number."""
+Goals = Mapping[str, Goal]
+"""Of groups and nodes of control flow whose goal is another than the network's, by their last result."""
 External = Mapping[tuple[str, ...], Taken]
 """Regions that somebody else's code computes, by the attribute ``code`` of their nodes."""
 Origin = Group | Copy | Chain
@@ -77,8 +79,9 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 class Maker:
     """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of kernels that were
     measured, ``taken``: the keys of those that kernels have; ``shipped``: those that come with the compiler are taken;
-    ``workspaces``: what is chosen keeps within these. ``external``: regions with code of others; without, they are lowered as
-    control flow is. ``origins``: what every call was made from, by the values that it writes."""
+    ``workspaces``: what is chosen keeps within these; ``goals`` of kernels for which the network's is not theirs. ``external``:
+    regions with code of others; without, they are lowered as control flow is. ``origins``: what every call was made from, by the
+    values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
@@ -94,33 +97,38 @@ class Maker:
         *,
         shipped: bool = False,
         workspaces: Workspaces = MappingProxyType({}),
+        goals: Goals = MappingProxyType({}),
     ) -> None:
         self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
         self.tuned, self.shipped, self.external, self.workspaces = tuned, shipped, external, workspaces
+        self.goals = goals
         self.origins: dict[tuple[str, ...], Origin] = {}
         self.taken: set[str] = set()
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
         lowered = algorithms_of(self.graph, nodes, self.target, "kernel", in_place=in_place)
-        number, choice = self.scheduled(lowered, uses)
-        choice = stored(lowered[number], choice, self.target, self.goal, uses)
+        goal = self.goal_of(nodes)
+        number, choice = self.scheduled(lowered, goal, uses)
+        choice = stored(lowered[number], choice, self.target, goal, uses)
         return lowered[number], across_threads(choice, self.target, self.threads)
 
-    def scheduled(self, lowered: Sequence[LoweredGroup], uses: int) -> tuple[int, Choice]:
+    def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
         room = self.room(lowered)
-        return self._tuned(lowered) or chosen(
-            lowered, self.target, self.goal, uses, shipped=self.shipped, workspace=room
-        )
+        return self._tuned(lowered) or chosen(lowered, self.target, goal, uses, shipped=self.shipped, workspace=room)
+
+    def goal_of(self, nodes: Sequence[Node]) -> Goal:
+        """What is to be least of a group, or of a node of control flow."""
+        return self.goals.get(nodes[-1].outputs[0], self.goal)
 
     def room(self, lowered: Sequence[LoweredGroup]) -> float:
         """Bytes of workspace that a group's kernel may take."""
         return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
 
-    def inside(self, lowered: Sequence[LoweredGroup], turns: int) -> tuple[int, Choice]:
-        """The same for a group inside of control flow that runs ``turns`` times when that does."""
-        return self._tuned(lowered) or chosen(lowered, self.target, goal_inside(self.goal, turns))
+    def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
+        """The same for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
+        return self._tuned(lowered) or chosen(lowered, self.target, goal)
 
     def _tuned(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
         """What was measured to be best."""
@@ -138,9 +146,12 @@ class Maker:
         """A node of control flow."""
 
         def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
-            lowered = algorithms_of(inner, nodes, self.target, "kernel")
-            number, choice = self.inside(lowered, turns)
-            return lowered[number], stored(lowered[number], choice, self.target, goal_inside(self.goal, turns))
+            lowered, goal = (
+                algorithms_of(inner, nodes, self.target, "kernel"),
+                goal_inside(self.goal_of((node,)), turns),
+            )
+            number, choice = self.inside(lowered, goal)
+            return lowered[number], stored(lowered[number], choice, self.target, goal)
 
         return place_control(self.graph, node, schedule, self.target)
 

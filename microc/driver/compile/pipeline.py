@@ -185,7 +185,7 @@ def _planned(
     refuse_hopeless(graph, source, options, room)
     least = room.flash if room else 0
     first = build_within_budget(graph, target, source, options, progress, least, external=parts.external)
-    goal = first.make.goal
+    goal, goals = first.make.goal, first.make.goals
 
     def planned(made: Module, like: Module | None = None) -> Module:
         if progress is not None:
@@ -214,7 +214,7 @@ def _planned(
         )
 
     def maker(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
-        return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces)
+        return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
 
     def changed_to(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
         made = built(changed, target, source, None, maker(changed, workspaces))
@@ -259,7 +259,8 @@ def _planned(
 
     def own(chosen: Compiled) -> Module:
         chains = [streams.lower(each) for each in chosen.make.origins.values() if isinstance(each, Chain)]
-        make = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=chosen.make.workspaces)
+        workspaces = chosen.make.workspaces
+        make = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
         return planned(built(graph, target, source, None, make, chains).module, like=chosen.module)
 
     def less() -> Compiled:

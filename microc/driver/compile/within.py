@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from microc.driver.compile.budget import flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
+from microc.driver.compile.goals import by_kernels
 from microc.driver.compile.lower import build_module
-from microc.driver.compile.maker import Compiled, External, Maker, Tuned, Workspaces
+from microc.driver.compile.maker import Compiled, External, Goals, Maker, Tuned, Workspaces
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.options import Options
 from microc.driver.progress import Progress
@@ -31,16 +32,28 @@ def build_within_budget(
     family: Family | None = None,
     external: External = MappingProxyType({}),
 ) -> Compiled:
-    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
+    """The module for the goal of the options; where that takes too much flash, the one that does not and takes the fewest
+    instructions, of goals that weigh flash ever more: a goal for each kernel, or one for all where sizes vary.
 
     ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
-    for goal in goals(graph, options, target):
-        make = maker_of(graph, target, goal, options, external=external, family=family)
-        made = built(graph, target, source, progress, make)
-        if all(flash_bytes(made.module) <= limit for limit in limits):
-            return made
+
+    def build(goal: Goal, others: Goals = MappingProxyType({})) -> Compiled:
+        make = maker_of(graph, target, goal, options, external=external, family=family, goals=others)
+        return built(graph, target, source, progress, make)
+
+    tried = [build(goal) for goal in goals(graph, options, target)[:1]]
+    made = tried[0]
+    if all(flash_bytes(made.module) <= limit for limit in limits):
+        return made
+    for goal in goals(graph, options, target)[1:]:
+        tried.append(build(goal))
+    fitting = [each for each in tried if all(flash_bytes(each.module) <= limit for limit in limits)]
+    if fitting:
+        mixed = None if family else by_kernels(tried, fitting[0], min(limits), build)
+        return mixed or fitting[0]
+    made = tried[-1]
     if options.flash and least_flash(made.module) > options.flash:
         raise refusal(made.module, options.flash)
     return made
@@ -55,13 +68,24 @@ def maker_of(
     external: External = MappingProxyType({}),
     family: Family | None = None,
     workspaces: Workspaces = MappingProxyType({}),
+    goals: Goals = MappingProxyType({}),
 ) -> Maker:
-    """What makes the functions; ``family``: the graph at other sizes, where they vary; ``workspaces`` as in :class:`Maker`."""
+    """What makes the functions; ``family``: the graph at other sizes, where they vary; others as in :class:`Maker`."""
     if family is not None:
         from microc.driver.sizes.general import GeneralMaker
 
         return GeneralMaker(family, target, goal)
-    return Maker(graph, target, goal, options.threads, tuned, external, shipped=options.shipped, workspaces=workspaces)
+    return Maker(
+        graph,
+        target,
+        goal,
+        options.threads,
+        tuned,
+        external,
+        shipped=options.shipped,
+        workspaces=workspaces,
+        goals=goals,
+    )
 
 
 def built(

@@ -197,8 +197,8 @@ class Options:
     )  # fmt: skip
     flash: int = option(
         0, checks.budget("a flash budget"),
-        "what weights and code may take together, 256K for example: schedules are chosen again at a higher price of flash where "
-        "they take more", default="what the board has", flag="--flash", word=words.bytes, metavar="BYTES",
+        "what weights and code may take together, 256K for example: where they take more, schedules are chosen again, for "
+        "the fewest instructions that fit", default="what the board has", flag="--flash", word=words.bytes, metavar="BYTES",
     )  # fmt: skip
     ram: int = option(
         0, checks.budget("a budget for the arena"),

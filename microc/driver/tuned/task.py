@@ -86,7 +86,7 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
     """The kernels of a compiled network that rules schedule, in order of execution, those inside of control flow, too: neither
     copies, nor changes of a part of a state in place, nor layers that are computed row by row, nor loops where sizes vary.
     ``others``: goals beside the network's whose schedules are to be known, too."""
-    target, goal, shipped = made.make.target, made.make.goal, made.make.shipped
+    target, shipped = made.make.target, made.make.shipped
     found: dict[str, Task] = {}
     for place in _places(made):
         lowered = algorithms_of(place.graph, place.nodes, target, NAME)
@@ -95,11 +95,11 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
             task = found[key]
             found[key] = task.with_layers((place.layer,), place.turns, inside=place.inside)
             continue
-        goals = [goal_inside(each, place.turns) for each in (goal, *others)]
+        goals = [goal_inside(each, place.turns) for each in (place.goal, *others)]
         room = inf if place.inside else made.make.workspaces.get(key, inf)
         untuned = [Untuned(each.name, *chosen(lowered, target, each, place.uses, workspace=room)) for each in goals]
         if shipped and not place.inside:
-            choice = chosen(lowered, target, goal, place.uses, shipped=True, workspace=room)
+            choice = chosen(lowered, target, place.goal, place.uses, shipped=True, workspace=room)
             untuned.insert(0, Untuned(SHIPPED, *choice))
         part, op = part_of(place.graph, place.nodes, lowered), "+".join(node.op for node in place.nodes)
         found[key] = Task(
@@ -109,11 +109,12 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
 
 
 class _Place(NamedTuple):
-    """Where a network has a kernel; ``inside``: of control flow, which runs it ``turns`` times."""
+    """Where a network has a kernel, and what it was scheduled for; ``inside``: of control flow, which runs it ``turns`` times."""
 
     graph: Graph
     nodes: tuple[Node, ...]
     layer: str
+    goal: Goal
     uses: int = 1
     turns: int = 1
     inside: bool = False
@@ -126,10 +127,11 @@ def _places(made: Compiled) -> Iterator[_Place]:
         if not isinstance(origin, Group) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
-            yield _Place(graph, origin.nodes, call.layer, origin.uses)
+            yield _Place(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
         elif not made.make.sizes:
             for number, (inner, nodes, turns) in enumerate(groups_inside(graph, origin.nodes[0])):
-                yield _Place(inner, nodes, f"{call.layer}{PART}{number}", turns=turns, inside=True)
+                goal = made.make.goal_of(origin.nodes)
+                yield _Place(inner, nodes, f"{call.layer}{PART}{number}", goal, turns=turns, inside=True)
 
 
 def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
