@@ -117,8 +117,8 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
                 yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            goal, room = make.goal_of(origin.nodes), make.room(lowered)
-            taken = make.scheduled(lowered, goal, origin.uses)
+            goal = make.goal_of(origin.nodes)
+            taken, room = make.scheduled(lowered, goal, origin.uses), make.room(lowered, goal, origin.uses)
             yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, taken, room)
 
 

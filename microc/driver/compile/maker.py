@@ -18,7 +18,7 @@ from microc.graph.ir import Graph, Node
 from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice
+from microc.schedule.choose import Choice, workspace_bytes
 from microc.schedule.rules.threads import across_threads
 from microc.schedule.step import Step
 from microc.target import Goal, Target
@@ -115,16 +115,20 @@ class Maker:
 
     def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
-        room = self.room(lowered)
+        room = self.room(lowered, goal, uses)
         return self._tuned(lowered) or chosen(lowered, self.target, goal, uses, shipped=self.shipped, workspace=room)
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
         """What is to be least of a group, or of a node of control flow."""
         return self.goals.get(nodes[-1].outputs[0], self.goal)
 
-    def room(self, lowered: Sequence[LoweredGroup]) -> float:
-        """Bytes of workspace that a group's kernel may take."""
-        return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
+    def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
+        """Bytes of workspace that a group's kernel is kept within: any number where it would keep within them by itself."""
+        room = self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
+        if room == inf:
+            return inf
+        _, choice = chosen(lowered, self.target, goal, uses, shipped=self.shipped)
+        return room if workspace_bytes(choice.func) > room else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
         """The same for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""

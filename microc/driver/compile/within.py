@@ -43,20 +43,21 @@ def build_within_budget(
         make = maker_of(graph, target, goal, options, external=external, family=family, goals=others)
         return built(graph, target, source, progress, make)
 
-    tried = [build(goal) for goal in goals(graph, options, target)[:1]]
-    made = tried[0]
-    if all(flash_bytes(made.module) <= limit for limit in limits):
-        return made
-    for goal in goals(graph, options, target)[1:]:
-        tried.append(build(goal))
-    fitting = [each for each in tried if all(flash_bytes(each.module) <= limit for limit in limits)]
-    if fitting:
-        mixed = None if family else by_kernels(tried, fitting[0], min(limits), build)
-        return mixed or fitting[0]
-    made = tried[-1]
-    if options.flash and least_flash(made.module) > options.flash:
-        raise refusal(made.module, options.flash)
-    return made
+    def fits(made: Compiled) -> bool:
+        return all(flash_bytes(made.module) <= limit for limit in limits)
+
+    first, *others = goals(graph, options, target)
+    tried = [build(first)]
+    if fits(tried[0]):
+        return tried[0]
+    tried += map(build, others)
+    fitting = next((made for made in tried if fits(made)), None)
+    if fitting is not None:
+        return (by_kernels(tried, fitting, min(limits), build) if family is None else None) or fitting
+    smallest = tried[-1]
+    if options.flash and least_flash(smallest.module) > options.flash:
+        raise refusal(smallest.module, options.flash)
+    return smallest
 
 
 def maker_of(

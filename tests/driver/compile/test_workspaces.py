@@ -111,8 +111,8 @@ def test_the_least_work_that_fits_is_taken() -> None:
     plain, little, slow = like(100, 1000), like(50, 1040), like(50, 1500)
     rows, large = like(40, 1200), like(80, 1100)
 
-    def found(lean: Compiled, streams: dict[int, Compiled], limit: int) -> Compiled:
-        return within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,))
+    def found(lean: Compiled, streams: dict[int, Compiled], limit: int, flash: tuple[int, ...] = ()) -> Compiled:
+        return within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
 
     assert found(slow, {}, 100) is plain
     assert found(little, {}, 50) is little
@@ -121,6 +121,7 @@ def test_the_least_work_that_fits_is_taken() -> None:
     assert found(large, {id(plain): large, id(large): rows}, 50) is rows
     assert found(large, {id(plain): large, id(large): slow}, 30) is slow
     assert found(plain, {id(plain): large}, 30) is large
+    assert found(little, {id(plain): rows}, 50, (100,)) is little  # more flash than there is, whatever is taken
 
 
 def test_what_was_traded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
