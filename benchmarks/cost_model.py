@@ -92,8 +92,8 @@ def varied(variant: str) -> Iterator[None]:
     """Schedules that replay what the rules choose, changed; the rules' own where that cannot be."""
     original = driver_kernel.candidates
 
-    def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
-        chosen = choose(original(func, op, target, goal), target, goal).schedule
+    def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool) -> tuple[Schedule, ...]:
+        chosen = choose(original(func, op, target, goal, lean=lean), target, goal).schedule
         try:
             schedule = replay(func, changed(chosen.trace, variant))
             lower(schedule.func)
