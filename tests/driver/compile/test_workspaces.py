@@ -23,7 +23,7 @@ from microc.target import target_for
 from tests.corpus import models, needs_corpus
 from tests.driver import digits
 
-CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "rv32imc", "x86-64-v3")
+CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
 
 
 def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> Compiled:
