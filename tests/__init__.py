@@ -1,7 +1,7 @@
 """The tests. What they compile is compiled anew, but for those of the cache, which have one of their own.
 
-Libraries that are held against microc compute in one thread: the run has a worker for each core, and threads of both that wait
-for each other in a loop take ten times as long.
+Libraries that are held against microc compute in one thread: the run has a worker for each core, and threads of both wait for
+each other in a loop.
 """
 
 import os

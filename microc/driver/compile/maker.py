@@ -115,8 +115,8 @@ class Maker:
 
     def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
-        room = self.room(lowered, goal, uses)
-        return self._tuned(lowered) or chosen(lowered, self.target, goal, uses, shipped=self.shipped, workspace=room)
+        limit = self._workspace(lowered)
+        return self._tuned(lowered) or chosen(lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit)
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
         """What is to be least of a group, or of a node of control flow."""
@@ -124,11 +124,14 @@ class Maker:
 
     def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
         """Bytes of workspace that a group's kernel is kept within: any number where it would keep within them by itself."""
-        room = self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
-        if room == inf:
+        limit = self._workspace(lowered)
+        if limit == inf:
             return inf
         _, choice = chosen(lowered, self.target, goal, uses, shipped=self.shipped)
-        return room if workspace_bytes(choice.func) > room else inf
+        return limit if workspace_bytes(choice.func) > limit else inf
+
+    def _workspace(self, lowered: Sequence[LoweredGroup]) -> float:
+        return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
         """The same for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""

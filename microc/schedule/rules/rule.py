@@ -33,7 +33,7 @@ class Rule:
     - ``decisions``: what it leaves to the cost model, by name. The name of one that is True is shown behind the rule's.
     - ``space``: wider domains of decisions, for a search that measures (:mod:`microc.tuning`); by name, those of ``decisions``
       where it has none.
-    - ``lean``: decisions that take little workspace and more time; by name, those of ``decisions`` where it has none.
+    - ``lean``: by name of a decision, what makes of its domain one that takes little workspace and more time.
     - ``needs``: features that the core must have.
     - ``over``: rules that cannot win where this one matches, so that they need not be lowered; its file says why.
     """
@@ -45,7 +45,7 @@ class Rule:
     needs: frozenset[str] = frozenset()
     over: tuple[str, ...] = ()
     space: Mapping[str, Domain] = field(default_factory=dict)
-    lean: Mapping[str, Domain] = field(default_factory=dict)
+    lean: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
 
     def suits(self, start: Schedule, target: Target) -> bool:
         """Whether it has schedules for the function on the core."""
@@ -53,7 +53,8 @@ class Rule:
 
     def lean_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """One for each choice of decisions that take little workspace, where steps make one of it."""
-        for decisions in _choices({**self.decisions, **self.lean}, start, target, goal):
+        small = {name: change(self.decisions[name]) for name, change in self.lean.items()}
+        for decisions in _choices({**self.decisions, **small}, start, target, goal):
             with suppress(MicrocError):
                 made = self.schedule(start, target, decisions)
                 if made is not None:
