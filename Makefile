@@ -1,6 +1,8 @@
 # Two commands set up everything they need and can be repeated at will:
 #   make demo   a real network compiled, booted on an emulated microcontroller, answering over its serial line
 #   make test   the whole test suite
+# One runs the tests that need the corpus of real models (MICROC_CORPUS, or ../shared/corpus), which the suite skips without it:
+#   make corpus
 # One builds a release into dist/ and checks it in an empty environment:
 #   make wheel
 # And two that find what the tests do not know yet:
@@ -14,7 +16,7 @@ MINUTES ?= 5
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames client
 
-.PHONY: demo test campaign fuzz bench docs site wheel clean
+.PHONY: demo test corpus campaign fuzz bench docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -24,6 +26,9 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest -n 2 --dist worksteal
+
+corpus: $(VENV)/.test
+	@$(PYTHON) -m pytest -m corpus -n 2 --dist worksteal
 
 campaign: $(VENV)/.test
 	@MICROC_TESTS=all $(PYTHON) -m pytest -n 2 --dist worksteal

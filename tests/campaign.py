@@ -20,8 +20,8 @@ def everything() -> bool:
 
 def in_turn(rows: Sequence[A], columns: Sequence[B], each: int = 1) -> list[tuple[A, B]]:
     """Every row with ``each`` of the columns, the next row with those that follow, and every column at least once; all pairs
-    where everything is asked for."""
-    if everything():
+    where everything is asked for. None where the rows are models of an absent corpus."""
+    if everything() or not rows or not columns:
         return [(row, column) for row in rows for column in columns]
     turns = max(each * len(rows), len(columns))
     return [(rows[k // each % len(rows)], columns[k % len(columns)]) for k in range(turns)]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import corpus
+
 CCACHE = Path("/usr/lib/ccache")
 """Compilers' names, as Debian's ccache answers to them."""
 COLLECT_AFTER = 200_000
@@ -41,6 +43,16 @@ def _objects_are_compiled_once(config: pytest.Config) -> None:
     path = os.environ.get("PATH", "")
     os.environ |= {"CCACHE_DIR": folder, "CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1", "CCACHE_NOCOMPRESS": "1"}
     os.environ |= {"CCACHE_PATH": path, "PATH": f"{CCACHE}{os.pathsep}{path}"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of models of the corpus, and skip what is marked where there is none."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if any(map(corpus.is_model, parameters.values())):
+            item.add_marker(pytest.mark.corpus)
+        if corpus.CORPUS is None and item.get_closest_marker("corpus"):
+            item.add_marker(pytest.mark.skip(reason=corpus.ABSENT))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

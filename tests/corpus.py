@@ -1,4 +1,8 @@
-"""The corpus of real models, where there is one: MICROC_CORPUS, or ``../shared/corpus`` beside the checkout."""
+"""The corpus of real models: MICROC_CORPUS, or ``../shared/corpus`` beside the checkout.
+
+A test that takes a model of the corpus has the marker ``corpus``: as a decorator, or by itself where a parameter is such a model.
+``pytest -m corpus`` (``make corpus``) runs these tests alone; without a corpus they are skipped.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from microc.dtypes import Array
 
@@ -20,9 +23,7 @@ def _find() -> Path | None:
 
 CORPUS = _find()
 
-needs_corpus = pytest.mark.skipif(
-    CORPUS is None, reason="the model corpus is absent: set MICROC_CORPUS or put it at ../shared/corpus"
-)
+ABSENT = "the model corpus is absent: set MICROC_CORPUS or put it at ../shared/corpus"
 
 
 def models(*patterns: str) -> list[Path]:
@@ -37,6 +38,20 @@ def models(*patterns: str) -> list[Path]:
         if path.suffix in (".tflite", ".onnx")
     }
     return sorted(found)
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    return frozenset(path.name for path in models("*"))
+
+
+def is_model(value: object) -> bool:
+    """Test whether a parameter of a test is a model of the corpus: its path, its file's name, or a tuple that holds one."""
+    if isinstance(value, tuple):
+        return any(is_model(part) for part in value)
+    if isinstance(value, Path):
+        return CORPUS is not None and value.is_relative_to(CORPUS)
+    return isinstance(value, str) and value in _names()
 
 
 @lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ import pytest
 
 from microc.device.machine import runs
 from microc.isa import CORES
-from tests.corpus import CORPUS, needs_corpus
+from tests.corpus import CORPUS
 from tests.device.smoke import needs
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -96,24 +96,28 @@ SMOKES = {
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
-    "calls": (needs_corpus,),
-    "candidates": (needs_corpus,),
+    "calls": (pytest.mark.corpus,),
+    "candidates": (pytest.mark.corpus,),
     "compile_time": (),
-    "cost_model": (*EMULATED, needs_corpus),
-    "desktop": (needs_corpus,),
-    "few_bits": (*EMULATED, needs_corpus),
+    "cost_model": (*EMULATED, pytest.mark.corpus),
+    "desktop": (pytest.mark.corpus,),
+    "few_bits": (*EMULATED, pytest.mark.corpus),
     "fetches": EMULATED,
-    "half_weights": (needs_corpus,),
+    "half_weights": (pytest.mark.corpus,),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
     "mixed_precision": (),
-    "mlperf_tiny": (*EMULATED, needs_corpus),
-    "loadable": (pytest.mark.cross, needs_corpus, needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make")),
+    "mlperf_tiny": (*EMULATED, pytest.mark.corpus),
+    "loadable": (
+        pytest.mark.cross,
+        pytest.mark.corpus,
+        needs("riscv64-unknown-elf-gcc", "qemu-system-riscv32", "make"),
+    ),
     "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": VECTORS,
     "shipped": (),
-    "muriscv_nn": (needs_corpus, *VECTORS),
+    "muriscv_nn": (pytest.mark.corpus, *VECTORS),
     "operators": EMULATED,
     "tuning": (),
     "tuning_desktop": (),

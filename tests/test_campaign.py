@@ -17,6 +17,11 @@ def test_every_row_and_every_column(rows: int, columns: int, each: int, monkeypa
     assert len(pairs) == len(set(pairs)) == max(each * rows, columns)
 
 
+def test_an_absent_corpus_gives_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MICROC_TESTS", raising=False)
+    assert in_turn([], ["cortex-m4"]) == in_turn([], [], 2) == []
+
+
 def test_a_campaign_takes_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROC_TESTS", "all")
     assert everything() and len(set(in_turn("abc", range(5)))) == 15

@@ -15,7 +15,7 @@ from microc.isa import CORES, SCALAR, word_product
 from microc.isa.riscv_xcv import CLIPPED, ENCODINGS, XCV
 from microc.target import target_for
 from tests.codegen.test_intrinsics import function
-from tests.corpus import CORPUS, needs_corpus
+from tests.corpus import CORPUS
 from tests.device.smoke import needs
 from tests.native import kernels_source
 
@@ -101,7 +101,7 @@ def test_the_meaning_chooses() -> None:
     assert set(XCV.bodies) <= set(SCALAR)
 
 
-@needs_corpus
+@pytest.mark.corpus
 def test_keyword_spotting_takes_half_of_the_instructions() -> None:
     assert CORPUS is not None
     path = CORPUS / "tflite" / "mlperf_kws_int8.tflite"

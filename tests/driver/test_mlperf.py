@@ -16,7 +16,7 @@ from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.driver.measure.firmware import build, open_project
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.device.mlperf_runner import Runner, results
 from tests.device.smoke import needs
 from tests.driver import digits
@@ -97,7 +97,7 @@ def test_an_autoencoder_answers_with_its_error(tmp_path: Path) -> None:
     line.close()
 
 
-@needs_corpus
+@pytest.mark.corpus
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
 @pytest.mark.cross
 @pytest.mark.emulator

@@ -30,11 +30,10 @@ def test_the_way_over_a_file_changes_nothing(path: Path, tmp_path: Path) -> None
     assert to_text(microc.load(saved)) == to_text(graph)
 
 
-def test_what_is_loaded_equals_what_was_saved(tmp_path: Path) -> None:
-    """Whatever the file is called."""
-    for path in (digits.INT8, digits.QDQ, *models("*")[::25]):
-        graph = microc.load(path)
-        assert microc.load(microc.save(graph, tmp_path / "any.mcg")) == graph, path.name
+@pytest.mark.parametrize("path", [digits.INT8, digits.QDQ, *models("*")[::25]], ids=lambda path: path.stem)
+def test_loaded_graph_equals_saved_graph(path: Path, tmp_path: Path) -> None:
+    graph = microc.load(path)
+    assert microc.load(microc.save(graph, tmp_path / "any.mcg")) == graph
 
 
 def test_a_view_of_a_constant_is_no_output() -> None:

@@ -18,7 +18,7 @@ from microc.driver.measure.firmware import Project, build, open_project
 from microc.driver.measure.session import Device
 from microc.errors import FitError
 from tests.campaign import everything, in_turn
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.device.faults import FaultyTransport, Rates
 from tests.device.smoke import skip_without
 from tests.models.test_corpus import in_sequence
@@ -57,7 +57,6 @@ def firmware(path: Path, board: str, folder: Path) -> Project:
     return project
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(("path", "board"), ON_BOARDS, ids=lambda p: p.stem if isinstance(p, Path) else p)
 def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None:
@@ -108,12 +107,10 @@ def digits_input(image: np.ndarray, device: Device) -> np.ndarray:
     return (image / 16).astype(np.float32).reshape(kind["shape"])
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
-    found = models("mlperf_vww_int8*")
-    if not found:
-        pytest.skip("the model corpus is absent")
+@pytest.mark.parametrize("path", models("mlperf_vww_int8*"), ids=lambda path: path.stem)
+def test_what_does_not_fit_is_refused_with_the_numbers(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FitError, match=r"\d"):
-        microc.compile(found[0], board="microbit").write(tmp_path / "project")
+        microc.compile(path, board="microbit").write(tmp_path / "project")
     assert not (tmp_path / "project").exists()
 
 

@@ -19,7 +19,7 @@ from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.frontend.tflite.reader import tensor_names
 from microc.target import target_for
-from tests.corpus import CORPUS, cases, models, needs_corpus
+from tests.corpus import CORPUS, cases, models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 MLPERF = models("mlperf_kws_int8*", "mlperf_vww_int8*", "mlperf_ic_int8*", "mlperf_ad_int8*", "mlperf_strww_int8*")
@@ -96,7 +96,6 @@ def test_digits(cpu: str) -> None:
     assert compare(DIGITS, random_inputs(DIGITS, 3), cpu) >= 3 * 6
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", MLPERF, ids=lambda p: p.stem)
 @pytest.mark.parametrize("cpu", ["host", "cortex-m4"])

@@ -18,7 +18,7 @@ from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.meaning import evaluate
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.models.test_corpus import EXACT, FLOAT, QDQ
 
 SMALL = 64_000
@@ -54,7 +54,6 @@ def outputs(graph: Graph, arrays: list[Array]) -> list[Array]:
         return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", CHOSEN, ids=lambda p: p.stem)
 def test_every_stage_computes_the_reference(path: Path) -> None:

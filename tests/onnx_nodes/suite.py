@@ -25,6 +25,7 @@ from onnx.backend.test.runner import Runner as Checker
 from microc.driver.desktop.batch import Network, build_batch
 from microc.driver.desktop.onnx_backend import Compiled, Runner, bind, compile_proto
 from microc.errors import InternalError, MicrocError, ToolError
+from tests.corpus import CORPUS
 from tests.onnx_nodes.models import converted, free_inputs, light, simple
 
 REFUSED = Path(__file__).with_name("refused.toml")
@@ -34,14 +35,15 @@ BATCH = 64
 
 def _scope_file() -> Path | None:
     named = os.environ.get("MICROC_ONNX_SCOPE")
-    beside = Path(__file__).resolve().parents[3] / "shared" / "onnx" / "node_tests_in_scope.txt"
+    beside = CORPUS.parent / "onnx" / "node_tests_in_scope.txt" if CORPUS else None
     path = Path(named) if named else beside
-    return path if path.is_file() else None
+    return path if path and path.is_file() else None
 
 
 SCOPE = _scope_file()
 needs_scope = pytest.mark.skipif(
-    SCOPE is None, reason="the list of node tests in scope is absent: set MICROC_ONNX_SCOPE or put it at ../shared/onnx"
+    SCOPE is None,
+    reason="the list of node tests in scope is absent: set MICROC_ONNX_SCOPE or put onnx/ beside the corpus",
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.onnx_nodes.suite import in_scope, judge, model_tests, needs_scope, refused, run, sample
 
-pytestmark = needs_scope
+pytestmark = [pytest.mark.corpus, needs_scope]
 
 
 def test_the_node_tests_pass_but_for_those_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ BOARD = "mps2-an386"
 
 @pytest.mark.cross
 @pytest.mark.emulator
+@pytest.mark.corpus
 @needs_scope
 def test_an_emulated_board_passes_what_this_computer_passes(capsys: pytest.CaptureFixture[str]) -> None:
     skip_without(load_board(BOARD))

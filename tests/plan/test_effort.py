@@ -11,7 +11,7 @@ from microc.plan import beam, effort, planners, sequence
 from microc.plan.liveness import Demand, Placement, Unit, conflicts, demand_of, lower_bound, pressures, size_of
 from microc.plan.overlap import Overlaps
 from microc.target import target_for
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.plan.modules import Sketch
 
 
@@ -121,7 +121,7 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 
 
-@needs_corpus
+@pytest.mark.corpus
 @pytest.mark.parametrize(("name", "most"), [("ad", 764), ("ic", 35712), ("kws", 8420), ("strww", 3840), ("vww", 41764)])
 def test_ordinary_networks_are_searched_in_full(name: str, most: int) -> None:
     """MLPerf Tiny's networks take what they took when nothing was bounded, where their schedules' workspaces keep within that."""

@@ -20,7 +20,7 @@ from microc.ops.quantised.sigmoid16 import both_signs
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.fuse import MANDATORY, MOST, fuse
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.transform.network import Network, check
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -261,7 +261,6 @@ def test_digits(name: str, level: int) -> None:
     check_model(DIGITS / name, level)
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     "path", models("mlperf_*int8*", "ortq_resnet*", "gen_mobilenetv3*", "mww_*"), ids=lambda p: p.stem

@@ -13,7 +13,7 @@ from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.layout import channels_last
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.transform.network import Network, check, ops
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -274,7 +274,6 @@ def inherent(node: Node, graph: Graph) -> bool:
     return len(source) >= 6 or node.inputs[0] in graph.inputs or node.attr("axes") in ((0, 2, 1, 3), (0, 2, 3, 1))
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     "path",

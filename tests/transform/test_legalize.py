@@ -15,7 +15,7 @@ from microc.ops import registry
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.legalize import legalize
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.transform.network import Network, check, evaluate, ops
 
 QUANT, DIGITS = Quant((0.5,), (3,)), Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -125,7 +125,6 @@ def test_levels_agree_on_digits(name: str) -> None:
     compare(DIGITS / name, [x], evaluate(base, {graph.inputs[0]: x}))
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     "path",

@@ -18,7 +18,7 @@ from microc.ops import registry
 from microc.transform import layout
 from microc.transform.context import PassContext
 from microc.transform.qdq import PASS
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.frontend.onnx_model import evaluate, node, ops, proto, read
 
 RNG = np.random.default_rng(13)
@@ -454,7 +454,6 @@ def test_a_float_graph_is_returned_as_it_is() -> None:
 QUANTISED = ("ortq_*qdq*.onnx", "ortq_*qop*.onnx", "pulsevad*.onnx")
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", models(*QUANTISED), ids=lambda path: path.stem)
 def test_real_models_are_recognised_entirely_and_keep_every_bit(path: Path) -> None:

@@ -14,7 +14,7 @@ from microc.driver.api import Program
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.transform.streams import Sequence, compared, input_of, run_stream
 
 FLOAT = 1e-5
@@ -269,7 +269,6 @@ def test_recurrent_layers_carry_on(before: int, hop: int, rows: bool) -> None:
     assert output["axis"] == (0 if rows else -1)
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     ("name", "axis", "allowed"),

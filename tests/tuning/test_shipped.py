@@ -23,7 +23,7 @@ from microc.schedule.primitives import PRIMITIVES
 from microc.schedule.rules import RULES, ScheduleRule
 from microc.schedule.step import Step
 from microc.target import SIZE, SPEED, Goal, target_for
-from tests.corpus import CORPUS, needs_corpus
+from tests.corpus import CORPUS
 from tests.tuning.test_records import RECORD
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -101,7 +101,6 @@ def assert_as_the_rules_choose(lowered: tuple[LoweredGroup, ...], cpu: str, goal
 
 
 @pytest.mark.corpus
-@needs_corpus
 @pytest.mark.parametrize(
     ("name", "cpu"), (*(("ad", cpu) for cpu in CORES), *zip(("kws", "vww", "ic", "strww"), CORES[2:], strict=False))
 )

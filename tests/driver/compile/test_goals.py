@@ -20,7 +20,7 @@ from microc.driver.model import read_model
 from microc.driver.options import make_options
 from microc.driver.tuned.task import tasks_of
 from microc.target import target_for
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.driver import digits
 
 CORES, CORE = ("rv32imc", "cortex-m55"), "cortex-m0plus"
@@ -98,7 +98,6 @@ def test_results_are_the_same(cpu: str) -> None:
         assert np.array_equal(within(image), plain(image))
 
 
-@needs_corpus
 @pytest.mark.corpus
 def test_a_network_of_the_benchmark_in_three_quarters_of_what_can_be_saved() -> None:
     """A step of the price for all took 22 % more instructions than this, and left 2 KB."""

@@ -20,7 +20,7 @@ from microc.driver.options import make_options
 from microc.driver.tuned.task import tasks_of
 from microc.schedule.choose import workspace_bytes
 from microc.target import target_for
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.driver import digits
 
 CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
@@ -131,7 +131,6 @@ def test_what_was_traded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "smaller workspaces" in text and "bytes of arena for" in text
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize(("name", "most"), [("ad", 1.05), ("ic", 1.05), ("vww", 1.05)])
 def test_networks_of_the_benchmark_in_a_little_less(name: str, most: float) -> None:

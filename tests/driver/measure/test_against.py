@@ -21,7 +21,7 @@ from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import Tally
 from microc.errors import ToolError, UsageError, VerificationError
 from microc.target import target_for
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.frontend.onnx_model import node, proto, read
 
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
@@ -46,7 +46,6 @@ def test_tflite_micro() -> None:
     assert against.hold(library, reference, sets, options, None, quanta=1).first is None
 
 
-@needs_corpus
 @pytest.mark.corpus
 def test_litert() -> None:
     """Dense layers round otherwise than in TFLite Micro, which shows."""

@@ -24,7 +24,7 @@ from microc.driver.measure import firmware
 from microc.driver.measure.verify import compare, samples, verify
 from microc.driver.options import Options
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.device.smoke import needs
 from tests.driver import digits
 
@@ -113,7 +113,7 @@ def test_verify_finds_the_first_difference(host: firmware.Project, device: micro
     assert error.exit_code == 1 and "depthwise2[0," in str(error)
 
 
-@needs_corpus
+@pytest.mark.corpus
 def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
     """A streaming network: its state goes on between samples on both sides, and a reset forgets it."""
     (path,) = models("mww_v2_vad.tflite")

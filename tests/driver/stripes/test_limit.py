@@ -20,7 +20,7 @@ from microc.driver.stripes.limit import Search
 from microc.errors import FitError
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.driver import digits
 from tests.driver.chains import Step, groups, module, network
 
@@ -147,7 +147,6 @@ def test_the_command_line_says_what_was_traded(tmp_path: Path, capsys: pytest.Ca
     assert sum(layer["streamed"] is not None for layer in report["layers"]) >= 1
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", models("mlperf_vww_int8*"), ids=lambda p: p.stem)
 def test_wake_words_for_eyes_in_thirty_kilobytes(path: Path) -> None:

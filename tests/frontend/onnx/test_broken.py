@@ -10,7 +10,7 @@ import pytest
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.frontend.onnx import reader as onnx_reader
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.frontend.mutate import survey
 from tests.frontend.onnx_model import node, onnx, proto, read
 
@@ -254,7 +254,6 @@ def test_mutations_of_the_message() -> None:
     assert outcomes == {"Graph", "ModelError", "UnsupportedError"}
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["torch_espcn_sr__legacy_op17", "ortq_mlp_ae_qdq_u8", "torch_tcn_har__legacy_op17"])
 def test_mutations_of_real_models(name: str) -> None:

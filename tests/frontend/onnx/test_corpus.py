@@ -9,10 +9,10 @@ import pytest
 
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.frontend.onnx_model import evaluate
 
-pytestmark = [needs_corpus, pytest.mark.corpus]
+pytestmark = pytest.mark.corpus
 
 READ = models("*.onnx")
 

@@ -13,7 +13,7 @@ from microc.errors import ModelError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.driver.control.test_function import compiled
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
 from tests.ops.oracle import tflm
@@ -95,7 +95,6 @@ def test_branches(chosen: bool) -> None:
     check(data, np.array([chosen]), np.array([0.5, -1, 2], np.float32))
 
 
-@needs_corpus
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", models("gen_lstm2_float*"), ids=lambda path: path.stem)
 def test_lists_that_a_loop_fills_are_stacked(path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from microc.frontend import detect
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
-from tests.corpus import models, needs_corpus
+from tests.corpus import models
 from tests.frontend.mutate import survey
 
-pytestmark = [pytest.mark.corpus, needs_corpus]
+pytestmark = pytest.mark.corpus
 
 MOBILENET = {"conv2d": 28, "avg_pool2d": 1, "reshape": 1, "softmax": 1}
 DSCNN = {"conv2d": 9, "avg_pool2d": 1, "reshape": 1, "dense": 1, "softmax": 1}

@@ -14,7 +14,7 @@ from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.ops.surface import ACTIVATIONS
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.frontend.tflite_model import Op, Tensor, constant, model
 
 RNG = np.random.default_rng(3)
@@ -151,7 +151,6 @@ FLOAT_MODELS = models(
 
 
 @pytest.mark.corpus
-@needs_corpus
 @pytest.mark.parametrize("path", FLOAT_MODELS, ids=lambda path: path.stem)
 def test_real_float_models_give_their_reference(path: Path) -> None:
     """Within 1e-4 of the largest output; a hybrid model (integer weights, float data) within 5 %: TFLite rounds its data."""

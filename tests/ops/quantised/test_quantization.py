@@ -15,7 +15,7 @@ from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import activation_range
 from microc.ops.registry import get
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.ops.edges import random_array
 from tests.ops.harness import legalized, run_graph, run_legalized
 
@@ -190,7 +190,7 @@ _MODELS = models(
 )
 
 
-@needs_corpus
+@pytest.mark.corpus
 @pytest.mark.parametrize("path", _MODELS, ids=lambda path: path.stem)
 def test_models_give_the_bits_of_tflite_micro(path: Path) -> None:
     from microc.frontend.detect import load

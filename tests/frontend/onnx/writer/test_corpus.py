@@ -11,7 +11,7 @@ import microc
 from microc.dtypes import Array
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from tests.corpus import cases, models, needs_corpus
+from tests.corpus import cases, models
 from tests.frontend.onnx.writer.run import frames, half_to_even
 from tests.onnx_session import saturates
 
@@ -69,7 +69,7 @@ def _compare(path: Path, found: list[list[Array]], wanted: list[list[Array]]) ->
             np.testing.assert_array_equal(got, want)
 
 
-@needs_corpus
+@pytest.mark.corpus
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_onnxruntime_computes_what_the_network_means(path: Path, tmp_path: Path) -> None:
     graph, inputs = _graph(path), [given for given, _ in cases(path)][:2]
@@ -79,7 +79,7 @@ def test_onnxruntime_computes_what_the_network_means(path: Path, tmp_path: Path)
     assert back.inputs == (*graph.inputs, *graph.state) and back.outputs[: len(graph.outputs)] == graph.outputs
 
 
-@needs_corpus
+@pytest.mark.corpus
 @pytest.mark.parametrize("path", models(*READ_BACK), ids=lambda path: path.stem)
 def test_what_is_read_back_compiles_to_the_same(path: Path, tmp_path: Path) -> None:
     graph, (given, _) = _graph(path), cases(path)[0]
@@ -89,7 +89,7 @@ def test_what_is_read_back_compiles_to_the_same(path: Path, tmp_path: Path) -> N
     _compare(path, [found[: len(graph.outputs)]], _meant(graph, [given]))
 
 
-@needs_corpus
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", WITHOUT_ROWS)
 def test_operators_that_onnx_does_not_have_are_refused_all_at_once(name: str, tmp_path: Path) -> None:
     (path,) = models(f"{name}.tflite")
