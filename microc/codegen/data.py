@@ -23,15 +23,21 @@ def declaration(value: Value, space: str = "") -> str:
     return f"const {space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
-    """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words, and
-    external code may ask for more, which is the attribute's argument."""
-    assert value.data is not None
-    lines = _wrapped(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
-    suffix = f" {attribute}" if attribute and dtypes.nbytes(value.dtype) < 4 else ""
+def aligned_declaration(value: Value, attribute: str, space: str = "") -> str:
+    """Declare a constant with the attribute that aligns it: kernels read small elements by words, and external code may ask for
+    more, which is the attribute's argument. Declaration and definition have the same one: a compiler believes the declaration."""
+    suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > ALIGNED:
         suffix = f" {attribute}_TO({value.align})"
-    return [f"{declaration(value, space)}{suffix} = {{", *lines, "};"]
+    return declaration(value, space) + suffix
+
+
+def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
+    """Print the whole definition, wrapped into lines; with ``attribute``, aligned as :func:`aligned_declaration` says."""
+    assert value.data is not None
+    lines = _wrapped(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
+    declared = aligned_declaration(value, attribute, space) if attribute else declaration(value, space)
+    return [f"{declared} = {{", *lines, "};"]
 
 
 def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:

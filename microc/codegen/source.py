@@ -10,7 +10,7 @@ import numpy as np
 from microc import dtypes
 from microc.codegen.arenas import ArenaContext, arena_context, copying, given_at
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
-from microc.codegen.data import ALIGNED, declaration, definition
+from microc.codegen.data import ALIGNED, aligned_declaration, definition
 from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
@@ -112,6 +112,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         for k, call in enumerate(module.calls)
     )
     prefixed = [_prefixed(module, v) for v in consts]
+    attribute = f"{module.name.upper()}_ALIGNED"
     resets = _resets(module)
     return ModelContext(
         name=Name(module.name),
@@ -145,11 +146,9 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         resets=resets,
         copies=any(step >= 0 for step in plan.copies.values()),
         kept=any(step < 0 for step in plan.copies.values()),
-        data_declarations=tuple(Code(f"extern {declaration(v, space)};") for v in prefixed),
+        data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in prefixed),
         data_definitions=tuple(
-            Code("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)))
-            for v in prefixed
-            if v.data is not None
+            Code("\n".join(definition(v, attribute, space))) for v in prefixed if v.data is not None
         ),
         flash_space=_flash_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from microc.codegen.network import shared_files
+from microc.device.machine import runs
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.target import target_for
-from tests.corpus import CORPUS, cases, models, needs_corpus
+from tests.campaign import everything, in_turn
+from tests.corpus import CORPUS, cases, models
 from tests.growth import memory_faults
 
 EXACT = models(
@@ -40,15 +43,20 @@ FLOAT = models(
 )  # fmt: skip
 QDQ = models("ortq_*_qdq_*.onnx", "ortq_*_qop_*.onnx", "pulsevad_*.onnx")
 
-pytestmark = [needs_corpus, pytest.mark.corpus]
+AVX2 = "-march=x86-64-v3"
+BUILDS = in_turn([*EXACT, *FLOAT, *QDQ][:: 1 if everything() else 5], [("host", "clang"), ("x86-64-v3", "clang")])
+BUILDS += in_turn([*EXACT, *FLOAT, *QDQ] if everything() else [], [("host", "gcc"), ("x86-64-v3", "gcc")])
+"""A compiler that vectorises at -O3 for AVX2: the C of any computer, and the C with that core's instructions."""
+
+pytestmark = pytest.mark.corpus
 
 
-def library(path: Path, options: Options | None = None) -> Library:
-    """The model compiled for the host."""
-    module = compile_model(path, target_for("host"), options or Options())
+def library(path: Path, options: Options | None = None, target: str = "host", flags: tuple[str, ...] = ()) -> Library:
+    """Compile the model for this computer."""
+    module = compile_model(path, target_for(target), options or Options())
     files = shared_files(module, "test")
     assert not memory_faults("".join(text for name, text in files.items() if name.endswith(".c")))
-    return build_library(files)
+    return build_library(files, *flags)
 
 
 def in_sequence(path: Path) -> bool:
@@ -89,9 +97,28 @@ def test_channels_that_are_dead_are_not_computed(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FLOAT, ids=lambda p: p.stem)
 def test_floats_within_1e_5_of_the_largest(path: Path) -> None:
+    check_floats(results(path, library(path)))
+
+
+def check_floats(pairs: list[tuple[Array, Array]]) -> None:
     """Sums are taken in another order than the reference's; 1e-5 of the largest magnitude is the bar."""
-    for got, expected in results(path, library(path)):
+    for got, expected in pairs:
         assert np.max(np.abs(got - expected)) <= 1e-5 * np.max(np.abs(expected))
+
+
+@pytest.mark.skipif(not runs(AVX2) or not shutil.which("clang"), reason="needs clang and a computer with AVX2")
+@pytest.mark.parametrize(("path", "build"), BUILDS, ids=lambda part: getattr(part, "stem", None) or " ".join(part))
+def test_compilers_that_vectorise(path: Path, build: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vector instructions that need an alignment fault where a declaration promises more than the definition keeps."""
+    target, compiler = build
+    monkeypatch.setenv("CC", compiler)
+    pairs = results(path, library(path, Options(), target, ("-O3", AVX2)))
+    if path in EXACT:
+        assert all(np.array_equal(got, expected) for got, expected in pairs)
+    elif path in FLOAT:
+        check_floats(pairs)
+    else:
+        check_quanta(pairs)
 
 
 @pytest.mark.parametrize("path", models("*_dynrange.tflite", "mlperf_kws_float*"), ids=lambda p: p.stem)
@@ -120,8 +147,13 @@ def test_every_onnx_model_is_compared(path: Path) -> None:
 def test_qdq_as_onnx_defines_it(path: Path, requantize: str) -> None:
     """The outputs are dequantised: quanta are the smallest step between distinct values. Multipliers that round once are
     as near."""
+    check_quanta(results(path, library(path, Options(requantize=requantize))))
+
+
+def check_quanta(pairs: list[tuple[Array, Array]]) -> None:
+    """At most 0.5 % of the elements differ from the reference, by two quanta at most."""
     differing = total = 0
-    for got, expected in results(path, library(path, Options(requantize=requantize))):
+    for got, expected in pairs:
         quantum = _quantum(expected)
         steps = np.round(np.abs(got - expected) / quantum)
         differing, total = differing + int(np.count_nonzero(steps)), total + steps.size
