@@ -16,9 +16,10 @@
 static struct {
     struct microc_slots at;
     struct microc_blob blob;
+    uint32_t room;     /* bytes of a slot behind its record, in whole units; 0: no slot can hold a blob, and none is touched */
     uint32_t sequence; /* of the active slot */
-    uint32_t room;     /* bytes that are erased for the blob that comes, 0 if none does */
-    uint32_t written;  /* bytes of it that have come */
+    uint32_t erased;   /* bytes behind the spare slot's record that take the blob that comes; 0 if none does */
+    uint32_t written;  /* those of them that have come, never more */
     uint8_t active;
     uint8_t ready; /* the network's state has its initial content */
 } state;
@@ -48,6 +49,22 @@ static int inspect(uint32_t slot, uint32_t size, struct microc_blob *blob)
     return status;
 }
 
+/* The room of slots as a board tells of them. Whoever asks for bytes of a slot compares with it, so that no later sum wraps. */
+static uint32_t measure(const struct microc_slots *at)
+{
+    if (at->unit == 0u || at->unit > MICROC_SLOT_RECORD || (at->unit & (at->unit - 1u)) != 0u ||
+        at->size < MICROC_SLOT_RECORD + MICROC_BLOB_HEADER) {
+        return 0;
+    }
+    return (at->size & ~(at->unit - 1u)) - MICROC_SLOT_RECORD;
+}
+
+/* Bytes in whole units; at most the room if the bytes are. */
+static uint32_t whole_units(uint32_t size)
+{
+    return (size + state.at.unit - 1u) & ~(state.at.unit - 1u);
+}
+
 /* Whether a slot has its commit record, and what it says. */
 static int committed(uint32_t slot, uint32_t *sequence, uint32_t *size)
 {
@@ -55,7 +72,7 @@ static int committed(uint32_t slot, uint32_t *sequence, uint32_t *size)
     *sequence = microc_get32(record + AT_SEQUENCE);
     *size = microc_get32(record + AT_SIZE);
     return microc_get32(record) == RECORD_MAGIC && microc_get32(record + AT_CHECK) == microc_crc32(record, AT_CHECK) &&
-           *size <= state.at.size - MICROC_SLOT_RECORD;
+           *size <= state.room;
 }
 
 /* Enter the network: its memory lies behind the board's table of its tensors. */
@@ -109,7 +126,8 @@ uint8_t microc_slot_open(void)
     (void)memset(&state, 0, sizeof state);
     state.active = MICROC_NO_SLOT;
     microc_port_slots(&state.at);
-    for (slot = 0; slot < 2u; slot++) {
+    state.room = measure(&state.at);
+    for (slot = 0; state.room != 0u && slot < 2u; slot++) {
         /* Numbers go round: the newer is less than half of them ahead. */
         if (committed(slot, &sequence, &size) &&
             (state.active == MICROC_NO_SLOT || sequence - state.sequence < 0x80000000u) && inspect(slot, size, &blob) == MICROC_OK) {
@@ -125,6 +143,23 @@ static uint32_t spare(void)
     return state.active == 0u ? 1u : 0u;
 }
 
+/* The only place that writes to a slot: never to the one that runs, nor past its end, whatever is believed elsewhere. */
+static int put(uint32_t offset, const uint8_t *data, uint32_t size)
+{
+    const uint32_t end = state.room + MICROC_SLOT_RECORD;
+    if (size > end || offset > end - size || microc_port_slot_write(spare(), offset, data, size) != 0) {
+        return MICROC_SLOT_FAILED;
+    }
+    return MICROC_OK;
+}
+
+/* Whatever comes now begins with an erasure. */
+static void abandon(void)
+{
+    state.erased = 0;
+    state.written = 0;
+}
+
 int microc_slot_tell(const struct microc_call *call)
 {
     int size = 24;
@@ -132,7 +167,7 @@ int microc_slot_tell(const struct microc_call *call)
     microc_put16(call->answer, MICROC_BLOB_VERSION);
     call->answer[2] = state.active;
     call->answer[3] = (uint8_t)state.at.unit;
-    microc_put32(call->answer + 4, state.at.size - MICROC_SLOT_RECORD);
+    microc_put32(call->answer + 4, state.room);
     microc_put32(call->answer + 8, state.at.memory_size);
     microc_put32(call->answer + 12, state.at.stack_size);
     microc_put32(call->answer + 16, state.sequence);
@@ -146,15 +181,15 @@ int microc_slot_tell(const struct microc_call *call)
 int microc_slot_erase(const struct microc_call *call)
 {
     uint32_t size = microc_get32(call->payload);
-    state.room = 0;
-    state.written = 0;
-    if (size > state.at.size - MICROC_SLOT_RECORD) {
+    abandon();
+    if (state.room == 0u || size > state.room) {
         return MICROC_NO_ROOM;
     }
+    size = whole_units(size); /* the last unit is written as a whole: so it is erased */
     if (microc_port_slot_erase(spare(), MICROC_SLOT_RECORD + size) != 0) {
         return MICROC_SLOT_FAILED;
     }
-    state.room = (size + state.at.unit - 1u) / state.at.unit * state.at.unit;
+    state.erased = size;
     return MICROC_OK;
 }
 
@@ -163,51 +198,64 @@ int microc_slot_load(const struct microc_call *call)
 {
     uint32_t offset = microc_get32(call->payload);
     uint32_t size = (uint32_t)call->size - MICROC_LOAD_HEADER;
-    if (offset != state.written || size > state.room - state.written || size % state.at.unit != 0u) {
+    int status;
+    if (state.erased == 0u || offset != state.written || size > state.erased || offset > state.erased - size ||
+        whole_units(size) != size) {
         return MICROC_BAD_RANGE;
     }
-    if (microc_port_slot_write(spare(), MICROC_SLOT_RECORD + offset, call->payload + MICROC_LOAD_HEADER, size) != 0) {
-        state.room = 0;
-        state.written = 0;
-        return MICROC_SLOT_FAILED;
+    status = put(MICROC_SLOT_RECORD + offset, call->payload + MICROC_LOAD_HEADER, size);
+    if (status == MICROC_OK) {
+        state.written += size;
+    } else {
+        abandon();
     }
-    state.written += size;
-    return MICROC_OK;
+    return status;
 }
 
-/* Write the record that makes a slot count. */
-static int write_record(uint32_t slot, uint32_t sequence, uint32_t size)
+/* Write the record that makes the spare slot count. One that was refused must not count at the next boot: it is erased. */
+static int write_record(uint32_t sequence, uint32_t size)
 {
     uint8_t record[MICROC_SLOT_RECORD];
-    uint32_t units = (RECORD + state.at.unit - 1u) / state.at.unit;
-    uint32_t found_sequence, found_size;
+    int status;
     (void)memset(record, 0xFF, sizeof record);
     microc_put32(record, RECORD_MAGIC);
     microc_put32(record + AT_SEQUENCE, sequence);
     microc_put32(record + AT_SIZE, size);
     microc_put32(record + AT_CHECK, microc_crc32(record, AT_CHECK));
-    if (microc_port_slot_write(slot, 0, record, units * state.at.unit) != 0 || !committed(slot, &found_sequence, &found_size)) {
-        return MICROC_SLOT_FAILED;
+    status = put(0, record, whole_units(RECORD));
+    if (status == MICROC_OK && memcmp(state.at.slot[spare()], record, RECORD) != 0) {
+        status = MICROC_SLOT_FAILED;
     }
-    return MICROC_OK;
+    if (status != MICROC_OK) {
+        (void)microc_port_slot_erase(spare(), MICROC_SLOT_RECORD);
+    }
+    return status;
+}
+
+/* The number that makes a commit newer than what the other slot holds, even if this firmware did not accept that at boot. */
+static uint32_t next_sequence(void)
+{
+    uint32_t sequence, size;
+    return committed(1u - spare(), &sequence, &size) ? sequence + 1u : 1u;
 }
 
 int microc_slot_commit(const struct microc_call *call)
 {
     uint32_t size = microc_get32(call->payload);
-    uint32_t slot = spare();
+    uint32_t sequence;
     struct microc_blob blob;
     int status;
-    if (state.room == 0u || size > state.written) {
+    if (state.erased == 0u || size > state.written) {
         return MICROC_BAD_RANGE;
     }
-    state.room = 0; /* whatever comes now begins with an erasure */
-    status = inspect(slot, size, &blob);
+    abandon();
+    status = inspect(spare(), size, &blob);
+    sequence = next_sequence();
     if (status == MICROC_OK) {
-        status = write_record(slot, state.sequence + 1u, size);
+        status = write_record(sequence, size);
     }
     if (status == MICROC_OK) {
-        activate(slot, state.sequence + 1u, &blob);
+        activate(spare(), sequence, &blob);
         call->rpc->model_count = 1;
     }
     return status;

@@ -16,7 +16,10 @@
 static const struct microc_model *const models[] = {&microc_slot_model};
 static uint64_t memory[32];
 static uint32_t unit = 4;
+static uint32_t slot_size = SLOT;
+static uint32_t page = PAGE; /* what is erased at once */
 static int must_sign;
+static enum { WORKS, FAILS, FAILS_WHEN_DONE, FORGETS } port; /* how erasing and writing end */
 
 /* The power goes when as many units were written or pages erased; what is under way then holds anything. */
 static long left = -1;
@@ -45,36 +48,45 @@ void microc_port_slots(struct microc_slots *slots)
 {
     slots->slot[0] = flash(0);
     slots->slot[1] = flash(1);
-    slots->size = SLOT;
+    slots->size = slot_size;
     slots->unit = unit;
     slots->memory = (uint8_t *)memory;
     slots->memory_size = sizeof memory;
     slots->stack_size = 500;
 }
 
+/* No call of the runtime leaves the slot or touches the one that runs, whatever came over the line. */
+static void check_call(uint32_t slot, uint32_t offset, uint32_t size)
+{
+    const uint8_t *name = (const uint8_t *)microc_slot_model.name;
+    CHECK(slot < 2u && offset <= slot_size && size <= slot_size - offset);
+    CHECK(name == NULL || name < flash(slot) || name >= flash(slot) + slot_size);
+}
+
 int microc_port_slot_erase(uint32_t slot, uint32_t size)
 {
     uint32_t at;
-    CHECK(slot < 2u && size <= SLOT);
-    for (at = 0; at < size; at += PAGE) {
-        use(flash(slot) + at, PAGE);
-        memset(flash(slot) + at, 0xFF, PAGE);
+    check_call(slot, 0, size);
+    for (at = 0; port != FAILS && port != FORGETS && at < size; at += page) {
+        use(flash(slot) + at, page);
+        memset(flash(slot) + at, 0xFF, page);
     }
-    return 0;
+    return port == FAILS || port == FAILS_WHEN_DONE ? -1 : 0;
 }
 
 int microc_port_slot_write(uint32_t slot, uint32_t offset, const uint8_t *data, uint32_t size)
 {
     uint32_t at, i;
-    CHECK(slot < 2u && offset % unit == 0 && size % unit == 0 && offset <= SLOT && size <= SLOT - offset);
-    for (at = 0; at < size; at += unit) {
+    check_call(slot, offset, size);
+    CHECK(offset % unit == 0 && size % unit == 0);
+    for (at = 0; port != FAILS && port != FORGETS && at < size; at += unit) {
         for (i = 0; i < unit; i++) {
             CHECK(flash(slot)[offset + at + i] == 0xFF); /* erased, and not written since */
         }
         use(flash(slot) + offset + at, unit);
         memcpy(flash(slot) + offset + at, data + at, unit);
     }
-    return 0;
+    return port == FAILS || port == FAILS_WHEN_DONE ? -1 : 0;
 }
 
 int microc_slot_verify(const uint8_t *blob, uint32_t size, const uint8_t *signature, uint32_t signature_size)
@@ -90,7 +102,9 @@ int microc_slot_verify(const uint8_t *blob, uint32_t size, const uint8_t *signat
 /* Returns how many networks there are. */
 static unsigned boot(void)
 {
-    uint8_t count = microc_slot_open();
+    uint8_t count;
+    memset(&microc_slot_model, 0, sizeof microc_slot_model); /* as start-up does */
+    count = microc_slot_open();
     sequence = 0;
     microc_rpc_init(&rpc, models, count);
     CHECK(ask(MICROC_HELLO, NULL, 0) == MICROC_OK && answer[2] == count);
@@ -103,6 +117,7 @@ static void clear(void)
     memory_calls = 0;
     memory_fails = 0;
     must_sign = 0;
+    port = WORKS;
     left = -1;
     CHECK(boot() == 0);
 }
@@ -137,6 +152,18 @@ static void make(uint8_t *blob, char name)
     microc_put32(tensors + 16, 40);
     tensors[23] = MICROC_OUTPUT;
     seal(blob);
+}
+
+/* One with its signature behind it. */
+static void sign(uint8_t *blob, char name)
+{
+    uint32_t i;
+    memset(blob + BLOB, 0, SIGNATURE);
+    make(blob, name);
+    blob[BLOB] = KEY;
+    for (i = 0; i < BLOB; i++) {
+        blob[BLOB] = (uint8_t)(blob[BLOB] + blob[i]);
+    }
 }
 
 static int number(unsigned operation, uint32_t value)
@@ -216,6 +243,111 @@ static void test_order_of_requests(void)
     CHECK(send(blob, BLOB) == MICROC_OK && running() == 'a');
 }
 
+/* Nothing is taken between a commit, refused or not, and the next erasure. */
+static void test_a_commit_ends_the_transfer(void)
+{
+    uint8_t blob[BLOB];
+    unsigned accepted;
+    for (accepted = 0; accepted < 2u; accepted++) {
+        uint32_t at;
+        clear();
+        make(blob, 'a');
+        CHECK(send(blob, BLOB) == MICROC_OK);
+        blob[MICROC_BLOB_HEADER] ^= (uint8_t)(1u - accepted);
+        CHECK(send(blob, BLOB) == (accepted ? MICROC_OK : MICROC_BAD_IMAGE));
+        for (at = 0; at < 2u * SLOT; at += 4u) {
+            CHECK(piece(at, blob, 16) == MICROC_BAD_RANGE && piece(at, blob, 0) == MICROC_BAD_RANGE);
+        }
+        CHECK(number(MICROC_COMMIT, 0) == MICROC_BAD_RANGE && number(MICROC_COMMIT, BLOB) == MICROC_BAD_RANGE);
+        CHECK(number(MICROC_ERASE, 0) == MICROC_OK && piece(0, blob, 0) == MICROC_BAD_RANGE && piece(0, blob, 4) == MICROC_BAD_RANGE);
+        CHECK(running() == 'a' && boot() == 1 && running() == 'a');
+    }
+}
+
+/* Slots of any size and unit: those that hold no blob are not touched, and the last unit of one is not outside of it. */
+static void test_sizes_of_slots(void)
+{
+    static const struct {
+        uint32_t size, unit, room;
+    } slots[] = {
+        {0, 4, 0},     {1, 1, 0},      {63, 1, 0},     {64, 4, 0},      {191, 1, 0},     {192, 4, 128},  {192, 0, 0},
+        {192, 3, 0},   {256, 128, 0},  {192, 64, 128}, {250, 16, 176},  {251, 1, 187},   {255, 64, 128}, {256, 64, 192},
+        {256, 12, 0},  {255, 32, 160}, {235, 2, 170},  {SLOT, 4, 192},
+    };
+    uint8_t blob[BLOB];
+    size_t k;
+    page = 1;
+    for (k = 0; k < sizeof slots / sizeof slots[0]; k++) {
+        uint32_t size;
+        slot_size = slots[k].size;
+        unit = slots[k].unit;
+        clear();
+        CHECK(ask(MICROC_SLOTS, NULL, 0) == MICROC_OK && microc_get32(answer + 4) == slots[k].room);
+        for (size = 0; size < 2u * SLOT; size++) {
+            CHECK(number(MICROC_ERASE, size) == (slots[k].room != 0u && size <= slots[k].room ? MICROC_OK : MICROC_NO_ROOM));
+        }
+        CHECK(number(MICROC_ERASE, 0xFFFFFFFFu) == MICROC_NO_ROOM && number(MICROC_ERASE, 0u - MICROC_SLOT_RECORD) == MICROC_NO_ROOM);
+        make(blob, 'a');
+        if (slots[k].unit <= 16u) { /* as much as pieces of this test have */
+            CHECK(send(blob, BLOB) == (BLOB <= slots[k].room ? MICROC_OK : MICROC_NO_ROOM));
+            CHECK(boot() == (BLOB <= slots[k].room));
+        }
+    }
+    slot_size = SLOT;
+    unit = 4;
+    page = PAGE;
+}
+
+/* A port that fails, even after it did all, or that says that it did what it did not: the network before runs, now and later. */
+static void test_ports_that_fail(void)
+{
+    uint8_t blob[BLOB];
+    unsigned how, when;
+    for (how = FAILS; how <= FORGETS; how++) {
+        for (when = 0; when < 3u; when++) {
+            uint8_t padded[BLOB + 8];
+            uint32_t at;
+            clear();
+            make(blob, 'a');
+            CHECK(send(blob, BLOB) == MICROC_OK);
+            make(blob, 'b');
+            CHECK(send(blob, BLOB) == MICROC_OK && running() == 'b');
+            make(blob, 'c');
+            memcpy(padded, blob, BLOB);
+            port = when == 0u ? how : WORKS;
+            CHECK((number(MICROC_ERASE, BLOB) == MICROC_OK) == (port == WORKS || port == FORGETS));
+            for (at = 0; at < BLOB; at += 8u) {
+                port = when == 1u && at == 80u ? how : WORKS;
+                if (when != 0u) {
+                    CHECK(piece(at, padded + at, 8) == (at >= 80u && when == 1u && how != FORGETS ? at == 80u ? MICROC_SLOT_FAILED : MICROC_BAD_RANGE : MICROC_OK));
+                }
+            }
+            port = when == 2u ? how : WORKS;
+            CHECK(number(MICROC_COMMIT, BLOB) != MICROC_OK && running() == 'b');
+            port = WORKS;
+            CHECK(boot() == 1 && running() == 'b');
+            CHECK(send(blob, BLOB) == MICROC_OK && running() == 'c' && boot() == 1 && running() == 'c');
+        }
+    }
+}
+
+/* What a firmware refuses at boot, and another one takes, is no newer than what came after it. */
+static void test_a_commit_is_newer_than_what_was_refused(void)
+{
+    uint8_t blob[BLOB + SIGNATURE];
+    clear();
+    make(blob, 'a');
+    CHECK(send(blob, BLOB) == MICROC_OK);
+    make(blob, 'b');
+    CHECK(send(blob, BLOB) == MICROC_OK);
+    must_sign = 1;
+    CHECK(boot() == 0);
+    sign(blob, 's');
+    CHECK(send(blob, sizeof blob) == MICROC_OK && running() == 's' && boot() == 1 && running() == 's');
+    must_sign = 0;
+    CHECK(boot() == 1 && running() == 's');
+}
+
 /* A blob with another number at `offset`, `size` bytes wide; sealed again. */
 static int changed(uint32_t offset, uint32_t size, uint32_t value)
 {
@@ -282,15 +414,8 @@ static void test_refusals(void)
 static void test_signatures(void)
 {
     uint8_t blob[BLOB + SIGNATURE];
-    uint8_t sum = KEY;
-    uint32_t i;
     clear();
-    memset(blob, 0, sizeof blob);
-    make(blob, 's');
-    for (i = 0; i < BLOB; i++) {
-        sum = (uint8_t)(sum + blob[i]);
-    }
-    blob[BLOB] = sum;
+    sign(blob, 's');
     must_sign = 1;
     CHECK(send(blob, BLOB) == MICROC_BAD_SIGNATURE && running() == '\0');
     CHECK(send(blob, sizeof blob) == MICROC_OK && running() == 's' && boot() == 1);
@@ -405,6 +530,10 @@ int main(void)
 {
     test_a_network_runs();
     test_order_of_requests();
+    test_a_commit_ends_the_transfer();
+    test_sizes_of_slots();
+    test_ports_that_fail();
+    test_a_commit_is_newer_than_what_was_refused();
     test_refusals();
     test_signatures();
     test_the_newer_of_two();
