@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from microc.codegen.board import board_header, linker_script
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.target import CodeMemory, Fetching
+from tests.device.smoke import needs
 
 GOOD = (paths.boards() / "mps2-an386.toml").read_text()
 
@@ -208,6 +210,22 @@ def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
     assert "LENGTH = 0x10000" in linker_script(board, takes="networks") and "LENGTH = 0x40000" in linker_script(board)
     assert "#define MICROC_SLOTS_BASE 0x00010000u" in board_header(board, takes="networks")
     assert "SLOTS" not in board_header(board)
+
+
+@pytest.mark.cross
+@needs("arm-none-eabi-gcc")
+@pytest.mark.parametrize(("used", "left"), [(0x800, 0x824), (0xFC0, 0x64), (0xFE4, 0x24), (0x1004, 0), (0x1024, 0)])
+def test_a_full_memory_has_no_region(used: int, left: int, tmp_path: Path) -> None:
+    """The region of loaded code is what RAM has left: nothing where its alignment passes the end, and never 4 GB."""
+    text = GOOD.replace("stack_bytes = 8192", "stack_bytes = 256")
+    (tmp_path / "mine.toml").write_text(text.replace("size = 0x40_0000 # ZBT SSRAM 2 and 3", "size = 0x1124"))
+    (tmp_path / "mine.ld").write_text(linker_script(load_board(tmp_path / "mine.toml"), takes="networks"))
+    (tmp_path / "mine.c").write_text(f"char used[{used}]; void Reset_Handler(void) {{ used[0] = 1; }}")
+    files: list[str | Path] = [tmp_path / "mine.c", "-T", tmp_path / "mine.ld", "-o", tmp_path / "mine.elf"]
+    subprocess.run(["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-nostdlib", *files], check=True, timeout=60)
+    said = subprocess.run(["arm-none-eabi-nm", tmp_path / "mine.elf"], check=True, capture_output=True, text=True)
+    at = {name: int(value, 16) for value, _, name in map(str.split, said.stdout.splitlines())}
+    assert at["__region_end"] - at["__region_start"] == left and at["__region_start"] % 64 == 0
 
 
 def test_linker_script(tmp_path: Path) -> None:
