@@ -15,6 +15,10 @@
 #define WRITE 1u
 #define ERASE 2u
 
+#if MICROC_SLOTS_UNIT % 4 != 0
+#error "the NVMC writes words: the unit of [slots] is a multiple of 4"
+#endif
+
 static void wait(void)
 {
     while ((MICROC_REGISTER(READY) & 1u) == 0u) {
@@ -36,6 +40,10 @@ int microc_port_slot_erase(uint32_t slot, uint32_t size)
 {
     const uint32_t page = MICROC_REGISTER(PAGE_SIZE);
     const uint32_t end = address_of(slot) + size;
+    /* A page that two slots share, or a slot and the firmware, is not erased. */
+    if (((MICROC_SLOTS_BASE | MICROC_SLOTS_BYTES) & (page - 1u)) != 0u) {
+        return -1;
+    }
     allow(ERASE);
     for (uint32_t at = address_of(slot); at < end; at += page) {
         MICROC_REGISTER(ERASE_PAGE) = at;

@@ -67,17 +67,18 @@ static int tensors_fit(const uint8_t *bytes, uint32_t size)
 
 int microc_blob_read(const uint8_t *bytes, uint32_t size, const struct microc_slots *slots, struct microc_blob *blob)
 {
-    uint32_t run, reset, table;
+    uint32_t whole, run, reset, table;
     if (size < MICROC_BLOB_HEADER || microc_get32(bytes) != MAGIC) {
         return MICROC_BAD_IMAGE;
     }
     if (microc_get32(bytes + AT_VERSION) != MICROC_BLOB_VERSION) {
         return MICROC_BAD_TARGET;
     }
-    if (microc_get32(bytes + AT_SIZE) < MICROC_BLOB_HEADER || microc_get32(bytes + AT_SIZE) > size) {
+    whole = microc_get32(bytes + AT_SIZE);
+    if (whole < MICROC_BLOB_HEADER || whole > size) {
         return MICROC_BAD_IMAGE;
     }
-    size = microc_get32(bytes + AT_SIZE);
+    size = whole;
     if (microc_get32(bytes + AT_CRC) != microc_crc32(bytes + AT_COVERED, size - AT_COVERED)) {
         return MICROC_BAD_IMAGE;
     }

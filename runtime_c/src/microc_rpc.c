@@ -8,6 +8,10 @@
 #include "microc_slot.h"
 #endif
 
+#if defined(MICROC_RPC_LOAD) && defined(MICROC_RPC_SLOTS)
+#error "firmware takes networks or code for tuning: CALL would run what no signature covers"
+#endif
+
 /* Offsets in the frame's header; SPEC.md, "Header". */
 #define AT_VERSION 0u
 #define AT_OPERATION 1u

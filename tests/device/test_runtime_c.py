@@ -63,6 +63,71 @@ def test_code_and_state_fit_small_boards(tmp_path: Path) -> None:
     assert state <= 512 - 200  # the rest is for the stack of the dispatcher
 
 
+def _compiles(file: str, *options: str) -> bool:
+    command = ["gcc", "-fsyntax-only", "-DMICROC_PORT_TICK_HZ=1", '-DMICROC_SLOT_CORE="core"', "-DMICROC_SLOT_ABI=1"]
+    root = paths.runtime_c()
+    return subprocess.run([*command, f"-I{root}/include", *options, root / file], check=False).returncode == 0
+
+
+def test_no_firmware_takes_networks_and_calls(capfd: pytest.CaptureFixture[str]) -> None:
+    """CALL runs what came over the line, which no signature covers."""
+    load, slots = "-DMICROC_RPC_LOAD", "-DMICROC_RPC_SLOTS"
+    assert _compiles("src/microc_rpc.c", load) and _compiles("src/microc_rpc.c", slots)
+    assert not _compiles("src/microc_rpc.c", load, slots)
+    assert "CALL would run what no signature covers" in capfd.readouterr().err
+
+
+NVMC = """
+#include <stdio.h>
+#include "microc_slot.h"
+static uint32_t ready = 1, configuration, page = PAGE, erased[9];
+static unsigned count;
+uint32_t *reach(uint32_t address)
+{
+    if (address == 0x4001E508u) {
+        return &erased[count++];
+    }
+    return address == 0x4001E400u ? &ready : address == 0x10000010u ? &page : &configuration;
+}
+int main(void)
+{
+    int failed = microc_port_slot_erase(1, 64 + 4096);
+    printf("%d %u %u %x", failed, configuration, count, erased[0]);
+    return 0;
+}
+"""
+"""Erases a slot of 8 KB by a controller whose registers are variables."""
+
+
+@pytest.mark.parametrize(
+    ("page", "base", "said"),
+    [
+        (1024, 0x10000, "0 0 5 12000"),
+        (4096, 0x10000, "0 0 2 12000"),
+        (1024, 0x10200, "-1 0 0 0"),
+        (8192, 0x11000, "-1 0 0 0"),
+        (16384, 0x10000, "-1 0 0 0"),
+        (0, 0x10000, "-1 0 0 0"),
+    ],
+)
+def test_nrf_slots_are_whole_pages(page: int, base: int, said: str, tmp_path: Path) -> None:
+    """A page that a slot shares with the other, or with the firmware, is never erased."""
+    (tmp_path / "main.c").write_text(NVMC)
+    (tmp_path / "driver.h").write_text("#define MICROC_DRIVER_H\n#include <stdint.h>\nuint32_t *reach(uint32_t);\n")
+    root, program = paths.runtime_c(), tmp_path / "main"
+    facts = [f"-DPAGE={page}", f"-DMICROC_SLOTS_BASE={base}u", "-DMICROC_SLOTS_BYTES=8192u", "-DMICROC_SLOTS_UNIT=4"]
+    options: list[str | Path] = [
+        "-include",
+        tmp_path / "driver.h",
+        "-DMICROC_REGISTER(at)=(*reach(at))",
+        f"-I{root}/include",
+        *facts,
+    ]
+    subprocess.run(["gcc", *options, tmp_path / "main.c", root / "ports" / "nrf_nvmc.c", "-o", program], check=True)
+    assert subprocess.run([program], capture_output=True, text=True, check=True, timeout=10).stdout == said
+    assert not _compiles("ports/nrf_nvmc.c", "-DMICROC_SLOTS_UNIT=2")
+
+
 def _enum(name: str, prefix: str = "") -> dict[str, int]:
     header = (paths.runtime_c() / "include" / "microc_rpc.h").read_text()
     match = re.search(rf"enum {name} {{(.*?)}};", header, re.DOTALL)
