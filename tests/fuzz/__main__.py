@@ -19,7 +19,8 @@ from tests.fuzz import lines
 from tests.fuzz.seeds import FORMATS, seeds
 from tests.fuzz.workers import BATCH, Campaign, run_batch
 
-WHAT = (*FORMATS, "frames", "client")
+WHAT = (*FORMATS, "frames", "slots", "client")
+_SLOTS_PART = 2 / 7  # of the time, if there is more than slots: two minutes of `make fuzz`
 _SHARE = {"tflite": 5, "onnx": 4, "mcg": 2, "keras": 1}  # of the batches
 
 
@@ -28,12 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     deadline = time.monotonic() + 60 * arguments.minutes
     campaign = Campaign(arguments.folder, frameworks=arguments.frameworks)
     formats = [kind for kind in FORMATS if kind in arguments.what and seeds(kind)]
-    rest = [what for what in arguments.what if what not in FORMATS]
-    part = 60 * arguments.minutes / (4 if formats else 1) / max(1, len(rest))
+    rest = [what for what in arguments.what if what not in (*FORMATS, "slots")]
+    seconds = 60 * arguments.minutes
+    if "slots" in arguments.what:
+        part = seconds * _SLOTS_PART if formats or rest else seconds
+        seconds -= part
+        _frames(campaign, "slots", "fuzz_slot", part, arguments.seed)
+    part = seconds / (4 if formats else 1) / max(1, len(rest))
     if "frames" in rest:
-        count, said = lines.frames(part, arguments.seed, arguments.folder / "frames")
-        campaign.counts["frames"] = count
-        _tell_found(campaign, "frames", [said] if said else [])
+        _frames(campaign, "frames", "fuzz_rpc", part, arguments.seed)
     if "client" in rest:
         count, found = lines.answers(part, arguments.seed)
         campaign.counts["commands"] = count
@@ -42,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _batches(campaign, formats, arguments, deadline)
     _summary(campaign)
     return 1 if campaign.signatures else 0
+
+
+def _frames(campaign: Campaign, what: str, fuzzer: str, seconds: float, seed: int) -> None:
+    counts, said = lines.frames(fuzzer, seconds, seed, campaign.folder / what)
+    campaign.counts.update({f"{what}: {name}": count for name, count in counts.items()})
+    _tell_found(campaign, what, [said] if said else [])
 
 
 def _batches(campaign: Campaign, formats: list[str], arguments: argparse.Namespace, deadline: float) -> None:
@@ -92,7 +102,10 @@ def _summary(campaign: Campaign) -> None:
         f"under sanitizers    {counts['ran']} ({counts['compared']} compared with the references, "
         f"{counts['frameworks']} with a framework)"
     )
-    _tell(f"frames              {counts['frames']}\ncommands            {counts['commands']}")
+    for what in ("frames", "slots"):
+        told = [f"{counts[key]} {key.removeprefix(f'{what}: ')}" for key in counts if key.startswith(f"{what}: ")]
+        _tell(f"{what:19} {', '.join(told) or 0}")
+    _tell(f"commands            {counts['commands']}")
     for kind in FORMATS:
         if counts[f"{kind} compiled"] or counts[f"{kind} refused"]:
             _tell(f"  {kind:6} {counts[f'{kind} compiled']} compiled, {counts[f'{kind} refused']} refused")

@@ -17,22 +17,23 @@ from tests.device.test_liar import COMMANDS, PAIRS, Teller, client
 _LIMIT = 5.0  # seconds of a command, whose own limits are below one
 
 
-def frames(seconds: float, seed: int, folder: Path) -> tuple[int, str]:
-    """Run the fuzzer of the runtime; the frames it tried, and what it said if it found something."""
+def frames(fuzzer: str, seconds: float, seed: int, folder: Path) -> tuple[dict[str, int], str]:
+    """Run a fuzzer of the runtime, ``fuzz_rpc`` or ``fuzz_slot``; what it counted, and what it said if it found something."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
     make = ["make", "--no-print-directory", "-C", str(paths.runtime_c()), f"BUILD={folder.resolve()}"]
-    built = subprocess.run([*make, f"{folder.resolve()}/fuzz_rpc"], capture_output=True, text=True, check=False)
+    built = subprocess.run([*make, f"{folder.resolve()}/{fuzzer}"], capture_output=True, text=True, check=False)
     if built.returncode != 0:
-        return 0, "the fuzzer cannot be built: " + built.stderr[-1000:]
+        return {}, "the fuzzer cannot be built: " + built.stderr[-1000:]
     done = subprocess.run(
-        [folder / "fuzz_rpc", corpus, f"-max_total_time={int(seconds)}", f"-seed={seed % 2**31 or 1}", "-max_len=2048",
+        [folder / fuzzer, corpus, f"-max_total_time={int(seconds)}", f"-seed={seed % 2**31 or 1}", "-max_len=2048",
          "-len_control=0", "-timeout=30", f"-artifact_prefix={folder}/"],
         capture_output=True, text=True, errors="replace", check=False,
     )  # fmt: skip
-    found = re.search(r"frames: (\d+)", done.stderr)
-    return int(found[1]) if found else 0, "" if done.returncode == 0 else done.stderr[-3000:]
+    last = re.findall(r"^frames: .*", done.stderr, re.MULTILINE)[-1:]
+    counts = {name: int(count) for line in last for name, count in re.findall(r"([a-z][a-z ]*): (\d+)", line)}
+    return counts, "" if done.returncode == 0 else done.stderr[-3000:]
 
 
 def answers(seconds: float, seed: int) -> tuple[int, list[str]]:
