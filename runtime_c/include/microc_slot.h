@@ -25,7 +25,7 @@ extern "C" {
 /* Where a board keeps networks and what it has for them. */
 struct microc_slots {
     uint8_t *slot[2];     /* as the core reads and executes them, aligned to 64 bytes */
-    uint32_t size;        /* of each, in bytes: record, blob and signature */
+    uint32_t size;        /* of each, in bytes: record, blob and signature; whole pages of flash */
     uint32_t unit;        /* bytes that are written at once, a power of two, at most MICROC_SLOT_RECORD */
     uint8_t *memory;      /* what tensors live in, aligned to 16 bytes */
     uint32_t memory_size; /* in bytes */
@@ -37,7 +37,9 @@ struct microc_slots {
  * with flash to spare defines the three in a file of its own (ports/nrf_nvmc.c is one).
  *
  * `erase`: have the first `size` bytes of slot 0 or 1 hold nothing; the first bytes must go first. `write`: set bytes that were
- * erased before and not written since; offset and size are multiples of the unit. Both return 0, or non-zero on failure.
+ * erased before and not written since; offset and size are multiples of the unit. Both return 0, or non-zero on failure, and the
+ * core reads what is there when they do: a data cache in front of flash must have forgotten these bytes. Neither is called for
+ * the slot that runs or for bytes past the end of one; slots that hold no blob (below 192 bytes, unit 0 or 3) are left alone.
  */
 void microc_port_slots(struct microc_slots *slots);
 int microc_port_slot_erase(uint32_t slot, uint32_t size);
@@ -56,7 +58,10 @@ extern struct microc_model microc_slot_model;
 /* Find the newer of the networks that are whole and fit. Call it once, at boot. Returns how many there are to run: 0 or 1. */
 uint8_t microc_slot_open(void);
 
-/* Operations, as those of microc_load.h. */
+/*
+ * Operations, as those of microc_load.h. A commit changes what runs: neither they nor microc_rpc_receive() may be called while
+ * the network runs, from a hook, an interrupt or another task.
+ */
 #define MICROC_ERASE_REQUEST 4u
 #define MICROC_COMMIT_REQUEST 4u
 int microc_slot_tell(const struct microc_call *call);

@@ -58,11 +58,12 @@ def test_rules(project: Path) -> None:
     assert [str(violation) for violation in checker.not_allowed(found)] == []
 
 
-@pytest.mark.parametrize("board", ["teensy41", "mps3-an547"])
-def test_rules_of_boot_headers_and_vectors(board: str, tmp_path: Path) -> None:
-    """What the boards above do not have: a chip that wants a header to boot from, and a core with vectors."""
+@pytest.mark.parametrize(("board", "relocatable"), [("teensy41", False), ("mps3-an547", True)])
+def test_rules_of_boot_headers_vectors_and_slots(board: str, relocatable: bool, tmp_path: Path) -> None:
+    """What the boards above do not have: a header to boot from; a core with vectors, and networks that are loaded."""
     needs("cppcheck")
-    project = microc.compile(DIGITS / "digits_int8.tflite", board=board).write(tmp_path / "project")
+    model = DIGITS / "digits_int8.tflite"
+    project = microc.compile(model, board=board, relocatable=relocatable).write(tmp_path / "project")
     assert [str(violation) for violation in checker.not_allowed(checker.violations(project))] == []
 
 
