@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from microc.codegen.files import replacing
 from microc.device.emulator import Emulator, fill
 from microc.device.image import FORMATS, convert
 from microc.device.info import readable
@@ -67,7 +68,8 @@ def _flash_hardware(
     files = _files(chosen, board, elf, port)
     if chosen.commands:
         lines = (fill(line, files) for line in chosen.commands)
-        Path(files["commands"]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with replacing(Path(files["commands"])) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     commands = _commands(chosen, files, extra)
     for command in commands:
         _run(command, chosen)

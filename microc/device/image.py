@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from microc.codegen.files import replacing
 from microc.errors import ToolError, UsageError
 from microc.target import Board
 
@@ -103,5 +104,6 @@ def convert(elf: Path, suffix: str, board: Board) -> Path:
     if not parts:
         raise ToolError("the program has nothing to load", where=str(elf))
     target = elf.with_suffix(f".{suffix}")
-    target.write_bytes(FORMATS[suffix](parts, board))
+    with replacing(target) as temporary:
+        temporary.write_bytes(FORMATS[suffix](parts, board))
     return target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -51,8 +53,11 @@ def write_graph(folder: Path, stem: str, graph: Graph) -> None:
     """A graph as a text to read and a file to load. OutputError where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{stem}.txt").write_text(to_text(graph), encoding="ascii")
-        (folder / f"{stem}{SUFFIX}").write_bytes(to_bytes(graph))
+        for name, data in ((f"{stem}.txt", to_text(graph).encode("ascii")), (f"{stem}{SUFFIX}", to_bytes(graph))):
+            with tempfile.NamedTemporaryFile(prefix=".", dir=folder, delete=False) as file:
+                file.write(data)
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, folder / name)  # a link that has this name is replaced, not followed
     except OSError as error:
         hint = "choose another folder with --dump"
         raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(folder), hint=hint) from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
+from microc.codegen.files import replacing
 from microc.codegen.text import Label
 from microc.driver.compile.budget import goals
 from microc.driver.options import Options
@@ -85,8 +86,8 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
     decisions = (*decided.values(), *ours.values())
     if options.dump is not None:
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in found.refused))
-        options.dump.mkdir(parents=True, exist_ok=True)
-        (options.dump / REPORT).write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
+        with replacing(options.dump / REPORT) as temporary:
+            temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
     return Division(graph, streaming, _by_code(found), sources, decisions)
 
 
