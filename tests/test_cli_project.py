@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from microc.cli import main
-from microc.driver.config import TRUST
+from microc.reading import TRUST
 from tests.driver import digits
 
 PLUGIN = "raise SystemExit('it ran')\n"

@@ -30,7 +30,7 @@ def configure(arguments: Arguments) -> None:
     first = _FIRST.get(arguments.command, "")
     if not first or not _asks(arguments, first):
         return
-    from microc.driver.config import find_config, read_config
+    from microc.driver.config import find_config, read_config, refuse_foreign
 
     path = find_config(Path.cwd())
     if path is None:
@@ -43,6 +43,7 @@ def configure(arguments: Arguments) -> None:
             raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
     arguments.config = config = read_config(path)
+    refuse_foreign(config)
     _refuse_untrusted(arguments, config)
     if not arguments.quiet and not arguments.json:
         show.note(f"as {path} says")
@@ -139,8 +140,8 @@ def _stale(config: Config) -> bool:
 
 def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
     """A file that came with a folder may name a plugin, or a library in C; only its user says that they may run."""
-    from microc.driver.config import TRUST, trusted
     from microc.external.known import BACKENDS
+    from microc.reading import TRUST, is_trusted
 
     external = ((BACKENDS.get(name), place) for name, place in config.options.get("external", {}).items())
     places = (backend.folder(place) if backend else place for backend, place in external)
@@ -149,7 +150,7 @@ def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
         ("plugins", "a plugin", "--plugin", config.options.get("plugins", ())),
         ("external", "a library", "--external", libraries),
     ):
-        if named and option not in spoken_options(arguments) and not trusted(config.path.parent):
+        if named and option not in spoken_options(arguments) and not is_trusted(config.path.parent):
             raise UsageError(
                 f"microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
                 where=str(config.path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +17,11 @@ from microc.driver.options.option import Option, joined
 from microc.errors import OutputError, UsageError, suggestion
 from microc.external.known import BACKENDS
 from microc.frozen import frozen
+from microc.reading import TRUST, foreign_reason, is_trusted, read_bytes
 
 NAME = "microc.toml"
 FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
-TRUST = "MICROC_TRUST"
-"""The environment's list of folders whose files may name plugins and libraries, which run."""
 _LARGEST = 1 << 20
 _OFF = "--no-"
 """How a flag begins that turns its option off: in the file the option itself is false."""
@@ -69,11 +69,7 @@ def find_config(start: Path) -> Path | None:
 def read_config(path: Path) -> Config:
     """What a file says. UsageError, which names the key, for what cannot be; OutputError where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise UsageError(f"more than {_LARGEST:,} bytes are no {NAME}", where=str(path))
-        data = tomllib.loads(text.decode("utf-8"))
+        data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
@@ -96,10 +92,25 @@ def read_config(path: Path) -> Config:
     )
 
 
-def trusted(folder: Path) -> bool:
-    """Whether the user has said that plugins of this folder's file may run."""
-    named = os.environ.get(TRUST, "").split(os.pathsep)
-    return any(each and Path(each).resolve() == folder.resolve() for each in named)
+def refuse_foreign(config: Config) -> None:
+    """UsageError for a file that is not the user's own, in a folder that MICROC_TRUST does not name.
+
+    The project's folder, whose Makefile runs, and a board file, which names programs, are held to the same rule: nobody named
+    them on the command line either.
+    """
+    folder = config.path.parent
+    if is_trusted(folder):
+        return
+    made = (config.folder, config.folder / "Makefile")
+    board = (Path(config.board),) if config.board.endswith(".toml") else ()
+    for path in (config.path, *(each for each in (*made, *board) if os.path.lexists(each))):
+        reason = foreign_reason(path)
+        if reason:
+            raise UsageError(
+                f"{path.name} was found, not named, and is not used: {reason}",
+                where=str(path),
+                hint=f"if you trust the folder, allow it: export {TRUST}={shlex.quote(str(folder))}",
+            )
 
 
 def config_text(model: str, board: str, options: Mapping[str, Any]) -> str:
@@ -137,11 +148,17 @@ def _board(board: str, folder: Path) -> str:
 
 def _inside(path: Path, folder: Any) -> Path:
     """The folder that is written, and replaced: one below the file's own."""
-    if isinstance(folder, str) and "\0" not in folder:
-        found = path.parent / folder
-        if path.parent.resolve() in found.resolve().parents:
-            return found
+    if isinstance(folder, str) and "\0" not in folder and _is_below(path.parent / folder, path.parent):
+        return path.parent / folder
     raise _refusal(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """Test whether a path leads below a folder, links and ``..`` followed."""
+    try:
+        return folder.resolve() in path.resolve().parents
+    except (OSError, RuntimeError):  # links in a circle
+        return False
 
 
 def _options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:

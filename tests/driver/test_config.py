@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from microc.driver.config import NAMES, TRUST, config_text, find_config, read_config, trusted
+from microc import reading
+from microc.driver.config import NAMES, config_text, find_config, read_config, refuse_foreign
 from microc.driver.options import OPTIONS, Options, make_options
 from microc.errors import OutputError, UsageError
+from microc.reading import TRUST, is_trusted
 
 SPOKEN: dict[str, tuple[str, Any]] = {
     "name": ('"net"', "net"),
@@ -166,7 +168,7 @@ def test_no_file_and_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no TOML"):
         read_config(tmp_path / "microc.toml")
     (tmp_path / "microc.toml").write_bytes(b"#" * ((1 << 20) + 1))
-    with pytest.raises(UsageError, match="more than"):
+    with pytest.raises(OutputError, match="more than"):
         read_config(tmp_path / "microc.toml")
 
 
@@ -190,6 +192,29 @@ def test_found_upwards_but_not_in_a_folder_of_everybody(tmp_path: Path) -> None:
 
 def test_trust_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TRUST, raising=False)
-    assert not trusted(tmp_path)
+    assert not is_trusted(tmp_path)
     monkeypatch.setenv(TRUST, os.pathsep.join(("/nowhere", str(tmp_path))))
-    assert trusted(tmp_path) and not trusted(tmp_path / "below")
+    assert is_trusted(tmp_path) and not is_trusted(tmp_path / "below")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs owners")
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are the project's folder and the board file that it names, which run and which nobody named either."""
+    monkeypatch.delenv(TRUST, raising=False)
+    (tmp_path / "b.toml").write_text("")
+    (tmp_path / "firmware").mkdir()
+    (tmp_path / "firmware" / "Makefile").write_text("")
+    found = read_config(written(tmp_path, 'board = "b.toml"\n'))
+    refuse_foreign(found)
+    for path in (found.path, tmp_path / "b.toml", tmp_path / "firmware" / "Makefile", tmp_path / "firmware"):
+        mode = path.stat().st_mode
+        os.chmod(path, 0o777)
+        with pytest.raises(UsageError) as caught:
+            refuse_foreign(found)
+        assert TRUST in caught.value.hint and str(tmp_path) in caught.value.hint and path.name in str(caught.value)
+        os.chmod(path, mode)
+    monkeypatch.setattr(reading, "_users", lambda: frozenset({os.getuid() + 1}))
+    with pytest.raises(UsageError, match="belongs to"):
+        refuse_foreign(found)
+    monkeypatch.setenv(TRUST, str(tmp_path))
+    refuse_foreign(found)
