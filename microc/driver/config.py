@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.driver.options import OPTIONS, Bound, Options, words
-from microc.driver.options.option import Option, joined
+from microc.driver.options.option import WRITTEN, Option, joined
 from microc.errors import OutputError, UsageError, suggestion
 from microc.external.known import BACKENDS
 from microc.frozen import frozen
@@ -181,6 +181,8 @@ def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
     default = getattr(Options(), name)
     if not option.flag and default == ():
         raise UsageError(f"{name} takes objects of Python", hint="give it to microc.compile")
+    if option.path and "\0" in str(given):
+        raise UsageError(f"{name} cannot be {given!r}", hint="the path of a file")
     if option.word is words.lines and isinstance(given, str):
         return option.check(name, words.lines(str(folder / given)))
     if _names_files(option):
@@ -188,6 +190,8 @@ def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
         if not all(isinstance(each, str) for each in several) or (isinstance(given, list) and default != ()):
             raise UsageError(f"{name} cannot be {given!r}", hint="the path of a file")
         files = tuple(folder / each for each in several)
+        if option.path == WRITTEN and not all(_is_below(folder / each, folder) for each in several):
+            raise UsageError(f"{name} is written, and {given!r} leads out of the folder", hint="name a place below it")
         return files if default == () else option.check(name, files[0])
     if isinstance(given, str) and option.words:
         given = option.words.get(given, given)

@@ -11,7 +11,8 @@ import pytest
 
 from microc import reading
 from microc.driver.config import NAMES, config_text, find_config, read_config, refuse_foreign
-from microc.driver.options import OPTIONS, Options, make_options
+from microc.driver.options import OPTIONS, Options, checks, make_options, words
+from microc.driver.options.option import RUN, WRITTEN, option
 from microc.errors import OutputError, UsageError
 from microc.reading import TRUST, is_trusted
 
@@ -195,6 +196,35 @@ def test_trust_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_trusted(tmp_path)
     monkeypatch.setenv(TRUST, os.pathsep.join(("/nowhere", str(tmp_path))))
     assert is_trusted(tmp_path) and not is_trusted(tmp_path / "below")
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.path == WRITTEN])
+def test_what_is_written_stays_below_the_file(name: str, tmp_path: Path) -> None:
+    """Up, away, and through links: of every option that declares that it is written."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "link").symlink_to(tmp_path)
+    (own / "circle").symlink_to("circle")
+    for place in ("..", ".", "", "../x", "a/../../x", str(tmp_path / "x"), "/x", "link/x", "link", "circle"):
+        with pytest.raises(UsageError) as caught:
+            read_config(written(own, f'[options]\n{name} = "{place}"\n'))
+        assert f"options.{name}" in caught.value.where and "out of the folder" in caught.value.what, place
+    found = read_config(written(own, f'[options]\n{name} = "~/x"\n'))
+    assert found.options[name] == own / "~" / "x", "no home is meant"
+
+
+def test_an_option_that_names_a_file_says_what_is_done_with_it() -> None:
+    for word in (Path, words.path, words.lines, words.external):
+        with pytest.raises(TypeError, match="declares path"):
+            option(None, checks.folder, "help", flag="--new", word=word)
+    assert {n for n, o in OPTIONS.items() if o.path == WRITTEN} == {"dump", "plan"}
+    assert {n for n, o in OPTIONS.items() if o.path == RUN} == {"plugins", "external"}
+
+
+@pytest.mark.parametrize("name", ["tuned", "plan", "plugins", "class_names", "external"])
+def test_no_path_has_a_zero(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        read_config(written(tmp_path, f'[options]\n{name} = "cblas=\\u0000"\n'))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs owners")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from microc.driver import accepted
 from microc.driver.options import checks, words
 from microc.driver.options.checks import Bound
-from microc.driver.options.option import READING, STREAMING, Option, choice, option
+from microc.driver.options.option import READ, READING, RUN, STREAMING, WRITTEN, Option, choice, option
 from microc.errors import UsageError, suggestion
 from microc.target import GOALS
 
@@ -119,7 +119,7 @@ class Options:
     )  # fmt: skip
     plugins: tuple[Plugin, ...] = option(
         (), checks.plugins, "operators of your own (examples/custom_operator); the file's code runs",
-        group=READING, flag="--plugin", word=words.path, metavar="FILE.py",
+        group=READING, flag="--plugin", word=words.path, path=RUN, metavar="FILE.py",
     )  # fmt: skip
     bounds: Mapping[str, Bound] = option(
         dict, checks.by_name(checks.bound, every="", what="bound"),
@@ -129,12 +129,12 @@ class Options:
     )  # fmt: skip
     class_names: tuple[str, ...] = option(
         (), checks.class_names, "names of the classes, one a line, in the order of the output that tells them apart: the header "
-        "has an enumeration and a table of them", flag="--class-names", word=words.lines, metavar="FILE",
+        "has an enumeration and a table of them", flag="--class-names", word=words.lines, path=READ, metavar="FILE",
     )  # fmt: skip
     self_test: Path | None = option(
         None, checks.folder, "samples that the network checks itself with at boot, in flash: inputs by name along the first "
         "axis, and outputs if they are known; <network>_self_test does it in a firmware of your own",
-        flag="--self-test", word=Path, metavar="FILE.npz",
+        flag="--self-test", word=Path, path=READ, metavar="FILE.npz",
     )  # fmt: skip
     opt_level: int = choice(
         4, OPT_LEVELS, "graph passes, those of lower levels too: 0, what nothing compiles without; 1, fusion; 2, constants and "
@@ -212,11 +212,11 @@ class Options:
     )  # fmt: skip
     tuned: Path | None = option(
         None, checks.folder, "schedules that microc tune measured, where it has records of them: balanced takes the fastest in "
-        "no more flash than without, speed the fastest, size the smallest", flag="--tuned", word=Path, metavar="FILE",
+        "no more flash than without, speed the fastest, size the smallest", flag="--tuned", word=Path, path=READ, metavar="FILE",
     )  # fmt: skip
     plan: Path | None = option(
         None, checks.folder, "the schedules that an optimisation plan chooses, which microc tune --plan writes and a person may "
-        "edit; one that does not fit the network is refused", flag="--plan", word=Path, metavar="FILE",
+        "edit; one that does not fit the network is refused", flag="--plan", word=Path, path=WRITTEN, metavar="FILE",
     )  # fmt: skip
     shipped: bool = option(
         True, accepted.truth, "choose all schedules anew: for kernels of shapes that many networks have they come with microc "
@@ -225,7 +225,7 @@ class Options:
     external: Mapping[str, str] = option(
         dict, checks.external, "layers in other people's code, where it takes less than ours: cmsis-nn=PATH of "
         "a copy, ethos-u (the board's) or ethos-u=ACCELERATOR, cblas, or a plugin's backend (docs/external.md)",
-        flag="--external", word=words.external, metavar="NAME[=PATH]",
+        flag="--external", word=words.external, path=RUN, metavar="NAME[=PATH]",
     )  # fmt: skip
     external_choice: str = choice(
         "cost", EXTERNAL_CHOICE, "which layers that is: those where that takes less, as measured (tuned) or else by cost, or all "
@@ -250,7 +250,7 @@ class Options:
     dump: Path | None = option(
         None, checks.folder, "write every stage: the graph after every pass; for every kernel its tensor expression, all "
         "candidates with their cost, the function after every step and lowering pass, its C",
-        flag="--dump", word=Path, metavar="DIR",
+        flag="--dump", word=Path, path=WRITTEN, metavar="DIR",
     )  # fmt: skip
     cache: bool = option(
         True, accepted.truth, "compile anew, and keep nothing: the files of networks that were compiled before lie in a cache, "

@@ -8,6 +8,7 @@ from typing import Any
 
 from microc.driver import accepted
 from microc.driver.accepted import Check
+from microc.driver.options import words as meaning
 from microc.frozen import frozen
 
 READING, COMPILING, STREAMING = (
@@ -16,6 +17,9 @@ READING, COMPILING, STREAMING = (
     "streaming: a network over a whole sequence, run frame by frame",
 )
 """Groups of options. A graph is read under those of the first; functions are made under all."""
+READ, WRITTEN, RUN = "read", "written", "run"
+"""Uses of the file or folder that an option names. A file of others (``microc.toml``) names those that are written below its own
+folder, and those that run only where its user trusts that folder."""
 
 
 @frozen
@@ -31,6 +35,7 @@ class Option:
     - ``words``: the words that there are, where they are few, and what each means.
     - ``metavar``: how ``--help`` shows such a word.
     - ``default``: what holds where nothing is said, in words.
+    - ``path``: of an option that names a file or folder, what is done with it: READ, WRITTEN or RUN.
     """
 
     check: Check
@@ -42,6 +47,7 @@ class Option:
     words: Mapping[str, Any] = field(default_factory=dict)
     metavar: str = ""
     default: str = ""
+    path: str = ""
 
     @property
     def text(self) -> str:
@@ -53,6 +59,8 @@ def option(value: Any, check: Check, help: str, **more: Any) -> Any:
     """A dataclass field that is an option; ``value``: its default, a mapping's class for an empty one; ``more``: as in
     :class:`Option`."""
     described = {"option": Option(check, help, **more)}
+    if (more.get("word") in meaning.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
+        raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
     if isinstance(value, type):
         return field(default_factory=value, metadata=described)
     return field(default=value, metadata=described)

@@ -132,3 +132,7 @@ def lines(text: str) -> tuple[str, ...]:
 def path(text: str) -> tuple[Path, ...]:
     """A path, one of several."""
     return (Path(text),)
+
+
+PATHS: frozenset[object] = frozenset({Path, path, lines, external})
+"""Meanings of words that name a file or a folder."""
