@@ -46,6 +46,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.ops.surface import through_float
+from microc.reading import read_bytes
 from microc.tir import ir
 from microc.tir.mathematics import FUNCTIONS
 
@@ -228,7 +229,7 @@ def load_plugin(path: str | Path) -> Plugin:
     if not isinstance(plugin, Plugin):
         raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")
     _check(plugin, source.name)
-    return replace(plugin, source=source.name, digest=hashlib.sha256(source.read_bytes()).hexdigest())
+    return replace(plugin, source=source.name, digest=hashlib.sha256(read_bytes(source)).hexdigest())
 
 
 def _line(error: Exception, source: Path) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.errors import UsageError
+from microc.reading import read_bytes
 
 if TYPE_CHECKING:
     from microc.driver.report.growth import Growth
@@ -23,11 +24,7 @@ def read_report(path: Path) -> Any:
 
     hint = "write one: microc size DIR --json > FILE"
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise UsageError(f"{path} is longer than {LARGEST:,} bytes", where=str(path), hint=hint)
-        return json.loads(data)
+        return json.loads(read_bytes(path, LARGEST))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, RecursionError) as error:

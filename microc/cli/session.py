@@ -15,6 +15,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.compiling import compile_model, progress
 from microc.cli.files import check_places
 from microc.errors import UsageError, nearest_file
+from microc.reading import open_regular
 
 if TYPE_CHECKING:
     from microc.driver.data.samples import Samples
@@ -175,7 +176,8 @@ def load_array(path: Path) -> Array:
     import numpy as np
 
     try:
-        array = np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            array = np.load(file, allow_pickle=False)
     except OSError as error:
         hint = nearest_file(path) or "write it with numpy.save"
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error

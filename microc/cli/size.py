@@ -12,6 +12,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.growth import base_report, held, read_report
 from microc.cli.session import build_firmware, opened_project
 from microc.errors import UsageError
+from microc.reading import open_regular
 
 if TYPE_CHECKING:
     from microc.driver.report.size import SizeReport
@@ -88,7 +89,7 @@ def _measured(arguments: Arguments) -> Iterator[SizeReport]:
 
 def _is_elf(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_ELF)) == _ELF
     except OSError:
         return False  # a folder, or nothing: its reader says so

@@ -31,6 +31,7 @@ from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError, suggestion
 from microc.frozen import frozen
 from microc.module import Module
+from microc.reading import read_text
 from microc.target import Board
 
 STATUS: Mapping[str, str] = MappingProxyType(
@@ -45,6 +46,8 @@ _OWN_FORMAT = "docs/export.md shows a format of one's own"
 DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
 """What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
+_LARGEST = 1 << 20
+"""Bytes of a description."""
 _TEXTS = ("title", "status", "checked", "sources")
 _OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled")
 
@@ -143,12 +146,12 @@ def load_format(name: str) -> Format:
     folder = Path(name) if own else paths.templates() / "export" / name
     path = folder / DESCRIPTION
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text(path, _LARGEST))
     except OSError as error:
         raise UsageError(
             f"cannot read the format: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT
         ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"the format is not TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
     return _format(folder, path, data)
 

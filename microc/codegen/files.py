@@ -47,10 +47,8 @@ def replacing(target: Path) -> Iterator[Path]:
         _refuse_irregular(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         clear_left_behind(target.parent, target.name)
-        unlocked = target.parent / f".{secrets.token_hex(8)}"
-        unlocked.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
-        lock = _locked(unlocked)
-        os.replace(unlocked, temporary)
+        temporary.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
+        lock = _locked(temporary)  # a writer who takes it for a dead one's before makes us write it again, no more
     except OSError as error:
         raise unwritable(target, error) from error
     try:
@@ -174,9 +172,7 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
     temporary = _sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-        lock = _locked(unlocked)
-        os.rename(unlocked, temporary)
+        lock = _make_locked(temporary)
     except OSError as error:
         raise unwritable(folder, error, option) from error
     try:
@@ -188,6 +184,19 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
     finally:
         _unlock(lock)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make_locked(folder: Path) -> int | None:
+    """Make a folder that bears its name only once it is locked, or else another writer could take it for a dead one's."""
+    unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    lock = _locked(unlocked)
+    try:
+        os.rename(unlocked, folder)
+    except OSError:
+        _unlock(lock)
+        unlocked.rmdir()
+        raise
+    return lock
 
 
 def _put(new: Path, folder: Path) -> None:

@@ -22,6 +22,7 @@ from microc import paths
 from microc.codegen.files import replacing
 from microc.codegen.text import Data, Kind, Label
 from microc.errors import InternalError, OutputError
+from microc.reading import read_bytes
 
 
 class _Beside(jinja2.BytecodeCache):
@@ -33,7 +34,7 @@ class _Beside(jinja2.BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         with suppress(OSError, EOFError, ValueError, TypeError):
-            head, kept = _head(bucket), (self.folder / f"{bucket.key}{self.ends}").read_bytes()
+            head, kept = _head(bucket), read_bytes(self.folder / f"{bucket.key}{self.ends}")
             if kept.startswith(head):
                 bucket.code = marshal.loads(kept[len(head) :])
 

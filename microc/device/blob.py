@@ -13,6 +13,7 @@ from pathlib import Path
 from microc.device.info import DTYPES, KINDS, readable
 from microc.errors import UsageError
 from microc.frozen import frozen
+from microc.reading import read_bytes
 
 FORMAT = 1
 HEADER = 128
@@ -89,9 +90,7 @@ class Blob:
 def read_blob(path: Path) -> Blob:
     """The network in a file. UsageError where it is none, of another format, or damaged."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise _wrong(path, "it is too large to be one")
-        data = path.read_bytes()
+        data = read_bytes(path, LARGEST)
     except OSError as error:
         raise _wrong(path, f"cannot read it: {error.strerror or error}") from error
     return unpack(data, path)

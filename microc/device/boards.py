@@ -19,9 +19,12 @@ from microc.codegen.names import WORDS
 from microc.device.runners import list_runners
 from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES
+from microc.reading import read_text
 from microc.target import Board, Region, target_for
 
 _SLOT_ALIGN = 64
+_LARGEST = 1 << 20
+"""Bytes of a board file."""
 _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}, "setup": {"registers": []}}
 
 
@@ -37,7 +40,7 @@ def load_board(name_or_path: str | Path) -> Board:
     """
     path = _find(str(name_or_path))
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, _LARGEST)
         data = tomllib.loads(text)
     except OSError as error:
         hint = nearest_file(path) or "microc boards lists those that come with microc"
@@ -45,7 +48,7 @@ def load_board(name_or_path: str | Path) -> Board:
         raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
         raise UsageError("the board file is not UTF-8 text", where=str(path)) from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"the board file is not TOML: {error}", where=str(path)) from error
     return _board(path.stem, path, text, data)
 
@@ -60,9 +63,9 @@ def bare_board(cpu: str) -> Board:
 def load_copy(path: Path, name: str) -> Board:
     """The board ``name`` from the copy of its data that a generated project carries (JSON)."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, _LARGEST)
         data = {key: value for key, value in json.loads(text).items() if value not in _EMPTY.values()}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(f"cannot read the project's board: {error}", where=str(path), hint="compile again") from error
     return _board(name, path, text, data)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from microc.codegen.files import replacing
 from microc.errors import ToolError, UsageError
+from microc.reading import open_regular
 from microc.target import Board
 
 Segment = tuple[int, bytes]
@@ -27,7 +28,7 @@ def segments(elf: Path) -> tuple[Segment, ...]:
     from elftools.elf.elffile import ELFFile
 
     try:
-        with elf.open("rb") as stream:
+        with open_regular(elf) as stream:
             found = [
                 (int(s["p_paddr"]), bytes(s.data())) for s in ELFFile(stream).iter_segments("PT_LOAD") if s["p_filesz"]
             ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from microc.device.toolchain import HOT_CODE
 from microc.errors import ToolError
 from microc.frozen import frozen
+from microc.reading import open_regular
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -58,9 +59,9 @@ def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
     try:
         sources: dict[str, str] = {}
         for path in sorted(objects):
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 sources |= {s.name: path.with_suffix(".c").name for s in _global_symbols(ELFFile(stream))}
-        with elf.open("rb") as stream:
+        with open_regular(elf) as stream:
             return tuple(_cut(ELFFile(stream), sources))
     except OSError as error:
         raise ToolError(

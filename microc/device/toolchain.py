@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from microc.device.packages import install_hint
 from microc.errors import ToolError
 from microc.frozen import frozen
+from microc.reading import open_regular
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def section_sizes(elf: Path) -> Sizes:
     from elftools.elf.elffile import ELFFile
 
     try:
-        with elf.open("rb") as stream:
+        with open_regular(elf) as stream:
             return _sizes(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error

@@ -25,6 +25,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from errno import EFBIG
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +40,7 @@ from microc.features.presets import log_mel, mfcc, spectrogram
 from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
 from microc.features.stage import Stage
 from microc.features.statistics import Spectral, Statistics
+from microc.reading import read_bytes
 
 LARGEST = 1 << 20
 """Bytes of a file, at most."""
@@ -66,12 +68,13 @@ def read(path: Path) -> Declared:
     """The pipeline of a file; OutputError where it cannot be read, UsageError, with the file and the place in it, where it makes
     no sense."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, LARGEST)
     except OSError as error:
+        if error.errno == EFBIG:
+            what = f"the file has more than {LARGEST} bytes"
+            raise UsageError(what, where=path.name, hint="a file of stages is short") from error
         hint = "give the path of a TOML file (docs/features.md)"
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
-    if len(content) > LARGEST:
-        raise UsageError(f"the file has more than {LARGEST} bytes", where=path.name, hint="a file of stages is short")
     try:
         data = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

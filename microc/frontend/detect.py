@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
+from errno import EFBIG
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError, nearest_file
@@ -12,6 +12,7 @@ from microc.frontend import foreign
 from microc.frontend.archive import HDF5, ZIP
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
+from microc.reading import read_bytes
 
 MAX_FILE_BYTES = 256 << 20
 AGAIN = "copy or export the model again"
@@ -85,12 +86,11 @@ def contents(path: Path) -> bytes:
             raise ModelError("a device or a pipe is no model file", where=path.name)
         if path.is_dir():
             raise foreign.folder(path)
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size  # memory is taken for what a file has, not for what it may have
-            data = file.read(min(size, MAX_FILE_BYTES) + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise ModelError(f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network", where=path.name)
+        data = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
+        if error.errno == EFBIG:
+            what = f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network"
+            raise ModelError(what, where=path.name) from error
         if not path.exists():
             hint = nearest_file(path) or f"give the path of a model: {foreign.READ}"
             raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error

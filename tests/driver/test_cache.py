@@ -203,3 +203,17 @@ def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
 def test_the_option_is_checked() -> None:
     with pytest.raises(MicrocError):
         microc.compile(DIGITS, board=BOARD, cache="no")  # type: ignore[call-overload]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_an_entry_that_is_no_file_is_none(folder: Path) -> None:
+    """A pipe would block the command, /dev/zero feed it for ever: both are as good as no entry, and are left alone."""
+    made = files()
+    (entry,) = folder.glob("*.entry")
+    for make in (lambda: os.mkfifo(entry), lambda: entry.symlink_to("/dev/zero"), lambda: entry.mkdir()):
+        entry.unlink()
+        make()
+        assert files() == made
+        if entry.is_dir():
+            entry.rmdir()
+            break

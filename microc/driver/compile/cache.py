@@ -28,6 +28,7 @@ from microc.driver.options import Options
 from microc.errors import OutputError
 from microc.frontend.detect import contents
 from microc.frozen import frozen
+from microc.reading import read_bytes
 from microc.target import Target
 
 BOUND = 512 << 20
@@ -74,7 +75,7 @@ class Entry:
     def read(self) -> Found | None:
         """What is kept, if it is whole."""
         try:
-            packed = self.path.read_bytes()
+            packed = read_bytes(self.path, LARGEST)
             digest, data = packed[len(_MARK) :].split(b"\n", 1)
             if not packed.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
                 return None

@@ -11,6 +11,7 @@ import numpy as np
 from microc.driver.data import pictures, sounds
 from microc.dtypes import Array
 from microc.errors import UsageError, nearest_file
+from microc.reading import open_regular, read_text
 
 CLASSES = "classes of folders"
 """The name of the array of class numbers that come from the names of folders."""
@@ -41,11 +42,9 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
             return {ROWS: sounds.read(path)[np.newaxis]}
         if is_table(path):
             return _read_table(path)
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {ROWS: loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        with open_regular(path) as file:
+            loaded = np.load(file, allow_pickle=False)
+            return {ROWS: loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except OSError as error:
         hint = nearest_file(path) or _DATA
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
@@ -99,12 +98,15 @@ def _sample(path: Path, picture: pictures.Reader | None) -> Array:
     """What a file holds of one sample."""
     if picture and pictures.is_picture(path):
         return picture.read(path)
-    return sounds.read(path) if sounds.is_sound(path) else np.asarray(np.load(path, allow_pickle=False))
+    if sounds.is_sound(path):
+        return sounds.read(path)
+    with open_regular(path) as file:
+        return np.asarray(np.load(file, allow_pickle=False))
 
 
 def _read_table(path: Path) -> dict[str, Array]:
     """Reals between commas (or tabs, semicolons), one sample a row; with names in the first row, columns by name too."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path, encoding="utf-8-sig")
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]
     if not rows:

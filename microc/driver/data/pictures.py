@@ -14,6 +14,7 @@ from microc.driver.data.fit import quantise
 from microc.dtypes import Array
 from microc.errors import ToolError, UsageError
 from microc.frozen import frozen
+from microc.reading import open_regular
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 """Of files that are taken for pictures."""
@@ -127,7 +128,7 @@ def _pixels(path: Path, place: Geometry) -> Array:
     except ImportError as error:
         raise ToolError("Pillow reads pictures and is not installed", hint="pip install microc[pictures]") from error
     try:
-        with Image.open(path, formats=_FORMATS) as picture:
+        with open_regular(path) as file, Image.open(file, formats=_FORMATS) as picture:
             fitting = picture.convert(_MODES[place.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} is no picture", where=str(path), hint=f"known: {', '.join(SUFFIXES)}") from error

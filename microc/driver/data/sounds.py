@@ -9,6 +9,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import UsageError
+from microc.reading import open_regular
 
 SUFFIX = ".wav"
 
@@ -20,7 +21,7 @@ def is_sound(path: Path) -> bool:
 def read(path: Path) -> Array:
     """The samples (frames,), or (frames, channels) of several, in float32 from -1 to 1. UsageError for what is no linear PCM."""
     try:
-        with wave.open(str(path), "rb") as file:
+        with open_regular(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()
             data = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     except (wave.Error, EOFError) as error:

@@ -15,6 +15,7 @@ from microc.driver import accepted
 from microc.driver.desktop.library import Library
 from microc.errors import ModelError, OutputError
 from microc.isa import CORES
+from microc.reading import open_regular
 
 SOURCES = ("model.c", "model_data.c", "shared.c")
 MEMBERS = (*SOURCES, "model.h", "model_data.h", "manifest.json")
@@ -53,13 +54,16 @@ def _read_tar(path: Path) -> dict[str, str]:
     known = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
     try:
         most = path.stat().st_size
-        with tarfile.open(path, "r:") as archive:  # as it is: what is packed or sparse may unfold for ever
+        # as it is: what is packed or sparse may unfold for ever
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             found = {}
             for member in archive:
                 wanted = member.isreg() and not member.issparse() and member.size <= most and member.name in known
                 handle = archive.extractfile(member) if wanted else None
                 if handle is not None:
                     found[member.name] = handle.read().decode()
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
     except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
     folders = {name.rpartition("/")[0] for name in found} - {""}

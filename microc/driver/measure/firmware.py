@@ -22,6 +22,7 @@ from microc.driver.measure.packing import NETWORK, pack
 from microc.errors import OutputError, ToolError, UsageError, nearest_file, suggestion
 from microc.frozen import frozen
 from microc.plugin import PORTABLE
+from microc.reading import read_text
 from microc.target import Board
 
 NEW = "firmware"
@@ -111,14 +112,14 @@ def open_project(folder: str | Path, model: str = "") -> Project:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = json.loads(read_text(path))
         if "format" in data:
             what = f"{path.parent} is an export ({data['format']}), not a project"
             raise OutputError(
                 what, where=str(path.parent), hint=f"compile the model into a project: microc compile MODEL -o {NEW}"
             )
         version, _ = data["schema_version"], str(data["board"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise OutputError(
             f"{path} is damaged", where=str(path), hint=_AGAIN.format(shlex.quote(str(path.parent)))
         ) from error
@@ -157,9 +158,9 @@ def host_library(project: Project) -> Library:
     try:
         if "external" in told:
             folder = folder / OWN
-            told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            told = json.loads(read_text(folder / "manifest.json"))
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
-        sources = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-    except (OSError, ValueError) as error:
+        sources = {name: read_text(folder / name) for name in names}
+    except (OSError, ValueError, RecursionError) as error:
         raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
     return build_library({**sources, "shared.c": shared_source(told)}, f"-D{PORTABLE}")

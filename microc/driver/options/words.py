@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+from errno import EFBIG
 from pathlib import Path
 
 from microc.driver.options.checks import Bound, bytes_of
+from microc.reading import read_bytes
 
 LONGEST_FILE = 1 << 22
 """Bytes of a list of names at most."""
@@ -115,12 +117,11 @@ def external(text: str) -> tuple[str, str]:
 def lines(text: str) -> tuple[str, ...]:
     """The lines of a file of text in UTF-8; empty ones at its end do not count."""
     try:
-        with Path(text).open("rb") as file:
-            data = file.read(LONGEST_FILE + 1)
-        if len(data) > LONGEST_FILE:
-            raise ValueError(f"{text} is longer than {LONGEST_FILE:,} bytes: names of classes, one a line, are not")
-        found = data.decode("utf-8-sig").rstrip().splitlines()
+        found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
+        if error.errno == EFBIG:
+            what = f"{text} is longer than {LONGEST_FILE:,} bytes: names of classes, one a line, are not"
+            raise ValueError(what) from error
         raise ValueError(f"cannot read {text}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{text} is no text in UTF-8") from error

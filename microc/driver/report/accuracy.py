@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 
 from microc.errors import UsageError
+from microc.reading import read_text
 
 LARGEST = 64 << 20
 """Bytes of a file that is read."""
@@ -100,9 +101,7 @@ def refuse_constant(name: str) -> None:
 
 def _file(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"{path} has more than {LARGEST:,} bytes", where=str(path), hint=_HINT)
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
+        found: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
     except (ValueError, RecursionError) as error:

@@ -27,6 +27,7 @@ from microc.device.toolchain import find_compiler
 from microc.driver.report.evidence_page import page
 from microc.dtypes import Array
 from microc.errors import OutputError, ToolError
+from microc.reading import read_bytes, read_text
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 VERSION = 1
 _PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
 _SECONDS = 20.0
+_LIST = 1 << 20
+"""Bytes of the list of hashes."""
 
 SCHEMA: Mapping[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -142,7 +145,7 @@ def _sources(project: Project) -> str:
     for name in ("sbom.spdx.json", "manifest.json"):
         path = project.folder / name
         if path.is_file():
-            return hashlib.sha256(path.read_bytes()).hexdigest()
+            return hashlib.sha256(read_bytes(path)).hexdigest()
     return ""
 
 
@@ -157,9 +160,7 @@ def _board(project: Project, port: str) -> dict[str, Any]:
         found |= {"line": f"emulator {Path(program).name}", "emulator": _first_line(program)}
     files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
     hashes = {
-        f"{name}_sha256": hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in files.items()
-        if path.is_file()
+        f"{name}_sha256": hashlib.sha256(read_bytes(path)).hexdigest() for name, path in files.items() if path.is_file()
     }
     return found | hashes
 
@@ -196,11 +197,15 @@ def _first_line(program: str) -> str:
 def read(folder: Path) -> dict[str, Any]:
     """The facts of a bundle; OutputError where it is none, or where a file of it was changed."""
     try:
-        for line in (folder / "SHA256SUMS").read_text().splitlines():
+        for line in read_text(folder / "SHA256SUMS", _LIST).splitlines():
             digest, _, name = line.partition("  ")
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            if name != Path(name).name:
+                raise OutputError(
+                    f"{name} leads out of the folder", where=str(folder), hint="this is not what microc wrote"
+                )
+            if hashlib.sha256(read_bytes(folder / name)).hexdigest() != digest:
                 raise OutputError(f"{name} was changed", where=str(folder), hint="this is not what microc wrote")
-        found: dict[str, Any] = json.loads((folder / "evidence.json").read_text())
-    except (OSError, ValueError) as error:
+        found: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
+    except (OSError, ValueError, RecursionError) as error:
         raise OutputError(f"no evidence can be read: {error}", where=str(folder)) from error
     return found

@@ -20,6 +20,7 @@ from microc.driver.progress import Progress, teller
 from microc.driver.report.report import Report, report_of
 from microc.errors import FitError, ToolError, UsageError
 from microc.plugin import active
+from microc.reading import read_text
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **mo
     """The report of a project; ``more``: what was measured of it, as :func:`report_of` takes it. Its C is left out where the file
     is gone."""
     path = project.sources / "model.c"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path, errors="replace") if path.is_file() else ""
     return report_of(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
 
 

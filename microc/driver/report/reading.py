@@ -15,6 +15,7 @@ from microc.driver.report.accuracy import refuse_constant
 from microc.driver.report.report import Report
 from microc.driver.report.schema import SCHEMA, VERSION
 from microc.errors import UsageError
+from microc.reading import open_regular, read_text
 
 LARGEST = 256 << 20
 """Bytes of a file that is read."""
@@ -26,7 +27,7 @@ _HINT = "microc report MODEL --board BOARD -o report.json writes one"
 def is_report(path: Path) -> bool:
     """Whether a file looks like one: a page, or an object of JSON. No model does."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(64).lstrip().startswith((_PAGE, _OBJECT))
     except OSError:
         return False
@@ -36,9 +37,7 @@ def read_report(path: str | Path) -> Report:
     """The report in a file, its page or its JSON. UsageError for what is none, or of another version."""
     file = accepted.path("a report", path)
     try:
-        if file.stat().st_size > LARGEST:
-            raise UsageError(f"{file} has more than {LARGEST:,} bytes", where=str(file), hint=_HINT)
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, LARGEST)
         found = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
         data = json.loads(found[1] if found else text, parse_constant=refuse_constant)
     except OSError as error:

@@ -20,6 +20,7 @@ from microc.driver.tuned.network import network_key
 from microc.driver.tuned.records import OK, UNTUNED, Database, Record
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import MicrocError, UsageError
+from microc.reading import read_bytes
 from microc.schedule.step import Step, frozen_argument
 
 LARGEST = 16 << 20
@@ -161,9 +162,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     import jsonschema
 
     try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"the plan has more than {LARGEST >> 20} MB", where=str(path), hint="write it anew")
-        plan = json.loads(path.read_bytes())
+        plan = json.loads(read_bytes(path, LARGEST))
     except OSError as error:
         raise UsageError(
             f"the plan cannot be read: {error.strerror or error}", where=str(path), hint="microc tune MODEL --plan FILE"

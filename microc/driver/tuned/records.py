@@ -21,6 +21,7 @@ from microc.codegen.files import replacing
 from microc.driver.shown import table
 from microc.errors import OutputError, UsageError, nearest_file
 from microc.frozen import frozen
+from microc.reading import open_regular
 from microc.schedule.step import Step, frozen_argument
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
@@ -257,7 +258,7 @@ def _read(path: Path) -> tuple[list[Record], int]:
                 where=str(path),
                 hint="microc tune --prune FILE",
             )
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while line := file.readline(LONGEST):
                 try:
                     found.append(from_json(line.decode()))
@@ -271,6 +272,6 @@ def _read(path: Path) -> tuple[list[Record], int]:
 
 
 def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 from microc.errors import UsageError
 from microc.isa import FAMILIES
 from microc.module import Sources
+from microc.reading import read_bytes
 from microc.target import Target
 
 NAME, HEADER = "cmsis-nn", "arm_nnfunctions.h"
@@ -110,9 +111,14 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def _read(root: Path, path: Path) -> bytes:
-    if not path.resolve().is_relative_to(root) or path.stat().st_size > _MOST_BYTES:
-        raise UsageError("a file leads out of the copy of CMSIS-NN, or is too large", where=str(path), hint=_GET)
-    return path.read_bytes()
+    try:
+        if path.resolve().is_relative_to(root):
+            return read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the copy of CMSIS-NN: {error.strerror or error}", where=str(path), hint=_GET
+        ) from error
+    raise UsageError("a file leads out of the copy of CMSIS-NN", where=str(path), hint=_GET)
 
 
 def _needed(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from microc.errors import UsageError
 from microc.external.ethos_u.configuration import NAME, Configuration
 from microc.module import Sources
+from microc.reading import read_bytes
 from microc.target import Target
 
 HEADER, LIBRARY, DRIVER = "microc_ethos_u.h", "ethosu_core_driver", "ethosu_driver.h"
@@ -189,7 +190,11 @@ def _compiled(folder: Path, headers: Path, own: dict[str, bytes], product: str) 
 def _texts(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
     """Files of the driver by the paths that they get."""
     for path in sorted(inside.glob(names)):
-        if not path.resolve().is_relative_to(folder) or path.stat().st_size > _MOST:
-            what = "a file leads out of the driver's folder, or is too large"
-            raise UsageError(what, where=str(path), hint=f"name {_BUILD}")
-        yield f"driver/{path.relative_to(folder).as_posix()}", path.read_bytes()
+        if not path.resolve().is_relative_to(folder):
+            raise UsageError("a file leads out of the driver's folder", where=str(path), hint=f"name {_BUILD}")
+        try:
+            data = read_bytes(path, _MOST)
+        except OSError as error:
+            what = f"cannot read the driver: {error.strerror or error}"
+            raise UsageError(what, where=str(path), hint=f"name {_BUILD}") from error
+        yield f"driver/{path.relative_to(folder).as_posix()}", data
