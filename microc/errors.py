@@ -26,6 +26,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from microc.terminal import visible, visible_lines
+
 NEAREST, LISTED = 3, 24
 """Names in a hint: those that are like a word, and those of a list."""
 LONGEST = 200
@@ -51,11 +53,11 @@ class MicrocError(Exception):
         self.details = details or {}
 
     def __str__(self) -> str:
-        lines = [f"error[{self.code}]: {self.what}"]
+        lines = [f"error[{self.code}]: {visible_lines(self.what)}"]
         if self.where:
-            lines.append(f"  --> {self.where}")
+            lines.append(f"  --> {visible(self.where, '')}")
         if self.hint:
-            lines.append(f"  help: {self.hint}")
+            lines.append(f"  help: {visible_lines(self.hint)}")
         return "\n".join(lines)
 
 

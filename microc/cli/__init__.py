@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import json
 import os
 import signal
 import sys
@@ -30,12 +29,13 @@ COLLECT_AFTER = 1_000_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code that :mod:`microc.errors` documents."""
     from microc.driver import spoken
+    from microc.terminal import guarded
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
     try:
-        with _listening() as pressed, spoken.flags():
+        with guarded(), _listening() as pressed, spoken.flags():
             code = _guarded(words, pressed)
         if argv is None:  # the process ends, all is written and told
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,21 +112,23 @@ def _command(words: list[str]) -> int:
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")
     if answer.error is not None:
-        sys.stderr.write(show.refusal(answer.error) + "\n")
+        show.refuse(answer.error)
         return answer.error.exit_code
     return answer.exit_code
 
 
 def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
     """One object; on a line of its own by the command that writes several."""
+    from microc.cli.show import json_text
+
     indent = None if _STREAMS.intersection(words) else 2
-    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=indent) + "\n")
+    sys.stdout.write(json_text({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
 
 
 def _report(error: MicrocError, words: Sequence[str]) -> int:
-    from microc.cli.show import refusal
+    from microc.cli.show import refuse
 
-    sys.stderr.write(refusal(error) + "\n")
+    refuse(error)
     if "--json" in words:
         _write_json({"error": _fields(error), **error.details}, words)
         sys.stdout.flush()
@@ -141,8 +143,10 @@ def _crash(error: Exception) -> InternalError:
     """A defect, in one line; the traceback goes to a file."""
     import traceback
 
+    from microc.terminal import visible
+
     with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write("".join(traceback.format_exception(error)))
+        file.write(visible("".join(traceback.format_exception(error))))
     what = error.what if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
     return InternalError(
         f"this is a defect of microc: {' '.join(what.split())}", hint=f"please report it with {file.name}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from microc.driver.progress import WIDTH, Progress, ProgressLine, say
+from microc.driver.progress import Progress, ProgressLine, draw, say, wipe
 from microc.driver.report import tables
 from microc.driver.report.tables import count as count
 from microc.errors import MicrocError
 from microc.frozen import frozen
+from microc.terminal import control
 
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
@@ -77,13 +79,18 @@ def note(text: str) -> None:
     say(text + "\n")
 
 
-def refusal(error: MicrocError) -> str:
-    """An error as text for standard error; in colours on a terminal, unless NO_COLOR or a dumb one says no."""
-    text = str(error)
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return text
-    head, _, rest = text.partition(":")
-    return f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
+def refuse(error: MicrocError) -> None:
+    """Write an error to standard error; in colours on a terminal, unless NO_COLOR or a dumb one says no."""
+    text = f"{error}\n"
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        head, _, rest = text.partition(":")
+        text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
+    control(text)
+
+
+def json_text(data: Mapping[str, Any], indent: int | None = None) -> str:
+    """JSON of ASCII, in which no terminal finds anything to obey."""
+    return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
 
 
 @contextmanager
@@ -97,7 +104,7 @@ def working(command: str, silent: bool) -> Iterator[None]:
     def tell() -> None:
         while not ended.wait(_PATIENCE):
             if time.monotonic() - ProgressLine.told >= _PATIENCE:
-                say("\r" + f"{command}: {time.monotonic() - begin:.0f} s".ljust(WIDTH))
+                draw(f"{command}: {time.monotonic() - begin:.0f} s")
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -107,7 +114,7 @@ def working(command: str, silent: bool) -> Iterator[None]:
         ended.set()
         thread.join()
         if time.monotonic() - begin >= _PATIENCE:
-            say("\r" + " " * WIDTH + "\r")
+            wipe()
 
 
 def values(numbers: Sequence[bool | int | float]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
 from microc.driver.report import tables
+from microc.terminal import control, visible
 
 if TYPE_CHECKING:
     from microc.tuning.tuned import Event, Tuned
@@ -62,7 +62,7 @@ def _time(seconds: float) -> str:
 
 
 def _write_json(event: Event) -> None:
-    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
+    sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
 
@@ -95,8 +95,7 @@ def _live() -> Iterator[Watcher]:
         shown = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _SPARE) :]]
         text = f"{tables.table(HEAD, shown, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
-        sys.stderr.write(back + text)
-        sys.stderr.flush()
+        control(back + visible(text))
         drawn_lines = text.count("\n")
 
     yield drawn

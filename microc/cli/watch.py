@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import webbrowser
@@ -90,5 +89,5 @@ def _told(arguments: Arguments, device: Device, samples: Samples | None) -> Iter
 
 
 def _write_json(event: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
+    sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()

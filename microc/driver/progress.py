@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from microc.terminal import control, visible
+
 Progress = Callable[[str, int, int], None]
 WIDTH = 79
 _EVERY = 0.1
@@ -44,11 +46,11 @@ class ProgressLine:
             self._begin = now
         self._what, self._done = what, done
         if done + 1 >= total:
-            say("\r" + " " * WIDTH + "\r")
+            wipe()
         elif now >= self._next or not done:
             self._next = now + _EVERY
             left = _remaining(now - self._begin, done, total)
-            say("\r" + f"[{done + 1}/{total}] {what}"[: WIDTH - len(left)].ljust(WIDTH - len(left)) + left)
+            draw(f"[{done + 1}/{total}] {what}"[: WIDTH - len(left)].ljust(WIDTH - len(left)) + left)
 
 
 class _Stages:
@@ -72,5 +74,14 @@ def _remaining(elapsed: float, done: int, total: int) -> str:
 
 def say(text: str) -> None:
     """Write to standard error at once."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    control(visible(text))
+
+
+def draw(line: str) -> None:
+    """Write a line of standard error over the one that is there."""
+    control("\r" + visible(line, "").ljust(WIDTH)[:WIDTH])
+
+
+def wipe() -> None:
+    """Clear the line that :func:`draw` wrote."""
+    control("\r" + " " * WIDTH + "\r")

@@ -8,6 +8,7 @@ from typing import Any
 
 from microc.codegen.text import Label
 from microc.graph.ir import short
+from microc.terminal import visible
 
 Tensor = Mapping[str, Any]
 """``name``, ``dtype`` and ``shape``, as in a manifest."""
@@ -16,7 +17,7 @@ Tensor = Mapping[str, Any]
 def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
     arrow = " -> ".join(", ".join(map(_typed, tensors)) for tensors in (inputs, outputs))
-    return short(f"{model}({arrow})")
+    return short(visible(f"{model}({arrow})", ""))
 
 
 def _typed(tensor: Tensor) -> str:

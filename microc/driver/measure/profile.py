@@ -10,6 +10,7 @@ from microc.driver.measure.clock import Clock
 from microc.driver.report.size import SizeReport, live_bytes
 from microc.frozen import frozen
 from microc.module import UnitUse
+from microc.terminal import visible
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
@@ -94,7 +95,7 @@ class Profile:
         width = max((len(k.layer) for k in self.kernels), default=0)
         rows = [f"{k.layer:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}" for k in self.kernels]
         head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
-        return "\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"])
+        return visible("\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"]))
 
     def __repr__(self) -> str:
         name = self.project.manifest["model"]

@@ -31,6 +31,7 @@ from microc.module import Call, Module
 from microc.plugin import active
 from microc.schedule.cost import Cost
 from microc.target import Board, Goal, Target, target_for
+from microc.terminal import visible
 from microc.tir.text import to_text
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Explanation:
     kernel: Kernel | None
 
     def __str__(self) -> str:
-        return self.text()
+        return visible(self.text())
 
     def __repr__(self) -> str:
         what = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from microc.terminal import visible
+
 _GAP = "  "
 _LEAST = 12
 """Letters that a column of text keeps, and those from which on the last one is wrapped in itself instead of cut."""
@@ -28,7 +30,7 @@ def table(
 
 def _plain(cell: object) -> str:
     """What a stranger calls something moves no cursor."""
-    return "".join(c if c.isprintable() else "?" for c in str(cell))
+    return visible(str(cell), "")
 
 
 def _fitting(widths: list[int], left: int, width: int) -> list[int]:
