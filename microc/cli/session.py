@@ -175,13 +175,15 @@ def load_array(path: Path) -> Array:
     """The array in a .npy file."""
     import numpy as np
 
+    from microc.driver.data.files import DAMAGE
+
     try:
         with open_regular(path) as file:
             array = np.load(file, allow_pickle=False)
     except OSError as error:
         hint = nearest_file(path) or "write it with numpy.save"
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
-    except (ValueError, EOFError, MemoryError) as error:
+    except DAMAGE as error:
         hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
         raise UsageError(f"{path} is no .npy file of numbers", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):

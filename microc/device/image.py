@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from microc.codegen.files import replacing
+from microc.device.toolchain import DAMAGED_ELF
 from microc.errors import ToolError, UsageError
 from microc.reading import open_regular
 from microc.target import Board
@@ -34,7 +35,7 @@ def segments(elf: Path) -> tuple[Segment, ...]:
             ]
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
-    except ELFError as error:
+    except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
     return tuple(sorted(found))
 

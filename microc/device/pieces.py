@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from microc.device.toolchain import HOT_CODE
+from microc.device.toolchain import DAMAGED_ELF, HOT_CODE
 from microc.errors import ToolError
 from microc.frozen import frozen
 from microc.reading import open_regular
@@ -69,7 +69,7 @@ def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
             where=str(elf),
             hint="build the project: microc build DIR",
         ) from error
-    except ELFError as error:
+    except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(
             f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf, or the project's folder"
         ) from error

@@ -26,6 +26,18 @@ STACK = ".stack"
 HOT_CODE = ".hot_code"
 """The section of kernels that run from RAM: in flash until start-up copies it."""
 
+DAMAGED_ELF = (
+    ValueError,
+    OverflowError,
+    MemoryError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    AssertionError,
+    RecursionError,
+)
+"""What pyelftools raises, beside its own ELFError, for a program whose tables are damaged."""
+
 
 @frozen
 class Compiler:
@@ -131,7 +143,7 @@ def section_sizes(elf: Path) -> Sizes:
             return _sizes(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
-    except ELFError as error:
+    except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
 
 

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz import lines
+from tests.fuzz import lines, readers
 from tests.fuzz.seeds import FORMATS, seeds
 from tests.fuzz.workers import BATCH, Campaign, run_batch
 
-WHAT = (*FORMATS, "frames", "slots", "client")
+WHAT = (*FORMATS, "frames", "slots", "client", "readers")
 _SLOTS_PART = 2 / 7  # of the time, if there is more than slots: two minutes of `make fuzz`
 _SHARE = {"tflite": 5, "onnx": 4, "mcg": 2, "keras": 1}  # of the batches
 
@@ -42,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         count, found = lines.answers(part, arguments.seed)
         campaign.counts["commands"] = count
         _tell_found(campaign, "client", found)
+    if "readers" in rest:
+        count, found = readers.campaign(part, arguments.seed)
+        campaign.counts["readers"] = count
+        _tell_found(campaign, "readers", found)
     with contextlib.suppress(KeyboardInterrupt):
         _batches(campaign, formats, arguments, deadline)
     _summary(campaign)
@@ -105,7 +109,7 @@ def _summary(campaign: Campaign) -> None:
     for what in ("frames", "slots"):
         told = [f"{counts[key]} {key.removeprefix(f'{what}: ')}" for key in counts if key.startswith(f"{what}: ")]
         _tell(f"{what:19} {', '.join(told) or 0}")
-    _tell(f"commands            {counts['commands']}")
+    _tell(f"commands            {counts['commands']}\nfiles of readers    {counts['readers']}")
     for kind in FORMATS:
         if counts[f"{kind} compiled"] or counts[f"{kind} refused"]:
             _tell(f"  {kind:6} {counts[f'{kind} compiled']} compiled, {counts[f'{kind} refused']} refused")

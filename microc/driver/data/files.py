@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import shlex
+import struct
+import zipfile
+import zlib
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -17,6 +21,11 @@ CLASSES = "classes of folders"
 """The name of the array of class numbers that come from the names of folders."""
 ROWS = ""
 """The name of an array that has none."""
+DAMAGE = (
+    ValueError, EOFError, MemoryError, SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError,
+    KeyError, TypeError, OverflowError, IndexError, AttributeError, struct.error, csv.Error,
+)  # fmt: skip
+"""What numpy, zipfile and csv raise for files that are damaged, encrypted or of a kind that they do not know."""
 _TABLES = (".csv", ".txt", ".tsv")
 _DATA = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
 
@@ -48,7 +57,7 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
     except OSError as error:
         hint = nearest_file(path) or _DATA
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
-    except (ValueError, EOFError, MemoryError) as error:
+    except DAMAGE as error:
         raise UsageError(
             f"{path} holds no arrays that can be read", where=str(path), hint=_rename(path) or _DATA
         ) from error
