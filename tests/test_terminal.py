@@ -125,7 +125,7 @@ def test_boards_configuration_records_and_manifests(
         main([command, "p"])
     Path("t.jsonl").write_text(f'{{"key": "{evil}"}}\n')
     main(["tune", "--show", "t.jsonl"])
-    np.savez("x.npz", **{"\x1b[2J": np.ones(3, np.float32)})
+    np.savez("x.npz", **{"\x1b[2J": np.ones(3, np.float32)})  # type: ignore[arg-type]
     main(["verify", str(digits.INT8), "--board", "host", "--data", "x.npz"])
     refuse_control("".join(capsys.readouterr()))
 
@@ -154,7 +154,7 @@ def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     plain = io.TextIOWrapper(io.BytesIO(), "ascii")
     terminal._Guarded(plain).write("é\udcff€\n")
     plain.flush()
-    assert plain.buffer.getvalue() == b"\\xe9\\udcff\\u20ac\n"  # type: ignore[attr-defined]
+    assert plain.buffer.getvalue() == b"\\xe9\\udcff\\u20ac\n"
 
 
 def test_the_file_of_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,7 +297,7 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
     try:
         rows = json.loads(text)
         return tuple(Step(row[0], tuple(frozen_argument(a) for a in row[1:])) for row in rows)
-    except (ValueError, TypeError, IndexError, KeyError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ScheduleError("the trace is not a JSON list of steps", hint='[["split", "k", [null, 4]], ...]') from error
 
 

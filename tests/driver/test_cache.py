@@ -210,7 +210,12 @@ def test_an_entry_that_is_no_file_is_none(folder: Path) -> None:
     """A pipe would block the command, /dev/zero feed it for ever: both are as good as no entry, and are left alone."""
     made = files()
     (entry,) = folder.glob("*.entry")
-    for make in (lambda: os.mkfifo(entry), lambda: entry.symlink_to("/dev/zero"), lambda: entry.mkdir()):
+    makers: tuple[Callable[[], None], ...] = (
+        lambda: os.mkfifo(entry),
+        lambda: entry.symlink_to("/dev/zero"),
+        lambda: entry.mkdir(),
+    )
+    for make in makers:
         entry.unlink()
         make()
         assert files() == made

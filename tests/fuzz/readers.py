@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -245,7 +245,7 @@ def _sound(file: Any, width: int, channels: int) -> None:
 
 def _sounds() -> Mapping[str, bytes]:
     made = ((width, channels) for width in (1, 2, 3, 4) for channels in (1, 2))
-    return {f"{w}_{c}.wav": _saved(lambda file, w=w, c=c: _sound(file, w, c)) for w, c in made}
+    return {f"{w}_{c}.wav": _saved(partial(_sound, width=w, channels=c)) for w, c in made}
 
 
 def _pictures() -> Mapping[str, bytes]:
@@ -253,7 +253,7 @@ def _pictures() -> Mapping[str, bytes]:
 
     picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     kinds = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "ppm": "PPM"}
-    return {f"x.{end}": _saved(lambda file, kind=kind: picture.save(file, kind)) for end, kind in kinds.items()}
+    return {f"x.{end}": _saved(partial(picture.save, format=kind)) for end, kind in kinds.items()}
 
 
 _PIXELS = {"name": "x", "shape": [1, 8, 8, 3], "dtype": "uint8", "scale": None, "zero_point": 0, "layout": "NHWC"}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from microc.codegen.files import write_tree
 from microc.errors import MicrocError
 from tests.campaign import everything
-from tests.fuzz.readers import _CLOSED, CAMPAIGNS, READERS, TARGETS, Target, attempt, mutants, write_tree
+from tests.fuzz.readers import _CLOSED, CAMPAIGNS, READERS, TARGETS, Target, attempt, mutants
 
 PACKAGE = Path(__file__).resolve().parents[2] / "microc"
 READS = (
@@ -93,7 +95,12 @@ def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
     file = sorted(target.seeds())[0]
     path = folder / file
     path.parent.mkdir(exist_ok=True, parents=True)
-    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero"), lambda: path.mkdir()):
+    makers: tuple[Callable[[], None], ...] = (
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: path.mkdir(),
+    )
+    for make in makers:
         make()
         try:
             target.read(path)
