@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import corpus
+from tests.chromium import Chromium
 
 CCACHE = Path("/usr/lib/ccache")
 """Compilers' names, as Debian's ccache answers to them."""
@@ -61,6 +62,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One browser for all tests of a worker."""
+    with Chromium(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
-import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,42 @@ from microc.driver.live.feed import event, runs
 from microc.driver.live.page import page_of
 from microc.driver.measure.firmware import build, open_project
 from microc.driver.report.comparison import compare
+from microc.driver.report.page import to_html as report_html
+from microc.driver.report.report import Report
 from microc.driver.report.words import change_words
+from microc.driver.tuned.records import Database
+from microc.graph.ir import Loc
+from microc.quantization.report.page import to_html as quantised_html
+from microc.tuning.page import to_html as tuned_html
+from tests.chromium import Chromium
 from tests.driver import digits
-from tests.quantization.networks import Net
+from tests.exports.programs import export
+from tests.exports.test_web import CORE, READY, needs
+from tests.quantization.networks import Net, images
+from tests.tuning.test_records import RECORD
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PROBE = """
-<script>
+WIDTHS = (390, 1440)
+VIOLATIONS = """
 "use strict";
-window.found = { errors: [], violations: [] };
-window.addEventListener("error", (e) => window.found.errors.push(String(e.message)));
-document.addEventListener("securitypolicyviolation", (e) => window.found.violations.push(e.blockedURI));
-</script>
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.blockedURI));
 """
-RESULT = """
-<script>
-window.addEventListener("load", () => {
+LAYOUT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
+LONG = "MobileNetV3Small_1/expanded_conv_{}_squeeze_excite_avg_pool_1/batchnorm/add_1"
+FAULTY = """<!DOCTYPE html><meta name="viewport" content="width=device-width">
+<body style="margin:0;background:#fff;color:#000;font:16px sans-serif">
+<p style="width:700px;white-space:nowrap">wider than a phone, which has a few hundred pixels and not one more</p>
+<p><span style="position:relative"><i style="position:absolute;width:50%;height:16px;background:red"></i></span></p>
+<p style="width:60px;overflow:hidden;white-space:nowrap">cut off without a word</p>
+<div style="position:relative;height:40px"><b style="position:absolute">one</b><b style="position:absolute">two</b></div>
+<p style="color:#ddd">pale</p><p style="font-size:5px">tiny</p>
+<p style="width:40px;overflow-wrap:anywhere">1,012,858</p></body>"""
+PROBE = """
+(() => {
   const all = (query) => [...document.querySelectorAll(query)];
   const at = all("table.sortable thead th").findIndex((head, k) => k && !head.classList.contains("text"));
   const time = () => all("table.sortable tbody tr").map((row) => Number(row.cells[at].dataset.value));
-  const found = window.found;
+  const found = { violations: window.violations };
   const heads = all("table.sortable thead button");
   found.plain = time();
   heads[at].click();
@@ -48,8 +63,6 @@ window.addEventListener("load", () => {
   found.ascending = time();
   heads[1].click();
   found.names = all("table.sortable tbody th").map((cell) => cell.textContent);
-  found.resources = performance.getEntriesByType("resource").map((entry) => entry.name);
-  found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   found.page = getComputedStyle(document.body).backgroundColor;
   found.boxes = all("svg.map .value rect").map((box) => box.getBoundingClientRect()).map((box) => [box.width, box.height]);
@@ -69,55 +82,143 @@ window.addEventListener("load", () => {
   }
   found.changes = all("#comparison tbody tr").map((row) => [...row.cells].map((cell) => cell.textContent));
   found.bars = all(".timeline .track i").map((bar) => bar.getBoundingClientRect().width);
-  const out = document.createElement("pre");
-  out.id = "result";
-  out.textContent = JSON.stringify(found);
-  document.body.append(out);
-});
-</script>
+  return found;
+})()
 """
 
 
-def browser() -> str:
-    found = next((path for path in map(shutil.which, BROWSERS) if path), None)
-    if found is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    return found
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    page = tmp_path_factory.mktemp("report") / "report.html"
+def report(folder: Path) -> Path:
+    page = folder / "profile.html"
     assert main(["profile", str(digits.INT8), "--html", str(page), "-q"]) == 0
     return page
 
 
-def visit(page: Path, folder: Path, *flags: str) -> tuple[dict[str, Any], str]:
-    """What the page told about itself, and what the browser logged."""
-    text = page.read_text(encoding="utf-8")
-    copy = folder / "probed.html"
-    copy.write_text(
-        text.replace("<style>", PROBE + "<style>", 1).replace("</body>", RESULT + "</body>", 1), encoding="utf-8"
-    )
-    command = [
-        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-        "--no-first-run", f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=5000",
-        *flags, "--dump-dom", copy.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    _, _, tail = done.stdout.rpartition('<pre id="result">')
-    told, _, _ = tail.partition("</pre>")
-    return json.loads(told.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
+@pytest.fixture(scope="module")
+def reports() -> tuple[Report, Report]:
+    """A network made for size, and for speed."""
+    before, after = (microc.report(digits.INT8, board="netduinoplus2", optimize=goal) for goal in ("size", "speed"))
+    return before, after
+
+
+@pytest.fixture(scope="module")
+def compared(folder: Path, reports: tuple[Report, Report]) -> Path:
+    page = folder / "compared.html"
+    page.write_text(reports[1].html(reports[0]), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def quantised(folder: Path) -> Path:
+    """A page with everything on it: classes, layers, the front of bits, a repair, floats that stay."""
+    net = Net((1, 12, 12, 3))
+    pooled = net.op("mean", net.op("relu", net.conv(net.x, 4)), axes=(1, 2), keepdims=False)
+    graph = net.graph(net.dense(pooled, 5))
+    named = graph.with_nodes(replace(n, loc=Loc("net", k, LONG.format(k))) for k, n in enumerate(graph.nodes))
+    np.savez(folder / "data.npz", x=images(7), truth=np.arange(7) % 5)
+    found = microc.quantize(named, folder / "data.npz", labels="truth", board="nucleo-l476rg", max_drop=1.0)
+    floats = {"value": LONG, "op": "atan2", "reason": "no integer kernel", "macs": 12_345_678}
+    more = {
+        "repairs": [{"name": "rounding", "before": 30.0, "after": 31.0, "kept": True}],
+        "floats": {"operators": [floats], "share": 0.1},
+    }
+    page = folder / "quantised.html"
+    page.write_text(quantised_html({**found.report, **more}), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def long_names(folder: Path) -> Path:
+    """A report as converters of Keras models cause it: names that do not fit anywhere, numbers of ten figures."""
+    net = Net((1, 8))
+    y = net.x
+    for _ in range(12):
+        y = net.op("relu", net.dense(y, 8))
+    graph = net.graph(y)
+    named = graph.with_nodes(replace(n, loc=Loc("net", k, LONG.format(k))) for k, n in enumerate(graph.nodes))
+    data = microc.report(named, board="netduinoplus2").to_data()
+    data["layers"][1]["cycles"] = data["totals"]["cycles"] = 1_012_858_123
+    page = folder / "names.html"
+    page.write_text(report_html(data), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def tuned(folder: Path) -> Path:
+    untuned = replace(RECORD, decisions=(("untuned", "speed"),), ticks=2e8, code=40)
+    others = [replace(RECORD, ticks=1.6e8 + 1e6 * (7 * k % 43), code=1_000_000 + k) for k in range(60)]
+    database = Database()
+    database.add([untuned, *others])
+    page = folder / "tuned.html"
+    page.write_text(tuned_html(database, "net"), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def watched(folder: Path) -> tuple[Path, int]:
+    """The page of ``microc watch`` after one run, and what that answered."""
+    project = open_project(microc.compile(digits.INT8, board="host").write(folder / "digits"))
+    build(project)
+    ramp = np.arange(64, dtype=np.int8).reshape(1, 1, 8, 8, 1)
+    with microc.Device(project) as device:
+        (run,) = itertools.islice(runs(device, Samples((ramp,), np.array([3]), {}, ())), 1)
+        data, page = event(device, run), page_of(device, "a sample")
+    told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
+    stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
+    path = folder / "watch.html"
+    path.write_text(page.replace("<script>", f"{stub}</script><script>", 1), encoding="utf-8")
+    return path, data["answer"]
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path) -> Path:
+    needs()
+    return export(folder / "web", "web", "digits", CORE) / "index.html"
+
+
+def visit(chromium: Chromium, page: Path, width: int, dark: bool = False) -> dict[str, Any]:
+    """The page's own numbers. It loads nothing, breaks no policy of its own, logs nothing."""
+    chromium.open(page, width, dark, before=VIOLATIONS)
+    found: dict[str, Any] = chromium.evaluate(PROBE)
+    assert found["violations"] == chromium.log == [] and chromium.requests == [page.as_uri()]
+    return found
+
+
+@pytest.mark.parametrize("name", ["report", "compared", "quantised", "long_names", "tuned", "watched", "exported"])
+def test_layout(name: str, chromium: Chromium, request: pytest.FixtureRequest) -> None:
+    """On a phone and on a desk, light and dark: bars have their sizes, texts are whole, apart and readable; nothing is logged."""
+    made = request.getfixturevalue(name)
+    page: Path = made if isinstance(made, Path) else made[0]
+    for width, dark in itertools.product(WIDTHS, (False, True)):
+        chromium.open(page, width, dark)
+        if name == "exported":
+            chromium.evaluate(READY)
+        faults = chromium.evaluate(LAYOUT)
+        assert faults == chromium.log == [], (width, "dark" if dark else "light")
+
+
+def test_layout_faults_are_seen(chromium: Chromium, tmp_path: Path) -> None:
+    """What the layout's test is for: each of these is told."""
+    page = tmp_path / "faulty.html"
+    page.write_text(FAULTY, encoding="utf-8")
+    chromium.open(page, 390)
+    told = {fault.split(":")[0] for fault in chromium.evaluate(LAYOUT)}
+    assert told == {
+        "the page is 700 wide, 390 are there", "text leaves the page", "a track of 0 pixels", "a bar of 0 x 16 pixels",
+        "text is cut off sideways", 'text over "two"', "contrast 1.4", "letters of 5.0 pixels", "a number over several lines",
+        "a bar outside of its track",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
-def test_report(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    found, log = visit(report, tmp_path, f"--window-size={width},1000", scheme)
-    assert found["errors"] == found["violations"] == found["resources"] == []
-    assert "CONSOLE" not in log
+def test_report(report: Path, chromium: Chromium, width: int, dark: bool) -> None:
+    found = visit(chromium, report, width, dark)
     assert found["dark"] is dark and found["page"] == ("rgb(15, 20, 26)" if dark else "rgb(244, 246, 249)")
-    assert found["wide"] <= 0, "the page itself scrolls sideways"
     assert len(found["plain"]) == 6 and found["order"] == "descending"
     assert found["descending"] == sorted(found["plain"], reverse=True)
     assert found["ascending"] == sorted(found["plain"])
@@ -140,28 +241,18 @@ def test_report(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
     assert found["plain"][widest] == max(found["plain"])
 
 
-def test_report_of_a_quantised_network(tmp_path: Path) -> None:
-    net = Net((1, 8))
-    graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 16)), 5))
-    data = np.random.default_rng(0).normal(size=(7, 1, 8)).astype(np.float32)
-    page = microc.quantize(graph, data).save_report(tmp_path / "report.html")
-    found, log = visit(page, tmp_path, "--window-size=400,1000")
-    assert found["errors"] == found["violations"] == found["resources"] == [] and "CONSOLE" not in log
-    assert found["wide"] <= 0, "the page itself scrolls sideways"
+def test_report_of_a_quantised_network(quantised: Path, chromium: Chromium) -> None:
+    found = visit(chromium, quantised, 400)
     assert found["order"] == "descending" and found["descending"] == sorted(found["plain"], reverse=True)
+    assert len(found["bars"]) > 2 and min(found["bars"]) > 100
 
 
-def test_compared_in_the_browser_as_in_the_terminal(tmp_path: Path) -> None:
+def test_compared_in_the_browser_as_in_the_terminal(
+    compared: Path, reports: tuple[Report, Report], chromium: Chromium
+) -> None:
     """Every layer that changed, and all in all: the page's script and the command say the same."""
-    before, after = (microc.report(digits.INT8, board="netduinoplus2", optimize=goal) for goal in ("size", "speed"))
-    page = tmp_path / "compared.html"
-    page.write_text(after.html(before), encoding="utf-8")
-    found, log = visit(page, tmp_path, "--window-size=400,1000")
-    assert (
-        found["errors"] == found["violations"] == found["resources"] == []
-        and "CONSOLE" not in log
-        and found["wide"] <= 0
-    )
+    before, after = reports
+    found = visit(chromium, compared, 400)
     changes = compare(before, after)
     told = {row[0]: row[1:] for row in found["changes"]}
     for row in changes["layers"]:
@@ -176,29 +267,16 @@ def test_compared_in_the_browser_as_in_the_terminal(tmp_path: Path) -> None:
             ]
 
 
-def test_a_network_at_work(tmp_path: Path) -> None:
+def test_a_network_at_work(watched: tuple[Path, int], chromium: Chromium) -> None:
     """The page of ``microc watch`` draws what it is told: a picture, bars, the answer, and whether it is right."""
-    project = open_project(microc.compile(digits.INT8, board="host").write(tmp_path / "digits"))
-    build(project)
-    images = np.full((1, 1, 8, 8, 1), 127, np.int8)
-    with microc.Device(project) as device:
-        (run,) = itertools.islice(runs(device, Samples((images,), np.array([3]), {}, ())), 1)
-        data, page = event(device, run), page_of(device, "a sample")
-    told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
-    stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
-    path = tmp_path / "watch.html"
-    path.write_text(page.replace("<script>", f"{stub}</script><script>", 1), encoding="utf-8")
-    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += ["--disable-background-networking", "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=3000", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"class {data['answer']}<small>truth: class 3" in done.stdout and 'class="running"' in done.stdout
-    assert done.stdout.count('<div class="score') == 10 and '<canvas width="8" height="8">' in done.stdout
+    page, answer = watched
+    chromium.open(page)
+    shown = chromium.evaluate("document.documentElement.outerHTML")
+    assert f"class {answer}<small>truth: class 3" in shown and 'class="running"' in shown
+    assert shown.count('<div class="score') == 10 and '<canvas width="8" height="8">' in shown
 
 
-def test_report_can_be_printed(report: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.pdf"
-    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={out}", report.as_uri()]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
-    assert out.read_bytes().startswith(b"%PDF") and out.stat().st_size > 10_000
+def test_report_can_be_printed(report: Path, chromium: Chromium) -> None:
+    chromium.open(report)
+    printed = chromium.pdf()
+    assert printed.startswith(b"%PDF") and len(printed) > 10_000

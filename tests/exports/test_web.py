@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,8 @@ from microc.codegen.samples import sample_frames
 from microc.device.boards import bare_board
 from microc.device.webassembly import compile_module
 from microc.errors import ToolError
+from tests.chromium import Chromium
 from tests.exports.programs import export, have, program, run
-from tests.test_browser import browser
 
 SCRIPT = Path(__file__).with_name("run_web.cjs")
 CORE = "wasm-simd128"
@@ -31,21 +30,16 @@ def needs(*tools: str) -> None:
         pytest.skip(f"{tools[0]} not on PATH")
 
 
-def page_of(page: Path) -> str:
-    """The page as a browser has it once its scripts have run; it must have complained of nothing."""
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-background-networking --no-first-run"
-    )
-    command = [browser(), *flags.split(), f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr"]
-    done = subprocess.run(
-        [*command, "--virtual-time-budget=5000", "--dump-dom", page.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr, done.stderr[-2000:]
-    return done.stdout
+READY = "new Promise((done) => (function wait() { document.body.dataset.ready ? done() : setTimeout(wait, 20); })())"
+
+
+def page_of(page: Path, chromium: Chromium) -> str:
+    """The page as a browser has it once the network is loaded; it must have complained of nothing."""
+    chromium.open(page)
+    chromium.evaluate(READY)
+    assert chromium.log == []
+    shown: str = chromium.evaluate("document.documentElement.outerHTML")
+    return shown
 
 
 def answers(which: str, io_in_arena: bool = True) -> list[tuple[str, np.ndarray]]:
@@ -77,23 +71,23 @@ def test_in_node(which: str, io_in_arena: bool, tmp_path: Path) -> None:
             assert [int(word) for word in words] == [int(x) for x in stored.tolist()], name
 
 
-def test_in_a_browser(tmp_path: Path) -> None:
+def test_in_a_browser(chromium: Chromium, tmp_path: Path) -> None:
     """The page itself shows the integers of the library on its sample, and has a form that suits."""
     needs()
-    page = page_of(export(tmp_path / "web", "web", "digits", CORE) / "index.html")
+    page = page_of(export(tmp_path / "web", "web", "digits", CORE) / "index.html", chromium)
     ((_, array),) = answers("digits")
     assert " ".join(map(str, array.tolist())) in page
     assert 'data-ready="yes"' in page and ">Draw</button>" in page and "6 kernels" in page
 
 
-def test_names_of_strangers(tmp_path: Path) -> None:
+def test_names_of_strangers(chromium: Chromium, tmp_path: Path) -> None:
     """Names that would be elements stay text; nothing of them runs."""
     needs()
     hostile = "</script><img src=x onerror=document.title='run'>"
     net = microc.GraphBuilder()
     graph = net.graph("net", {"out": net.op("relu", net.input(hostile, (1, 4)))})
     microc.compile(graph, board=bare_board(CORE)).export("web", tmp_path / "web")
-    page = page_of(tmp_path / "web" / "index.html")
+    page = page_of(tmp_path / "web" / "index.html", chromium)
     assert "<title>net</title>" in page and "<img" not in page and "?/script>?img src=x" in page.replace("&gt;", ">")
 
 

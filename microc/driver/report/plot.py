@@ -9,7 +9,9 @@ from microc.frozen import frozen
 
 WIDTH, HEIGHT = 520, 300
 LEFT, TOP, RIGHT, BOTTOM = 52, 28, 20, 44
-"""Pixels around the plot."""
+"""Pixels around the plot; to the left more where numbers are long."""
+_DIGIT = 7
+"""Pixels of a digit at 11.5 pixels of font size in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
 _TICKS = 6
 _MARGIN = 0.05
 """Room beside the outermost points, as a share of what they span."""
@@ -42,17 +44,18 @@ class Plot:
     across: tuple[Tick, ...]
     up: tuple[Tick, ...]
     labels: tuple[str, str]
+    frame: tuple[int, int, int, int]
     size: tuple[int, int] = (WIDTH, HEIGHT)
-    frame: tuple[int, int, int, int] = (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM)
 
 
 def plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
     """The picture of at least one point; ``labels``: what the axes are; ``line``: where one goes through, if any."""
-    x, across = _axis([point.x for point in points], LEFT, WIDTH - RIGHT)
     y, up = _axis([point.y for point in points], HEIGHT - BOTTOM, TOP)
+    left = max(LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
+    x, across = _axis([point.x for point in points], left, WIDTH - RIGHT)
     placed = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
     path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
-    return Plot(placed, path, across, up, labels)
+    return Plot(placed, path, across, up, labels, frame=(left, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM))
 
 
 def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
