@@ -22,6 +22,7 @@ _REQUEST_SECONDS = 1.0  # a request that times several runs is sized to last abo
 _SLOWEST = 200.0  # bytes of tensors per second: a line of 2400 baud
 _MOST_TENSORS = 0x10000  # of all models together; a board that tells of more would fill the host's memory
 _LARGEST_READ = 1 << 28  # bytes
+_MOST_TICKS = 1 << 31  # of one execution: a counter that goes backwards by a few ticks gives nearly 2**32
 
 
 class Client:
@@ -163,6 +164,7 @@ class Client:
         least, most, total = struct.unpack("<IIQ", answer)
         if not least * repeat <= total <= most * repeat:
             raise self._link.nonsense(Operation.CALL)
+        self._check_ticks(most)
         return Timing(least, total / repeat, most, repeat)
 
     def run(self, first: int = 0, last: int | None = None, repeat: int = 1) -> Timing:
@@ -181,6 +183,7 @@ class Client:
             low, high, ticks = struct.unpack("<IIQ", answer)
             if not low * count <= ticks <= high * count:
                 raise self._link.nonsense(Operation.RUN)
+            self._check_ticks(high)
             least, most, total, done = min(least, low), max(most, high), total + ticks, done + count
             per_request = int(_REQUEST_SECONDS * self.info.tick_hz * done / max(total, 1))
             chunk = max(1, min(per_request, 10 * chunk))  # ticks may stand still: grow with care
@@ -198,8 +201,18 @@ class Client:
                 payload = struct.pack("<HH", len(ticks), len(ticks) + count - 1)
                 answer = self._ask(Operation.PROFILE, payload, 4 * count, self._run_timeout)
                 ticks += struct.unpack(f"<{count}I", answer)
+                self._check_ticks(max(ticks))
                 self._tell("profile", len(ticks), total)
         return tuple(ticks)
+
+    def _check_ticks(self, most: int) -> None:
+        """Refuse a difference of two readings of the board's counter that is no time."""
+        if most >= _MOST_TICKS:
+            raise DeviceError(
+                f"the board's timer: {most:,} ticks for one execution; expected fewer than {_MOST_TICKS:,}",
+                where=self._link.where,
+                hint="its counter went backwards, or one execution took longer than it counts: choose a slower [timer]",
+            )
 
     def reset_state(self) -> None:
         """Put the state tensors back to their initial values."""

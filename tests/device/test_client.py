@@ -106,6 +106,26 @@ def test_profile_goes_in_pieces_but_executes_once() -> None:
     assert asked == [(0, 7), (8, 15), (16, 19)]
 
 
+@pytest.mark.parametrize("operation", [Operation.RUN, Operation.PROFILE])
+def test_a_counter_that_goes_backwards_is_refused(operation: Operation) -> None:
+    """A difference of 32 bits below zero is no time."""
+
+    def serve(request: Frame) -> bytes | None:
+        if request.operation == Operation.MODEL:
+            return struct.pack("<16sIHH", bytes(16), 0, 0, 1)
+        if request.operation == Operation.RUN:
+            return struct.pack("<IIQ", 2**32 - 48_084, 2**32 - 48_084, 2**32 - 48_084)
+        if request.operation == Operation.PROFILE:
+            return struct.pack("<I", 2**32 - 48_084)
+        return struct.pack("<HBBI", 32, 1, 0, 1000)
+
+    with (
+        Client(Puppet(serve)) as board,
+        pytest.raises(DeviceError, match=r"4,294,919,212 ticks for one execution; expected fewer than 2,147,483,648"),
+    ):
+        board.run() if operation == Operation.RUN else board.profile()
+
+
 def test_stats_count_frames(firmware: Path) -> None:
     with Client(pipe(firmware)) as board:
         board.hello()
