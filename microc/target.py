@@ -214,6 +214,12 @@ class Board:
         return {**own, **self.raw.get("ids", {})}
 
     @property
+    def virtual(self) -> bool:
+        """True if an emulator, or a simulator that packages install, runs its firmware on this computer."""
+        simulator = self.raw.get("simulator")
+        return "emulator" in self.raw or (simulator is not None and "install" not in simulator)
+
+    @property
     def memories(self) -> tuple[Memory, ...]:
         """RAM for tensors where the board's file says what regions hold: the first one and those for tensors, in their order.
         Empty on all other boards, which have one arena."""

@@ -19,6 +19,7 @@ case "$requirement" in
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
+    echo '#include <simavr/sim_avr.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libsimavr-dev"
     need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
     need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
     need qemu-aarch64 qemu-user

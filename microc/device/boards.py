@@ -106,7 +106,7 @@ def _find(name: str) -> Path:
 def _by_title(word: str, known: Sequence[str]) -> str:
     """A hint for the name of a part, a core or a maker: boards that have it in their titles, those that are emulated first."""
     found = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
-    found.sort(key=lambda name: "emulator" not in load_board(name).raw)
+    found.sort(key=lambda name: not load_board(name).virtual)
     return f"did you mean {' or '.join(found[:NEAREST])}?" if found else ""
 
 

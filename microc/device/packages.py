@@ -35,7 +35,7 @@ PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "riscv64-unknown-elf-gcc": _packages("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
         "avr-gcc": _packages("gcc-avr avr-libc", "avr-gcc avr-libc"),
         "qemu-system-arm": _qemu("qemu-system-arm", "qemu-system-arm"),
-        "qemu-system-avr": _qemu("qemu-system-misc", "qemu-system-avr"),
+        "simavr": _packages("libsimavr-dev", "simavr-devel", "simavr"),
         "qemu-system-riscv32": _qemu("qemu-system-misc", "qemu-system-riscv"),
         "qemu-system-riscv64": _qemu("qemu-system-misc", "qemu-system-riscv"),
         "verilator": _packages("verilator", "verilator", "verilator"),

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from microc.device.boards import load_board
 from microc.device.packages import install_commands
 from microc.device.runners import runners
+from microc.device.simulator import find_program
 from microc.device.toolchain import board_tools
 from microc.errors import ToolError
 from microc.frozen import frozen
@@ -38,7 +38,7 @@ PROGRAMS = (
     ("riscv64-unknown-elf-gcc", "building for RISC-V boards", False),
     ("qemu-system-riscv32", "emulated RISC-V boards", False),
     ("avr-gcc", "building for AVR boards", False),
-    ("qemu-system-avr", "emulated AVR boards", False),
+    ("simavr", "simulated AVR boards: a library, libsimavr, and its headers", False),
     ("hazard3-sim", "the simulated board hazard3-sim: scripts/hazard3/build.sh makes it", False),
     ("verilator", "making hazard3-sim", False),
     ("gdb-multiarch", "flashing emulated boards", False),
@@ -74,7 +74,7 @@ def examine(board: str = "") -> tuple[Finding, ...]:
     if not board:
         found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in _programs_of(load_board(board)) if board else PROGRAMS:
-        path = shutil.which(name) or ""
+        path = find_program(name)
         found.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
     return tuple(found)
 

@@ -15,6 +15,7 @@ import pytest
 from microc import paths
 from microc.codegen.board import board_header, linker_script
 from microc.device.boards import list_boards, load_board
+from microc.device.simulator import find_program
 from microc.target import Board
 
 SMOKE = Path(__file__).with_name("smoke_firmware.c")
@@ -48,8 +49,8 @@ def skip_without(board: Board) -> None:
         board.raw["framework"]["tool"] if "framework" in board.raw else board.raw["build"]["prefix"] + "gcc",
         "make",
     ]
-    tools += [board.raw["emulator"]["argv"][0]] if "emulator" in board.raw else []
-    missing = [tool for tool in tools if shutil.which(tool) is None]
+    tools += [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw and board.virtual]
+    missing = [tool for tool in tools if not find_program(tool)]
     if missing:
         pytest.skip("needs " + ", ".join(missing) + ": run microc doctor")
 
@@ -76,7 +77,8 @@ def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SM
     ]
     argv += [str(runtime / source) for source in options["sources"]]
     argv += [*map(str, program), *options["ld_flags"], "-Wl,--fatal-warnings"]
-    argv += ["-T", str(folder / "linker.ld"), *flags, "-lm", "-o", str(elf)]
+    script = [] if board.target.isa == "avr" else ["-T", str(folder / "linker.ld")]  # avr-libc brings its own
+    argv += [*script, *flags, "-lm", "-o", str(elf)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return elf

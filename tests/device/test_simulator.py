@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,15 @@ import pytest
 
 import microc
 from microc.device.boards import load_board
+from microc.device.simulator import simulator_line
+from microc.device.transport import open_transport
 from microc.driver.measure.firmware import build, open_project
 from microc.driver.measure.session import Device
 from microc.errors import ToolError, UsageError
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
+from tests.device.smoke import build as smoke_firmware
+from tests.device.smoke import needs, skip_without
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 
@@ -47,6 +52,69 @@ def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path) -> Non
 
 def test_a_simulated_board_can_be_measured_on() -> None:
     assert BoardRunner(load_board("hazard3-sim")).unit == "ticks"
+
+
+DELAY = """
+#include "microc_port.h"
+#include <util/delay_basic.h>
+
+int main(void)
+{
+    microc_port_init();
+    for (;;) {
+        uint8_t turns;
+        uint32_t ticks;
+        while (microc_port_read(&turns, 1) == 0) {
+        }
+        ticks = microc_port_ticks();
+        for (uint8_t turn = 0; turn < turns; ++turn) {
+            _delay_loop_2(10000);
+        }
+        ticks = microc_port_ticks() - ticks;
+        (void)microc_port_write((const uint8_t *)&ticks, sizeof ticks);
+    }
+}
+"""
+"""A loop of avr-libc that takes four cycles an iteration."""
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", ["arduino-uno", "arduino-mega"])
+def test_ticks_of_an_avr_are_its_cycles(name: str, tmp_path: Path) -> None:
+    board = load_board(name)
+    skip_without(board)
+    program = tmp_path / "delay.c"
+    program.write_text(DELAY)
+    elf = smoke_firmware(board, tmp_path, program=[program])
+    transport = open_transport(simulator_line(board, elf))
+    for turns in (1, 1, 10, 100, 250):
+        transport.write(bytes([turns]))
+        answer = b""
+        while len(answer) < 4:
+            answer += transport.read(1.0)
+        (ticks,) = struct.unpack("<I", answer)
+        interrupts = 40_000 * turns // 65_536 + 1
+        assert 40_000 * turns < ticks < 40_020 * turns + 60 * interrupts + 200
+    transport.close()
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@needs("avr-gcc")
+def test_a_network_on_an_avr_takes_the_same_cycles_again(tmp_path: Path) -> None:
+    board = load_board("arduino-mega")
+    skip_without(board)
+    project = open_project(microc.compile(DIGITS, board=board).write(tmp_path / "project"))
+    build(project)
+    with Device(project) as device:
+        rounds = []
+        for _ in range(2):  # inputs may be overwritten
+            device.set_inputs(np.zeros(device.inputs[0]["shape"], np.int8))
+            rounds.append(device.kernel_ticks())
+        first, again = rounds
+        assert device.clock.seconds(sum(first)) == sum(first) / 16_000_000
+    assert all(1000 < a < 10_000_000 and abs(a - b) < 200 for a, b in zip(first, again, strict=True))
 
 
 def test_files_name_simulators(tmp_path: Path) -> None:

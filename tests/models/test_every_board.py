@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 import microc
 from microc.device.boards import list_boards, load_board
-from microc.device.simulator import simulated
+from microc.device.simulator import find_program, simulated
 from microc.device.toolchain import run_make
 from microc.driver.api import Program
 from microc.driver.desktop.library import Library
@@ -56,7 +55,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     assert 0 < result.sizes.flash <= board.flash_bytes
     assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
     assert explained(project) == size_program(project)
-    if not project.emulated and not (simulated(board) and shutil.which(board.raw["simulator"]["argv"][0])):
+    if not project.emulated and not (simulated(board) and find_program(board.raw["simulator"]["argv"][0])):
         return
     with Device(project) as device:
         layers, difference = verify(device, library, samples(device, 2), tolerance=0)
@@ -68,6 +67,6 @@ def test_every_board(name: str, tmp_path: Path) -> None:
 
 
 def test_there_are_many() -> None:
-    emulated = [name for name in BOARDS if "emulator" in load_board(name).raw]
-    assert len(emulated) >= 20
+    virtual = [name for name in BOARDS if load_board(name).virtual]
+    assert len(virtual) >= 20
     assert len(BOARDS) >= 40

@@ -25,7 +25,7 @@ from microc.frozen import frozen
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
-"""Names for all boards that an emulator stands in for, and for all that are on a serial port by their USB ids."""
+"""Names for all boards that an emulator or a simulator runs here, and for all that are on a serial port by their USB ids."""
 Write = Callable[[Board, Path], Path]
 """Compiles for a board into a folder, and gives the project's."""
 
@@ -74,7 +74,7 @@ def boards_of(words: Sequence[str]) -> tuple[Board, ...]:
 
 def _meant(word: str) -> tuple[Board, ...]:
     if word == EMULATED:
-        return tuple(board for board in map(load_board, list_boards()) if "emulator" in board.raw)
+        return tuple(board for board in map(load_board, list_boards()) if board.virtual)
     if word == ATTACHED:
         ids = {port.usb for port in list_ports() if port.usb}
         known = map(load_board, list_boards())

@@ -23,6 +23,7 @@ from microc import __version__
 from microc.codegen.files import write_tree
 from microc.codegen.manifest import to_json
 from microc.codegen.sbom import created
+from microc.device.simulator import simulated
 from microc.device.toolchain import find_compiler
 from microc.driver.report.evidence_page import page
 from microc.dtypes import Array
@@ -158,6 +159,8 @@ def _board(project: Project, port: str) -> dict[str, Any]:
     if project.emulated and not port:
         program = project.board.raw["emulator"]["argv"][0]
         found |= {"line": f"emulator {Path(program).name}", "emulator": _first_line(program)}
+    elif simulated(project.board) and not port:
+        found |= {"line": f"simulator {project.board.raw['simulator']['argv'][0]}"}
     files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
     hashes = {
         f"{name}_sha256": hashlib.sha256(read_bytes(path)).hexdigest() for name, path in files.items() if path.is_file()

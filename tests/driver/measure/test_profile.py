@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_one_unit_in_all_places(profile: Profile) -> None:
     [
         ("mps2-an386", True, "instructions", "neither cycles nor time"),
         ("mps2-an386", False, "ticks", "25,000,000 a second, of the board's timer"),
-        ("arduino-uno", True, "ticks", "nothing about the chip"),
+        ("arduino-uno", False, "ticks", "simulated cycle by cycle"),
         ("host", False, "ticks", "this computer's clock"),
     ],
 )
@@ -71,6 +72,13 @@ def test_clocks(board: str, emulated: bool, unit: str, words: str) -> None:
     assert clock.unit == unit and words in clock.meaning
     assert clock.amount(16) == (10 if clock.counts else 16)
     assert clock.seconds(25_000_000) == (None if emulated else 1.0)
+
+
+def test_an_emulator_that_counts_nothing_tells_no_time() -> None:
+    board = load_board("mps2-an386")
+    kept = {key: value for key, value in board.raw["emulator"].items() if key != "ticks_per_instruction"}
+    clock = Clock(replace(board, raw={**board.raw, "emulator": kept}), 25_000_000, True)
+    assert clock.unit == "ticks" and "nothing about the chip" in clock.meaning and clock.seconds(1) is None
 
 
 def test_flash_and_memory_of_layers(profile: Profile) -> None:
