@@ -11,7 +11,6 @@ _LENGTHS = {
     "call_divide": 600.0,
 }  # fmt: skip
 _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_byte": 1.0}
-_SPARING = "-fno-expensive-optimizations"
 
 
 def _product(instruction: str, right: str, registers: str) -> Body:
@@ -30,8 +29,7 @@ _MULTIPLIER = InstructionSet(
 AVR = Family(
     "avr",
     (Core("avr", "avr", Costs(5, 0, 63, frozenset(), 2.0, _LENGTHS, _CYCLES), (_MULTIPLIER,)),),
-    {"speed": f"-O2 {_SPARING}", "balanced": f"-Os {_SPARING}", "size": f"-Os {_SPARING}"},
+    {"speed": "-O2", "balanced": "-Os", "size": "-Os"},
     flash_space=True,
     array_bytes=(1 << 15) - 1,
 )
-"""QEMU 7.2 executes some of what gcc's expensive optimisations make wrongly (simavr does not), so that they are left out."""
