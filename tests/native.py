@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
 from microc.codegen.helpers import helper_texts
 from microc.dtypes import Array, to_numpy
+from microc.isa import CORES, FAMILIES
 from microc.tir import ir
 
 WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
@@ -25,7 +27,7 @@ Calls = Callable[[str, Sequence[Array]], None]
 
 def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
     """Headers, helpers for a core and the functions, all ``static``."""
-    printer = StmtPrinter()
+    printer = StmtPrinter(ExprPrinter(own=FAMILIES[CORES[cpu].family].own_math))
     kernels = ["\n".join(printer.function(func)) for func in funcs]
     texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers, cpu).values()]
     headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]

@@ -41,14 +41,16 @@ class ExprPrinter:
     """Prints expressions, remembering which helpers and headers they need.
 
     ``helpers`` collects names of small inline functions (``min_i32``) and intrinsics; ``needs_math`` is set when a
-    function of ``<math.h>`` was printed. ``largest``: the largest product of literals that fits an ``int``.
+    function of ``<math.h>`` was printed. ``largest``: the largest product of literals that fits an ``int``. ``own``: functions of
+    ``<math.h>`` that are printed with the code (``Family.own_math``), for float32, which is their C library's ``double``, too.
     """
 
-    def __init__(self, largest: int = NARROWEST) -> None:
+    def __init__(self, largest: int = NARROWEST, own: frozenset[str] = frozenset()) -> None:
         self.helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
         self.largest = largest
+        self.own = own
 
     def __call__(self, expr: ir.Expr) -> str:
         return self._print(expr)[0]
@@ -150,6 +152,8 @@ class ExprPrinter:
             return f"{self._helper(f'{args[0].dtype}_fma')}({printed})"
         if name in MATH:
             self.needs_math = True
+            if name in self.own:
+                return f"{self._helper(f'{name}_f32')}({printed})"
             return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"
         return f"{self._helper(name)}({printed})"
 

@@ -9,8 +9,9 @@ from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
 from microc.codegen.halves import HALVES
+from microc.codegen.libm import OWN
 from microc.errors import InternalError
-from microc.isa import CORES, SCALAR, Intrin, bodies_of
+from microc.isa import CORES, FAMILIES, SCALAR, Intrin, bodies_of
 from microc.isa.base import LANE
 from microc.tir import ir
 from microc.tir.facts import buffers_written
@@ -28,10 +29,11 @@ def helper_texts(names: Iterable[str], cpu: str = "host", whole: ExprPrinter | N
     """
     texts: dict[str, list[str]] = {}
     sure = set(names)
+    own = FAMILIES[CORES[cpu].family].own_math
 
     def add(name: str) -> None:
         if name not in texts:
-            printer = ExprPrinter()
+            printer = ExprPrinter(own=own)
             lines = helper_source(name, printer, cpu)
             if whole is not None and printer.needs_math:
                 whole.needs_math = True
@@ -62,6 +64,10 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         head, brace, *portable, end = HALVES[name]
         printer.helpers.update(dict.fromkeys(each for each in HALVES for line in portable if f"{each}(" in line))
         return [head, brace, *_guarded(name, [line.removeprefix("    ") for line in portable], cpu), end]
+    if name in OWN:
+        printer.needs_math = True
+        printer.helpers.update(dict.fromkeys(each for each in OWN if each != name and f"{each}(" in "".join(OWN[name])))
+        return list(OWN[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)

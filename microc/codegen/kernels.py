@@ -27,9 +27,10 @@ def kernel_text(module: Module, name: str) -> Code:
 
 def printer_of(module: Module) -> StmtPrinter:
     """A printer for all kernels of a network. Cores whose flash is a space of its own have an ``int`` of 16 bits."""
-    small = FAMILIES[CORES[module.options["cpu"]].family].flash_space
+    family = FAMILIES[CORES[module.options["cpu"]].family]
+    small = family.flash_space
     space = f"{module.name.upper()}_FLASH " if small else ""
-    expr = ExprPrinter(NARROWEST if small else WIDEST)
+    expr = ExprPrinter(NARROWEST if small else WIDEST, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
     return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
 

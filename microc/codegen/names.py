@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from microc.codegen.c_expr import MATH
 from microc.codegen.halves import HALVES
+from microc.codegen.libm import OWN
 from microc.isa import SCALAR
 
 _C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
@@ -94,7 +95,7 @@ def linked_names(network: str, tables: Iterable[str]) -> set[str]:
 
 def is_function(name: str) -> bool:
     """Whether code that is printed may call a function, or use a type, of this name."""
-    called = name in SCALAR or name in HALVES or is_mathematical(name)
+    called = name in SCALAR or name in HALVES or name in OWN or is_mathematical(name)
     return called or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
 
 

@@ -12,6 +12,12 @@ _LENGTHS = {
 }  # fmt: skip
 _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_byte": 1.0}
 
+_LACKING = frozenset(("acosh", "asinh", "atanh", "erf", "exp2", "expm1", "log1p", "log2", "rint"))
+"""Absent from libm.a of avr-libc 2.0.0 (``avr-nm -g``)."""
+_INEXACT = frozenset(("atan2", "cosh", "exp", "pow", "sinh"))
+"""Of avr-libc 2.0.0, relative errors counted in simavr: exp 6.4e-6 at 84 (7.6e-8 of the argument), cosh and sinh likewise; pow
+5.6e-6, and NaN of negative bases where the exponent is no int32; atan2 of two zeros is 0 where the second is negative."""
+
 
 def _product(instruction: str, right: str, registers: str) -> Body:
     """Of two bytes into 16 bits; a product of 32 bits is a call."""
@@ -32,4 +38,5 @@ AVR = Family(
     {"speed": "-O2", "balanced": "-Os", "size": "-Os"},
     flash_space=True,
     array_bytes=(1 << 15) - 1,
+    own_math=_LACKING | _INEXACT,
 )

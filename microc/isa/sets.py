@@ -176,7 +176,9 @@ class Family:
     lie in an address space of their own. ``array_bytes``: of the largest array that compilers make (0: any). ``threads``: these
     are computers, with an operating system that has threads of POSIX; ``computers``: what Python calls such
     (``platform.machine()``). ``flags``: what a search may try for a kernel beside those options, each a list of gcc's ``-f``
-    options or a level (``O3``) with commas between; none of them changes a result."""
+    options or a level (``O3``) with commas between; none of them changes a result. ``own_math``: functions of ``<math.h>`` that
+    its C library lacks, or computes less exactly than operators promise: ``codegen/libm.py`` has them in portable C. It has all
+    others that code calls."""
 
     name: str
     cores: tuple[Core, ...]
@@ -186,3 +188,4 @@ class Family:
     threads: bool = False
     computers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    own_math: frozenset[str] = frozenset()

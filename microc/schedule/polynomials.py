@@ -36,7 +36,7 @@ from microc.tir.rewrite import map_expr, map_stmt
 ERRORS: Mapping[str, float] = MappingProxyType(
     {"erf": 3.8e-7, "tanh": 3.7e-7, "exp": 2.7e-7, "expm1": 3.2e-7, "log": 1.2e-7, "log1p": 1.8e-7}
 )
-_ERF = (
+ERF = (
     3.75,
     (
         2.21193072746928e-08,
@@ -211,7 +211,7 @@ def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: Multipl
 
 _FUNCTIONS: Mapping[str, Callable[[ir.Expr, MultiplyAdd], ir.Expr]] = MappingProxyType(
     {
-        "erf": partial(_quotient, *_ERF),
+        "erf": partial(_quotient, *ERF),
         "exp": _exp,
         "expm1": _expm1,
         "log": _log,

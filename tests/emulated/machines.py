@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microc.device.simulator import SIMAVR, find_program, simavr_console
 from microc.dtypes import Array
 from microc.isa import CORES
 from tests.native import GUARD, WARNINGS, Calls
@@ -28,7 +28,8 @@ _OPTIONS = ("-ffp-contract=off",)
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Where the code of the core ``cpu`` runs: commands that compile and link its programs, by compiler, and the one that runs
-    them. ``needs``: the program whose package has its C library. ``libraries``: what stands behind the sources. ``stops``: how
+    them, with the ``arguments`` behind its name. ``needs``: the program whose package has its C library. ``server``: the program
+    around the functions, which holds ``most`` bytes of parameters. ``libraries``: what stands behind the sources. ``stops``: how
     words begin at whose instructions the emulator fails."""
 
     cpu: str
@@ -37,6 +38,9 @@ class Machine:
     runner: str
     libraries: tuple[str, ...] = ("-lm",)
     stops: tuple[str, ...] = ()
+    server: Path = _SERVER
+    arguments: tuple[str, ...] = ()
+    most: int = 1 << 24
 
     def runs(self, code: str) -> bool:
         """Whether the emulator has the instructions of all words in code."""
@@ -87,6 +91,19 @@ _WASM = Machine(
     {"clang": "clang-19"},
     f"node --no-warnings {_SERVER.with_name('wasi.mjs')}",
 )
+AVR = Machine(
+    "avr",
+    "avr-gcc",
+    {
+        "gcc": "avr-gcc -mmcu=atmega2560 -fwrapv -fno-jump-tables "
+        "-Wl,--defsym=__stack=0xffff,--defsym=__DATA_REGION_LENGTH__=0xfe00"
+    },
+    "simavr atmega2560 16000000",
+    server=_SERVER.with_name("avr.c"),
+    arguments=("0xffff",),
+    most=32_000,
+)
+"""As the Mega, with external RAM; no array is larger than 32,767 bytes."""
 MACHINES: Mapping[str, Machine] = {
     "aarch64": _aarch64("aarch64"),
     "aarch64-dotprod": _aarch64("aarch64-dotprod"),
@@ -106,16 +123,19 @@ def running(
     """A program of the sources, which is in their folder and calls the functions ``names`` by their numbers (``call_entry``).
     Warnings are errors. Skips, saying why, where the compiler or the emulator is missing."""
     command, runner = machine.compilers[compiler].split(), machine.runner.split()
-    missing = [tool for tool in (command[0], runner[0], machine.needs) if shutil.which(tool) is None]
+    missing = [tool for tool in (command[0], runner[0], machine.needs) if not find_program(tool)]
     if missing:
         pytest.skip(f"{', '.join(missing)} not on PATH")
+    runner[0] = simavr_console() if runner[0] == SIMAVR else runner[0]
     program = sources[0].with_name("program")
     options = [*CORES[machine.cpu].machine.split(), *WARNINGS, *_OPTIONS, *flags]
-    files = [str(path) for path in (program, *sources, _SERVER)]
+    files = [str(path) for path in (program, *sources, machine.server)]
     argv = [*command, *options, "-o", *files, *machine.libraries]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    with subprocess.Popen([*runner, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*runner, program, *machine.arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
 
         def calls(name: str, memory: Sequence[Array]) -> None:
             assert process.stdin is not None and process.stdout is not None
