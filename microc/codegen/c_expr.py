@@ -185,6 +185,8 @@ class ExprPrinter:
     def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
         sign, level = _INFIX[op]
         left, right = self._operand(a, sign, level), self._operand(b, sign, level + 1)
+        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == NARROWEST:
+            left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
         return f"{left} {sign} {right}", level
 
     def _operand(self, expr: ir.Expr, sign: str, level: int) -> str:
