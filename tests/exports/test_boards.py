@@ -69,7 +69,11 @@ def test_a_machine_of_qemu_is_run() -> None:
 @pytest.mark.parametrize(
     ("name", "command", "instead"),
     [
-        ("arduino", "--fqbn arduino:avr:mega ", "an Arduino Mega"),
+        (
+            "arduino",
+            "--fqbn BOARD ",
+            "`BOARD`, in whose place a board of `arduino-cli board listall` stands that holds the network",
+        ),
         ("platformio", ".pio/build/native/program", "this computer"),
         ("zephyr", "west build -b native_sim ", "a program of this computer"),
         ("esp-idf", "idf.py set-target esp32s3 build", "an ESP32-S3"),
