@@ -47,6 +47,7 @@ from microc.ops.attributes import Attribute, choice, element_type, flag, integer
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.ops.surface import through_float
 from microc.reading import read_bytes
+from microc.schedule.rules import RULES, ScheduleRule
 from microc.tir import ir
 from microc.tir.mathematics import FUNCTIONS
 
@@ -170,9 +171,13 @@ def in_floats(node: Node, graph: Graph) -> Legalized | None:
 
 
 @contextmanager
-def active(plugins: Iterable[Plugin]) -> Iterator[None]:
-    """Inside the ``with`` microc knows what the plugins add; UsageError where a name is taken."""
+def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Iterator[None]:
+    """Inside the ``with`` microc knows what the plugins add, and schedule rules; UsageError where a name is taken.
+
+    Commands and functions of the library enter it once for all that they do (:mod:`microc.driver.extended`).
+    """
     with ExitStack() as stack:
+        stack.enter_context(RULES.extended({rule.name: rule for rule in rules}))
         for plugin in plugins:
             try:
                 _extend(plugin, stack)
@@ -201,8 +206,13 @@ def _extend(plugin: Plugin, stack: ExitStack) -> None:
     stack.enter_context(BACKENDS.extended({backend.name: backend for backend in plugin.backends}))
 
 
+_LOADED: dict[tuple[Path, str], Plugin] = {}
+"""Plugins by the path and the SHA-256 of their files. Two networks of one firmware, a command and the functions that it calls
+name one file: run again, it would define other operators of the same names."""
+
+
 def load_plugin(path: str | Path) -> Plugin:
-    """The ``PLUGIN`` of a file, whose code runs.
+    """The ``PLUGIN`` of a file, whose code runs once in a process as long as its bytes are the same.
 
     Raises OutputError where the file cannot be read, UsageError where it fails, defines no plugin or one that is not whole.
     """
@@ -210,6 +220,16 @@ def load_plugin(path: str | Path) -> Plugin:
     if not source.is_file():
         hint = nearest_file(source) or "a plugin is a file of Python: examples/custom_operator/operators.py is one"
         raise OutputError(f"there is no plugin {source}", where=str(source), hint=hint)
+    try:
+        known = source.resolve(), hashlib.sha256(read_bytes(source)).hexdigest()
+    except OSError as error:
+        raise OutputError(f"cannot read the plugin: {error.strerror or error}", where=str(source)) from error
+    if known not in _LOADED:
+        _LOADED[known] = replace(_loaded(source), source=source.name, digest=known[1])
+    return _LOADED[known]
+
+
+def _loaded(source: Path) -> Plugin:
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")
@@ -229,7 +249,7 @@ def load_plugin(path: str | Path) -> Plugin:
     if not isinstance(plugin, Plugin):
         raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")
     _check(plugin, source.name)
-    return replace(plugin, source=source.name, digest=hashlib.sha256(read_bytes(source)).hexdigest())
+    return plugin
 
 
 def _line(error: Exception, source: Path) -> int:

@@ -95,13 +95,16 @@ def _command(words: list[str]) -> int:
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
     from microc.cli import commands, project, show
+    from microc.cli.model_options import chosen_options
     from microc.cli.piped import piped
+    from microc.driver.extended import extended_by
 
     begin = time.monotonic()
     silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _STREAMS
     with show.working(arguments.command, silent), piped(arguments):
         project.configure(arguments)
-        answer = commands.COMMANDS[arguments.command](arguments)
+        with extended_by(chosen_options(arguments)):
+            answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         found = {} if answer.error is None else {"error": _fields(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}

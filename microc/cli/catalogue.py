@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.model_options import chosen_options
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,9 +124,8 @@ def plugin(arguments: Arguments) -> show.Answer:
 def operators(arguments: Arguments) -> show.Answer:
     """``microc operators``."""
     from microc.driver.operators import FORMATS, markdown, operator_rows, spelled, widest
-    from microc.driver.options import make_options
 
-    rows = operator_rows(make_options(**chosen_options(arguments)).plugins)
+    rows = operator_rows()
     parts = []
     for kind in FORMATS:
         own = [row for row in rows if row.format == kind]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import compile_model, refuse_other
-from microc.cli.model_options import chosen_options
 from microc.cli.session import load_array
 from microc.errors import UsageError
 
@@ -15,8 +14,6 @@ def export(arguments: Arguments) -> show.Answer:
     from microc.codegen.exports import load_format
     from microc.codegen.files import check_folder
     from microc.device.boards import bare_board
-    from microc.driver.options import make_options
-    from microc.plugin import active
 
     if arguments.listing:
         return _formats()
@@ -34,8 +31,7 @@ def export(arguments: Arguments) -> show.Answer:
     kind = load_format(arguments.format)  # refused before the work
     check_folder(arguments.output)
     refuse_other(arguments.output, arguments, [arguments.model], kind.name)
-    with active(make_options(**chosen_options(arguments)).plugins):
-        board = bare_board(arguments.target or kind.target) if not arguments.board else None
+    board = bare_board(arguments.target or kind.target) if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)

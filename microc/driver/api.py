@@ -15,6 +15,7 @@ from microc.codegen.relocatable import BLOB_SUFFIX, SCRIPT
 from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
+from microc.driver.extended import knows_its_plugins, knows_plugins
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
 from microc.driver.options.checks import for_board, for_library
@@ -23,7 +24,7 @@ from microc.driver.shown import signature, table
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.plugin import Plugin, active
+from microc.plugin import Plugin
 from microc.target import Board, Target
 
 if TYPE_CHECKING:  # what compiles is imported where it is used: a network that the cache knows does without
@@ -51,11 +52,13 @@ class Program:
         self._make, self.board, self.plugins, self._entry, self._found = module, board, plugins, entry, found
 
     @cached_property
+    @knows_its_plugins
     def module(self) -> Module:
         """The kernels, their calls, constants and the memory plan."""
         return self._make() if callable(self._make) else self._make
 
     @cached_property
+    @knows_its_plugins
     def in_one_arena(self) -> Module:
         """The same for what has one memory for tensors: firmware of several networks, and other build systems."""
         from microc.plan.plan import in_one_arena
@@ -75,6 +78,7 @@ class Program:
         report = self.report()
         return signature(report["model"], report["inputs"], report["outputs"])
 
+    @knows_its_plugins
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order. ``flash`` and
         ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there is (0: no bound);
@@ -92,19 +96,20 @@ class Program:
 
         return summary(self.module, self.board)
 
+    @knows_its_plugins
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
         if self._found is not None:
             return dict(self._found.files)
         from microc.codegen.project import project_files
 
-        with active(self.plugins):
-            files = project_files((self.module,), self.board, __version__)
+        files = project_files((self.module,), self.board, __version__)
         if self._entry is not None:
             self._entry.write(files, self.report())
         return files
 
     @speaks_python
+    @knows_its_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small.
 
@@ -124,6 +129,7 @@ class Program:
             write_tree(target, files)
         return target
 
+    @knows_its_plugins
     def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
         """Write the network wrapped for a build system; what was written.
 
@@ -138,8 +144,7 @@ class Program:
         target = accepted.path("a folder", folder)
         accepted.text("a format", name)
         frames = None if inputs is None else self._frames(accepted.arrays("inputs", inputs))
-        with active(self.plugins):
-            package = export_files(self.in_one_arena, self.board, name, __version__, frames)
+        package = export_files(self.in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
             package = package.with_module(compile_module(package.code, self.board.target))
         write_tree(target, package.files)
@@ -163,14 +168,14 @@ class Program:
             )
         return [tuple(RunShapes({}).fitting(given, frame)) for frame in zip(*arrays, strict=True)]
 
+    @knows_its_plugins
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit. External code is ours
         there."""
         from microc.codegen.network import shared_files
         from microc.driver.desktop.load import build_library
 
-        with active(self.plugins):
-            return build_library(shared_files(self.module.own or self.module, __version__))
+        return build_library(shared_files(self.module.own or self.module, __version__))
 
 
 @overload
@@ -194,6 +199,7 @@ def compile(
     **options: Unpack[CompileOptions],
 ) -> Program: ...
 @speaks_python
+@knows_plugins
 def compile(
     model: Any,
     target: str = "host",
@@ -238,8 +244,7 @@ def compile(
             library.reset()
         return library
     for_board(chosen)
-    with active(chosen.plugins):
-        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
     make = partial(_compiled, source, found, chosen, told)
@@ -256,6 +261,7 @@ def compile(
     return program
 
 
+@knows_plugins  # of a network for this computer alone, portable C is made when it is asked for
 def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
     """The network for this computer; made for it alone, it is exported as portable C, which is made when that is asked for."""
     if "," in target:
@@ -263,9 +269,8 @@ def _library(source: Path | Graph, target: str, options: Options, progress: Prog
     from microc.device.machine import HERE, PORTABLE, library_core, machine_flags
     from microc.driver.desktop.load import build_library
 
-    with active(options.plugins):
-        core = library_core(target)
-        flags = machine_flags(core.core.machine)
+    core = library_core(target)
+    flags = machine_flags(core.core.machine)
     elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in HERE else None
     return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
 
@@ -280,8 +285,7 @@ def _several(source: Path | Graph, targets: str, options: Options, progress: Pro
         )
     from microc.driver.desktop.load import build_levels, levels_of
 
-    with active(options.plugins):
-        cores = library_cores(targets)
+    cores = library_cores(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
     made = [
         _desktop_files(source, core, replace(options, name=f"level{level}_{name}"), progress)
@@ -313,8 +317,7 @@ def _desktop_files(source: Path | Graph, target: Target, options: Options, progr
     from microc.codegen.network import shared_files
     from microc.driver.compile.pipeline import compile_model
 
-    with active(options.plugins):
-        files = shared_files(compile_model(source, target, options, progress), __version__)
+    files = shared_files(compile_model(source, target, options, progress), __version__)
     if entry is not None:
         entry.write(files, {})
     return files

@@ -23,7 +23,6 @@ from microc.frozen import frozen
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
 from microc.ops import registry
-from microc.plugin import active
 from microc.target import Board
 
 VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
@@ -98,16 +97,11 @@ class Check:
         }
 
 
-def check_model(path: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
+def check_model(source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
     """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once.
 
     ``exact``: compile it for the board, too, if nothing proves that it does not fit.
     """
-    with active(options.plugins):
-        return _checked(path, options, board, exact=exact)
-
-
-def _checked(source: Path | Graph, options: Options, board: Board | None, *, exact: bool) -> Check:
     read, fused = read_at_largest(source, options)
     room = room_of(board, external=bool(options.external)) if board else Room()
     least = least_of(fused, options)

@@ -14,12 +14,12 @@ from microc import __version__
 from microc.codegen.files import replacing
 from microc.codegen.names import network_name
 from microc.driver import accepted
+from microc.driver.extended import knows_plugins
 from microc.driver.options import PREPARATION, Options, make_options
 from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
-from microc.plugin import active
 
 if TYPE_CHECKING:
     from microc.driver.options.typed import ReadingOptions
@@ -38,18 +38,17 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
     from microc.transform.preparation import preparations
     from microc.transform.renaming import rename_ends
 
-    with active(options.plugins):
-        if isinstance(source, Graph):
-            graph, stem = source, source.name
-        else:
-            graph, stem = load_file(source, options.input_shapes), source.stem
-        if options.inputs or options.outputs:
-            graph = cut(graph, options.inputs, options.outputs)
-        graph = carry(graph, options.state) if options.state else graph
-        raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
-        ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
-        graph = rename_ends(adapt(graph, ends), options.rename)
-        return replace(graph, name=network_name(options.name or stem))
+    if isinstance(source, Graph):
+        graph, stem = source, source.name
+    else:
+        graph, stem = load_file(source, options.input_shapes), source.stem
+    if options.inputs or options.outputs:
+        graph = cut(graph, options.inputs, options.outputs)
+    graph = carry(graph, options.state) if options.state else graph
+    raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
+    ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
+    graph = rename_ends(adapt(graph, ends), options.rename)
+    return replace(graph, name=network_name(options.name or stem))
 
 
 def source_of(model: Any, options: Options) -> Path | Graph:
@@ -103,6 +102,7 @@ def source_name(source: Path | Graph) -> str:
 
 
 @speaks_python
+@knows_plugins
 def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     """The graph of a model, anything that :func:`microc.compile` takes, as it was read: no pass has run.
 

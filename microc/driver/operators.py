@@ -13,7 +13,6 @@ from microc.frontend.torch import reader as torch_export
 from microc.frozen import frozen
 from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
-from microc.plugin import Plugin, active
 
 FORMATS = ("TFLite", "ONNX", "PyTorch", "Keras", "microc")
 _ORDER = (
@@ -34,10 +33,9 @@ class Row:
     note: str = ""
 
 
-def operator_rows(plugins: Iterable[Plugin] = ()) -> tuple[Row, ...]:
+def operator_rows() -> tuple[Row, ...]:
     """Every operator of every format, by format and name."""
-    with active(plugins):
-        rows = [*_tflite(), *_onnx(), *_layers(), *_own()]
+    rows = [*_tflite(), *_onnx(), *_layers(), *_own()]
     return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
 
 

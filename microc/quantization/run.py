@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.driver import accepted
+from microc.driver.extended import knows_plugins
 from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.driver.progress import Progress, teller
@@ -39,6 +40,7 @@ MOST_SAMPLES, MOST_STEPS = 512, 4096
 
 
 @speaks_python
+@knows_plugins
 def quantize(
     model: Any,
     data: Any,

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.driver import accepted
+from microc.driver.extended import knows_plugins
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
 from microc.driver.shown import table
@@ -19,7 +20,6 @@ from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
 from microc.frozen import frozen
-from microc.plugin import active
 from microc.target import Board
 from microc.tuning.model import model_for
 from microc.tuning.network import NetworkSearch
@@ -100,6 +100,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @speaks_python
+@knows_plugins
 def tune(
     model: Any,
     target: str = "",
@@ -161,27 +162,26 @@ def tune(
         runner = _fleet(accepted.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
     runner = runner or meter_for(found_board, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
-    with active(chosen.plugins):
-        tuner = Tuner(
-            tasks,
-            runner,
-            database,
-            model=model_for(cost_model),
-            search=search,
-            seed=seed,
-            event=callback,
-            regions=regions,
-        )
-        try:
-            begin = monotonic()
-            tuner.run(Limits(trials, limit - (min(WHOLE * took, limit / 2) if whole else 0)))
-            if whole and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
-                NetworkSearch(source_of(model, chosen), core, chosen, database, runner).run(begin + limit)
-        except KeyboardInterrupt as end:
-            raise Interrupted(_tuning(tuner, every, key)) from end
-        finally:
-            if database is not records:
-                database.close()
+    tuner = Tuner(
+        tasks,
+        runner,
+        database,
+        model=model_for(cost_model),
+        search=search,
+        seed=seed,
+        event=callback,
+        regions=regions,
+    )
+    try:
+        begin = monotonic()
+        tuner.run(Limits(trials, limit - (min(WHOLE * took, limit / 2) if whole else 0)))
+        if whole and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
+            NetworkSearch(source_of(model, chosen), core, chosen, database, runner).run(begin + limit)
+    except KeyboardInterrupt as end:
+        raise Interrupted(_tuning(tuner, every, key)) from end
+    finally:
+        if database is not records:
+            database.close()
     return _tuning(tuner, every, key)
 
 
@@ -210,6 +210,7 @@ def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
         raise UsageError(f"{name}={value!r} is none", hint="one of: " + ", ".join(known))
 
 
+@knows_plugins
 def tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
@@ -220,11 +221,11 @@ def tuning_plan(
     refuse_open(chosen)
     found_board, core = place_of(target, board)
     name = found_board.name if found_board is not None else "host"
-    with active(chosen.plugins):
-        made = compiled_for(model, core, chosen, found_board)
-        return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
+    made = compiled_for(model, core, chosen, found_board)
+    return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
+@knows_plugins
 def spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
@@ -232,17 +233,16 @@ def spaces(
     those of regions, which have one, ``code``."""
     chosen = make_options(**options)
     found_board, core = place_of(target, board)
-    with active(chosen.plugins):
-        made = compiled_for(model, core, in_our_code(chosen), found_board)
-        tasks = (*tasks_of(made), *regions_for(model, core, chosen))
-        return [
-            {
-                "layers": list(task.layers),
-                "op": task.op,
-                "points": len(space.points),
-                "default": str(space.default.point),
-                "decisions": {name: list(values) for name, values in space.domains().items()},
-            }
-            for task in tasks
-            for space in (RegionSpace(task) if isinstance(task, RegionTask) else Space(task),)
-        ]
+    made = compiled_for(model, core, in_our_code(chosen), found_board)
+    tasks = (*tasks_of(made), *regions_for(model, core, chosen))
+    return [
+        {
+            "layers": list(task.layers),
+            "op": task.op,
+            "points": len(space.points),
+            "default": str(space.default.point),
+            "decisions": {name: list(values) for name, values in space.domains().items()},
+        }
+        for task in tasks
+        for space in (RegionSpace(task) if isinstance(task, RegionTask) else Space(task),)
+    ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from microc.driver.extended import knows_plugins
 from microc.driver.tuned.records import FROM_RAM, Record, records_of
 from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task
 from microc.errors import UsageError
-from microc.plugin import active
 from microc.target import Board
 from microc.tuning.places import meter_for
 from microc.tuning.regions import region_candidate
@@ -19,6 +19,7 @@ from microc.tuning.space import Candidate, Point
 from microc.tuning.subject import place_of, regions_for, tasks_for
 
 
+@knows_plugins
 def repeat(
     model: Any,
     target: str = "",
@@ -47,9 +48,8 @@ def repeat(
             where=str(records),
             hint="give the model, the board and the options that it was tuned with",
         )
-    with active(chosen.plugins):
-        meter = meter_for(place, core, [port], 1, load=found[-1].board.endswith(FROM_RAM))
-        (result,) = meter.measure(task, [_candidate(task, found[-1])])
+    meter = meter_for(place, core, [port], 1, load=found[-1].board.endswith(FROM_RAM))
+    (result,) = meter.measure(task, [_candidate(task, found[-1])])
     return found[-1], result, meter.unit
 
 

@@ -19,7 +19,6 @@ from microc.driver.options import Options, make_options
 from microc.driver.tuned.regions import RegionTask
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
-from microc.plugin import active
 from microc.target import SIZE, SPEED, Board, Target, target_for
 
 
@@ -36,9 +35,8 @@ def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | Non
 
 def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
     """A network with what its kernels were made from."""
-    with active(options.plugins):
-        room = room_of(board, external=bool(options.external)) if board else None
-        return compiled(source_of(model, options), target, options, room=room)
+    room = room_of(board, external=bool(options.external)) if board else None
+    return compiled(source_of(model, options), target, options, room=room)
 
 
 def tasks_for(
@@ -64,8 +62,7 @@ def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTas
     """What other people's code can compute in a network, where measurements decide whether it does."""
     if not is_open(options):
         return ()
-    with active(options.plugins):
-        return external_regions(source_of(model, options), target, options)
+    return external_regions(source_of(model, options), target, options)
 
 
 def named_among(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 
 from microc.device.info import readable
 from microc.driver.tuned.records import OK, Database, Record
@@ -86,7 +87,8 @@ class Tuner:
                         if batch is None:
                             break
                         each, candidates = batch
-                        running[pool.submit(self.runner.measure, each.task, candidates)] = each
+                        known = copy_context()  # a thread of the pool begins without the plugins of this one
+                        running[pool.submit(known.run, self.runner.measure, each.task, candidates)] = each
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -14,12 +14,13 @@ from microc.codegen.project import RESERVED, project_files, shared_arena
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.fit import capacity, check_modules, footprint
+from microc.driver.extended import knows_its_plugins
 from microc.driver.report.summary import summary
 from microc.driver.shown import table
 from microc.errors import UsageError
 from microc.graph.ir import short
 from microc.module import Module
-from microc.plugin import active
+from microc.plugin import Plugin
 from microc.target import Board
 
 _GIVEN = "pass what microc.compile(..., board=...) gave"
@@ -34,6 +35,11 @@ class Bundle:
     @property
     def board(self) -> Board:
         return self.programs[0].board
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Those that the programs were compiled with."""
+        return tuple(plugin for program in self.programs for plugin in program.plugins)
 
     @property
     def modules(self) -> tuple[Module, ...]:
@@ -51,6 +57,7 @@ class Bundle:
         rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
         return table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
 
+    @knows_its_plugins
     def report(self) -> dict[str, Any]:
         """Numbers of the firmware, in bytes (flash: an estimate), and every network's own report under ``models``."""
         need = footprint(self.modules, self.board)
@@ -68,11 +75,12 @@ class Bundle:
             ],
         }
 
+    @knows_its_plugins
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name, every network in a folder of its name."""
-        with active(tuple(plugin for program in self.programs for plugin in program.plugins)):
-            return project_files(self.modules, self.board, __version__)
+        return project_files(self.modules, self.board, __version__)
 
+    @knows_its_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         check_modules(self.modules, self.board)

@@ -18,6 +18,7 @@ from microc.driver.data.pictures import with_colours
 from microc.driver.data.samples import read_samples
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
+from microc.driver.extended import knows_plugins
 from microc.driver.model import read_model, source_of
 from microc.driver.options import ENDS, Options, make_options
 from microc.driver.progress import Progress
@@ -30,7 +31,6 @@ from microc.driver.spoken import speaks_python
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.plugin import active
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ SEED = 20
 
 
 @speaks_python
+@knows_plugins
 def verify(
     model: Any,
     against: str = NATURAL,
@@ -100,15 +101,13 @@ def _rounded(model: Any, options: Options) -> Reference:
         raise UsageError("a network whose sizes vary is compared with a framework alone", hint="name it: --against")
     from microc.driver.reference.rounded import Rounded
 
-    with active(options.plugins):
-        return Rounded(optimise(read_model(source_of(model, options), options), options))
+    return Rounded(optimise(read_model(source_of(model, options), options), options))
 
 
 def host_kernels(source: Path | Graph, options: Options, target: Target, progress: Progress | None = None) -> Library:
     """The network with a core's kernels, as a library for this computer."""
     module = compile_model(source, target, options, progress)
-    with active(options.plugins):
-        return build_library(shared_files(module, __version__))
+    return build_library(shared_files(module, __version__))
 
 
 def graph_of(source: Path | Graph, options: Options) -> Graph | None:

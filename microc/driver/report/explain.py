@@ -16,6 +16,7 @@ from microc.driver import accepted
 from microc.driver.compile.derive import Candidate, Kernel, Part, derive_kernel
 from microc.driver.compile.fit import room_of
 from microc.driver.compile.pipeline import compiled
+from microc.driver.extended import knows_its_plugins, knows_plugins
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.progress import Progress
@@ -28,7 +29,6 @@ from microc.driver.spoken import speaks_python
 from microc.errors import UsageError, nearest
 from microc.graph.ir import short
 from microc.module import Call, Module
-from microc.plugin import active
 from microc.schedule.cost import Cost
 from microc.target import Board, Goal, Target, target_for
 from microc.terminal import visible
@@ -36,6 +36,7 @@ from microc.tir.text import to_text
 
 if TYPE_CHECKING:
     from microc.driver.options.typed import CompileOptions
+    from microc.plugin import Plugin
 
 _WORDS = 24
 """Letters that a last column of words has at least."""
@@ -47,12 +48,15 @@ _NEAR = 5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """A compiled network: its steps, what it was compiled for, and one of its kernels in depth (None: no layer was named)."""
+    """A compiled network: its steps, what it was compiled for, and one of its kernels in depth (None: no layer was named).
+
+    ``plugins`` are those that it was compiled with."""
 
     module: Module
     target: Target
     goal: Goal
     kernel: Kernel | None
+    plugins: tuple[Plugin, ...] = ()
 
     def __str__(self) -> str:
         return visible(self.text())
@@ -68,6 +72,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.text())}</pre>"
 
+    @knows_its_plugins
     def text(self, *, full: bool = False, width: int = 0) -> str:
         """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates.
         ``width``: letters of a line of tables, code is as long as it is; 0: any."""
@@ -77,6 +82,7 @@ class Explanation:
             return _layers_text(self.module, width) + memories
         return "\n\n".join(_kernel_text(self.kernel, self.target, full=full, width=width))
 
+    @knows_its_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
         """Plain data; ``full`` as in :meth:`text`."""
         price = None if isinf(self.goal.price) else self.goal.price
@@ -92,6 +98,7 @@ class Explanation:
 
 
 @speaks_python
+@knows_plugins
 def explain(
     model: Any,
     layer: str | int = "",
@@ -109,16 +116,14 @@ def explain(
     accepted.call("progress", progress)
     chosen = make_options(**options)
     wanted = accepted.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
-    with active(chosen.plugins):
-        if board is None:
-            core, room = target_for(accepted.text("a target", target)), None
-        else:
-            found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-            core, room = found.target, room_of(found, external=bool(chosen.external))
+    if board is None:
+        core, room = target_for(accepted.text("a target", target)), None
+    else:
+        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+        core, room = found.target, room_of(found, external=bool(chosen.external))
     made = compiled(source_of(model, chosen), core, chosen, progress, room)
-    with active(chosen.plugins):
-        kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None
-    return Explanation(made.module, core, made.make.goal, kernel)
+    kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None
+    return Explanation(made.module, core, made.make.goal, kernel, chosen.plugins)
 
 
 def find_layer(module: Module, wanted: str) -> int:

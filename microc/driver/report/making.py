@@ -12,6 +12,7 @@ from microc.device.toolchain import find_compiler
 from microc.driver import accepted, api
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.desktop.library import Library
+from microc.driver.extended import extended_by, knows_plugins
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.profile import Profile
 from microc.driver.model import source_of
@@ -19,7 +20,6 @@ from microc.driver.options import Options, make_options
 from microc.driver.progress import Progress, teller
 from microc.driver.report.report import Report, report_of
 from microc.errors import FitError, ToolError, UsageError
-from microc.plugin import active
 from microc.reading import read_text
 from microc.target import Board
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from microc.driver.options.typed import CompileOptions
 
 
+@knows_plugins
 def report(
     model: Any,
     *,
@@ -68,8 +69,7 @@ def report(
 
 def _too_large(model: Any, board: str | Path | Board, options: Options, progress: Progress | None) -> api.Program:
     """A network that does not fit its board, compiled as if there was room: what it takes is what a report is for."""
-    with active(options.plugins):
-        found = board if isinstance(board, Board) else load_board(board)
+    found = board if isinstance(board, Board) else load_board(board)
     return api.Program(
         compile_model(source_of(model, options), found.target, options, progress), found, options.plugins
     )
@@ -77,11 +77,12 @@ def _too_large(model: Any, board: str | Path | Board, options: Options, progress
 
 def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
     """The report of a compiled network."""
-    files = program.files()
-    manifest = json.loads(files["manifest.json"])
-    return report_of(
-        manifest, program.board, model_c=str(files["model.c"]), numbers=program.report(), accuracy=accuracy
-    )
+    with extended_by({"plugins": program.plugins}):
+        files = program.files()
+        manifest = json.loads(files["manifest.json"])
+        return report_of(
+            manifest, program.board, model_c=str(files["model.c"]), numbers=program.report(), accuracy=accuracy
+        )
 
 
 def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:

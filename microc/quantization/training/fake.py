@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from microc.driver.extended import knows_plugins
 from microc.errors import ToolError, UsageError
 from microc.quantization import blocks
 from microc.quantization.run import ANY, quantize
@@ -16,6 +17,7 @@ _NOT_TRAINED = MappingProxyType({"block": blocks.NONE, "weight_only": (), "dynam
 """Options whose integers have no gradient here, with what they are unless given."""
 
 
+@knows_plugins
 def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     """A ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
 
