@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from microc import paths
 from microc.codegen.arenas import aligned_to
@@ -30,12 +31,15 @@ from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Setting, Text, Word
 from microc.errors import UsageError
 from microc.frozen import frozen
+from microc.isa import CORES
 from microc.module import Module
 from microc.target import Board
 
 RESERVED = frozenset({"board", "runtime", "build", "external", "firmware", "main", "m", "own"})
 """Folders and targets of a project, which no network of several may be called after."""
 SLOTS = "slots"
+FOREIGN_CORE = "core"
+"""The key of the board's copy in a project that describes a core of a plugin."""
 RUNTIME = (
     "SPEC.md",
     "include/microc_blob.h",
@@ -155,11 +159,20 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     for name in (*RUNTIME, *sources_around(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(external_files(foreign))
-    files["board/board.json"] = to_json(dict(board.raw))
+    files["board/board.json"] = to_json(_copied(board))
     files["manifest.json"] = to_json(
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     return with_sbom(files, modules, board, version)
+
+
+def _copied(board: Board) -> dict[str, Any]:
+    """The data of a board for the project's copy. A core that a plugin brings is described there: commands that build, run and
+    measure the project need no plugin."""
+    core = board.target
+    if core.cpu in CORES.sealed:
+        return dict(board.raw)
+    return {**board.raw, FOREIGN_CORE: {"family": core.isa, "features": sorted(core.features)}}
 
 
 def _descriptor(module: Module, several: bool) -> dict[str, str]:

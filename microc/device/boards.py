@@ -16,11 +16,12 @@ from typing import Any
 
 from microc import paths
 from microc.codegen.names import WORDS
+from microc.codegen.project import FOREIGN_CORE
 from microc.device.runners import list_runners
 from microc.errors import NEAREST, UsageError, nearest, nearest_file
-from microc.isa import CORES
+from microc.isa import CORES, FAMILIES
 from microc.reading import read_text
-from microc.target import Board, Region, target_for
+from microc.target import Board, Region, Target, target_for
 
 _SLOT_ALIGN = 64
 _LARGEST = 1 << 20
@@ -65,18 +66,27 @@ def load_copy(path: Path, name: str) -> Board:
     try:
         text = read_text(path, _LARGEST)
         data = {key: value for key, value in json.loads(text).items() if value not in _EMPTY.values()}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        foreign = data.pop(FOREIGN_CORE, None)
+        core = None if foreign is None else Target(data["cpu"], foreign["family"], frozenset(foreign["features"]))
+        if core is not None and core.isa not in FAMILIES:
+            raise ValueError(f"no family {core.isa!r}")
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"cannot read the project's board: {error}", where=str(path), hint="compile again") from error
-    return _board(name, path, text, data)
+    return _board(name, path, text, data, core)
 
 
-def _board(name: str, path: Path, text: str, data: Mapping[str, Any]) -> Board:
+def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
+    """``core``: the board's, where the data bring it along."""
     if path.parent != paths.boards():  # ours are held against the schema by the tests
         _check_schema(path, text, data)
     data = {**_EMPTY, **data}
-    _check_meaning(path, text, data)
+    if core is None and data["cpu"] not in CORES:
+        hint = "known: " + ", ".join(CORES) + "; --plugin FILE brings others"
+        raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
+    core = core or target_for(data["cpu"])
+    _check_meaning(path, text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(target_for(data["cpu"]), flash_wait=_flash_wait(data), npu=_npu(data))
+    target = replace(core, flash_wait=_flash_wait(data), npu=_npu(data))
     return Board(name, data["title"], target, regions, data)
 
 
@@ -136,11 +146,8 @@ def _reason(error: Any) -> str:
     return f"{key}: {error.message}" if key else str(error.message)
 
 
-def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
-    """What a schema cannot say: known core, existing port files, memory that makes sense."""
-    if data["cpu"] not in CORES:
-        hint = "known: " + ", ".join(CORES)
-        raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
+def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
+    """What a schema cannot say: existing port files, memory that makes sense for a core of the family ``isa``."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
             if not (paths.runtime_c() / source).is_file():
@@ -160,13 +167,11 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             ):
                 place = _place(path, text, ["memory", i, "origin"])
                 raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
-    _check_memories(path, text, data)
+    _check_memories(path, text, data, isa)
     _check_slots(path, text, data)
-    _check_npu(path, text, data)
+    _check_npu(path, text, data, isa)
     kinds = {region["kind"] for region in memory}
-    if target_for(data["cpu"]).isa != "host" and (
-        kinds != {"flash", "ram"} or "link" not in data or not data["console"]
-    ):
+    if isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
         raise UsageError(
             "a microcontroller needs a flash and a RAM region, [link] and [console]",
             where=str(path),
@@ -174,7 +179,7 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
         )
 
 
-def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
+def _check_memories(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
     """Arenas lie in RAM, under names that C has free, where the linker script is ours."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
@@ -197,7 +202,7 @@ def _check_memories(path: Path, text: str, data: Mapping[str, Any]) -> None:
             raise UsageError(f"memory region {name!r} holds weights alone: say tensors, too", where=place)
         if name in WORDS:
             raise UsageError(f"a memory for tensors cannot be called {name!r}, a word of C", where=place)
-        own = "framework" not in data and target_for(data["cpu"]).isa in ("arm", "riscv")
+        own = "framework" not in data and isa in ("arm", "riscv")
         if not own and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: its framework, or its compiler, places what is in RAM"
             raise UsageError("tensors lie in one memory of this board", where=place, hint=hint)
@@ -234,12 +239,12 @@ def _check_slots(path: Path, text: str, data: Mapping[str, Any]) -> None:
         )
 
 
-def _check_npu(path: Path, text: str, data: Mapping[str, Any]) -> None:
+def _check_npu(path: Path, text: str, data: Mapping[str, Any], isa: str) -> None:
     """An accelerator stands beside a Cortex-M, and what it reads lies in flash that the first region is not."""
     npu = data.get("npu")
     if npu is None:
         return
-    if target_for(data["cpu"]).isa != "arm" or "framework" in data:
+    if isa != "arm" or "framework" in data:
         hint = "leave out [npu]"
         raise UsageError(f"no Ethos-U stands beside {data['cpu']}", where=_place(path, text, ["npu"]), hint=hint)
     flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
