@@ -16,7 +16,7 @@ from functools import cached_property
 
 from microc.codegen.c_expr import register_name
 from microc.codegen.names import is_free, is_mathematical
-from microc.errors import InternalError
+from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
 from microc.tir.rewrite import map_expr, walk_all_exprs, walk_stmt
 
@@ -28,7 +28,10 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
             where = tuple(ir.int_value(i) for i in stmt.indices)
             if any(n is None for n in where):
-                raise InternalError(f"register tile {buffer.name} is indexed by a loop that was not unrolled")
+                raise ScheduleError(
+                    f"register tile {buffer.name}: a loop that indexes it is not unrolled",
+                    hint=f"registers have no addresses: unroll the loop, or set_scope({buffer.name!r}, 'local'), an array",
+                )
             used[tuple(n for n in where if n is not None)] = None
     return [register_name(buffer, list(where)) for where in used]
 

@@ -20,9 +20,12 @@ from microc.schedule.tree import (
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.facts import buffers_read, buffers_written
-from microc.tir.names import BLOCK_NOTES, LOOP_NOTES, PRIVATE
+from microc.tir.names import BLOCK_NOTES, FLOATS, LANES, LOOP_NOTES, PRIVATE
 from microc.tir.parallel import has_parts
 from microc.tir.rewrite import free_vars, substitute_stmt, walk_stmt
+
+VECTORS = (4, 8, 16, 32, 64)
+"""Lanes that vectors may have: from 128 bits of 32-bit numbers to 512 bits of bytes."""
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
@@ -203,6 +206,12 @@ def is_inside(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach a note to a loop (kept in the text form, shown in comments)."""
     _check_note(key, LOOP_NOTES)
+    if key == LANES and value not in VECTORS:
+        raise ScheduleError(
+            f"annotate: lanes of {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
+        )
+    if key == FLOATS and not isinstance(value, int):
+        raise ScheduleError(f"annotate: floats of {loop!r}; got {value!r}, expected a number")
     old = find_loop(func.body, loop)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))

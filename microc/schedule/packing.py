@@ -15,7 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ScheduleError
+from microc.errors import InternalError, ScheduleError
 from microc.schedule import halves
 from microc.schedule.bit_columns import shared
 from microc.schedule.pairing import paired
@@ -74,6 +74,14 @@ def _exchange(
     return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
 
 
+def _holds(dtype: str, other: str) -> bool:
+    """Test whether a dtype holds every number of another; ScheduleError for a word that is none."""
+    try:
+        return dtypes.holds(dtype, other)
+    except InternalError as error:
+        raise ScheduleError(f"set_dtype: {error.what}", hint="int8, int16, int32, or uint8 for example") from error
+
+
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers
     (:mod:`microc.schedule.halves`); loads give the old one (a cast that widens further reads the new one)."""
@@ -81,7 +89,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     if dtype in halves.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == halves.WORDS else old.shape
         new = replace(old, dtype=halves.stored_in(old, dtype), shape=shape)
-    elif dtypes.holds(dtype, old.dtype):
+    elif _holds(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:
         hint = f"choose a wider integer; constants of float32 may be {', '.join(halves.FORMS)}"

@@ -163,7 +163,11 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
     consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
     inside = units(target)
-    made = {stored_buffer(b) for b in inside}
+    own_result = stored_buffer(consumer)
+    readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]
+    if readers:  # it would come behind them
+        raise ScheduleError(f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads what {block!r} makes")
+    made = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
     read = [b for b in buffers_read(consumer.body) if b in made]
     if len(read) != 1:
         raise ScheduleError(
@@ -234,6 +238,9 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         raise ScheduleError(f"compute_inline: block {block!r} reduces", hint="only elementwise blocks can be inlined")
     if buffer in func.params:
         raise ScheduleError(f"compute_inline: block {block!r} writes the output {buffer.name!r}")
+    others = [b.name for b in units(func.body) if b is not producer and stored_buffer(b) == buffer]
+    if others:
+        raise ScheduleError(f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too")
     where = _store_iters(producer, buffer)
     store = producer.body
     if any(counted is None or counted[0] != index for counted, index in zip(where, store.indices, strict=True)):

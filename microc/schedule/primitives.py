@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import lru_cache
+from types import MappingProxyType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
+from microc.errors import ScheduleError
 from microc.schedule import (
     bit_columns,
     bit_pairs,
@@ -74,3 +78,39 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "compile_with": flags.compile_with,
     }
 )
+
+
+def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
+    """ScheduleError where a primitive does not take such arguments: too few or many, or of another type than it says.
+
+    Traces come from files and from users: primitives look names up, and compute with numbers, without asking what they are.
+    """
+    required, parameters = _parameters(primitive)
+    if not required <= len(args) <= len(parameters):
+        takes = ", ".join(name for name, _ in parameters) or "nothing"
+        raise ScheduleError(f"{primitive}: wrong number of arguments; got {len(args)}, expected {takes}")
+    for (name, type_), value in zip(parameters, args, strict=False):
+        if not _fits(value, type_):
+            expected = type_.__name__ if isinstance(type_, type) else str(type_)
+            raise ScheduleError(f"{primitive}: argument {name} has a wrong type; got {value!r}, expected {expected}")
+
+
+@lru_cache(maxsize=64)
+def _parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+    """How many arguments a primitive takes at least, and all by name and type, without the function."""
+    function = PRIMITIVES[primitive]
+    types = get_type_hints(function)
+    found = list(inspect.signature(function).parameters.values())[1:]
+    required = sum(each.default is inspect.Parameter.empty for each in found)
+    return required, tuple((each.name, types[each.name]) for each in found)
+
+
+def _fits(value: Any, type_: Any) -> bool:
+    """Test whether a value is of an annotated type: names, numbers, None, unions and tuples of any length of these."""
+    if isinstance(type_, UnionType):
+        return any(_fits(value, each) for each in get_args(type_))
+    if get_origin(type_) is tuple:
+        return isinstance(value, tuple) and all(_fits(each, get_args(type_)[0]) for each in value)
+    if type_ is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, type_)

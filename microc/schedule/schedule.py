@@ -15,7 +15,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import MicrocError, ScheduleError, suggestion
 from microc.schedule import loops, packing
-from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.primitives import PRIMITIVES, check_arguments
 from microc.schedule.step import Step, frozen_argument
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
@@ -64,6 +64,7 @@ class Schedule:
                 f"there is no primitive {primitive!r}", hint=suggestion(primitive, PRIMITIVES, "primitives")
             )
         frozen = tuple(frozen_argument(a) for a in args)
+        check_arguments(primitive, frozen)
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):

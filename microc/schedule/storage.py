@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from microc.errors import ScheduleError
 from microc.schedule.placement import stored_buffer
-from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, names_in, replace_stmt
+from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, names_in, replace_stmt, units
 from microc.tir import ir
-from microc.tir.facts import buffers_read
+from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
 
 CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
@@ -36,11 +36,23 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     reader, source = find_block(func.body, block), buffer_named(func, buffer)
     if source not in buffers_read(reader):
         raise ScheduleError(f"cache_read: block {block!r} does not read {buffer!r}")
+    if source in buffers_written(reader):
+        raise ScheduleError(
+            f"cache_read: block {block!r} writes {buffer!r}, too, whose copy would not see that",
+            hint="cache_write keeps sums near",
+        )
     name = f"{buffer}_{scope}"
     copy = replace(source, name=fresh(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
     nest: ir.Stmt = reader
     for loop in reversed(loops_around(func.body, reader)):
         nest = loop
+    inside = {id(s) for s in walk_stmt(nest)}
+    makers = [b.name for b in units(func.body) if id(b) in inside and source in buffers_written(b)]
+    if makers:  # the copy stands before the nest
+        raise ScheduleError(
+            f"cache_read: block {makers[0]!r} makes {buffer!r} inside of the loops of {block!r}",
+            hint="cache_read first, then compute_at",
+        )
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         return ir.Load(copy, e.indices) if isinstance(e, ir.Load) and e.buffer == source else e
@@ -73,6 +85,19 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
         if loop.body is not nest:
             break
         nest = loop
+    around = loops_around(func.body, nest)
+    if around:  # the copy is of the whole tensor, of which an iteration has a part
+        raise ScheduleError(
+            f"cache_write: other blocks share loop {around[-1].var.name!r} with block {block!r}",
+            hint="cache_write first, then compute_at",
+        )
+    inside = {id(s) for s in walk_stmt(nest)}
+    others = [b.name for b in units(func.body) if id(b) not in inside and target in buffers_written(b)]
+    if others:  # its numbers would be overwritten by those of the cache
+        raise ScheduleError(
+            f"cache_write: block {others[0]!r} writes {target.name!r}, too",
+            hint="write the cache before decompose_reduction",
+        )
     writing = replace_buffers(nest, {target: cache})
     copying = _copy_nest(func, name, cache, target)
     return replace(func, body=ir.Alloc(cache, replace_stmt(func.body, nest, ir.seq(writing, copying))))

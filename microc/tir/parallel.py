@@ -55,6 +55,8 @@ def _apart(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool
 def _inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
     """The loops around an access that a turn runs through."""
     variables = [each.var for each in access.loops]
+    if loop.var not in variables:  # of one iteration, which simplification has put in its place
+        return access.loops
     return access.loops[variables.index(loop.var) + 1 :]
 
 

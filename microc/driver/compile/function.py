@@ -15,11 +15,12 @@ from microc.driver.compile.maker import Maker
 from microc.driver.options import make_options
 from microc.driver.sizes.shapes import as_array
 from microc.dtypes import Array
-from microc.errors import InternalError, ProgramError, UsageError
+from microc.errors import InternalError, ProgramError, ScheduleError, UsageError
 from microc.graph.ir import Graph, TensorType
 from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
+from microc.schedule.rules.lanes import with_lanes
 from microc.schedule.rules.threads import across_threads
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
@@ -32,7 +33,15 @@ from microc.tir.verify import verify
 
 def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
     """The module of a schedule's function; ``constants`` and ``threads`` as in :func:`microc.build`."""
-    ends = ends_of(schedule, constants)
+    try:
+        ends = ends_of(schedule, constants)
+    except ProgramError as error:
+        if schedule.trace:
+            steps = ", ".join(map(str, schedule.trace))
+            hint = f"leave out steps of: {steps}"
+            raise ScheduleError(f"the steps make no function: {error.what}", where=error.where, hint=hint) from error
+        raise
+    schedule = with_lanes(schedule, target)
     schedule = replace(schedule, func=unbound(schedule.func))
     choice = across_threads(Choice(schedule, lower(schedule.func)), target, threads)
     return planned(choice.schedule, choice.func, Maker(ends, target, SPEED, threads))

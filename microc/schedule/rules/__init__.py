@@ -18,6 +18,7 @@ from microc.schedule.rules.copies import schedule_runs, suits_runs
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.half import schedule_half, schedule_windows, suits_half, suits_windows
+from microc.schedule.rules.lanes import with_lanes
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
@@ -55,7 +56,7 @@ class ScheduleRule:
                 f"schedule rule {self.name} gives no schedule of function {func.name}",
                 hint="return what steps make of the schedule that it was given, or None",
             )
-        return [each.named(self.name) for each in found]
+        return [with_lanes(each, target).named(self.name) for each in found]
 
 
 RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})

@@ -5,8 +5,9 @@ from __future__ import annotations
 from microc.schedule.placement import loop_extent
 from microc.schedule.schedule import Schedule
 from microc.target import Target
+from microc.tir import ir
 from microc.tir.names import FLOATS, LANES, SCALABLE
-from microc.tir.rewrite import walk_all_exprs
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
 
 WORDS = (4,)
 """Lanes of vectors that a core has for integers alone."""
@@ -22,6 +23,21 @@ def lanes_of(extent: int, target: Target) -> int:
 def float_lanes(target: Target) -> int:
     """Whether vectors may be of floats, and what the note says of that (``tir/names.py``)."""
     return max((target.has(f"add_f32x{n}") + target.has(f"fma_n_f32x{n}") for n in target.core.lanes), default=0)
+
+
+def with_lanes(schedule: Schedule, target: Target) -> Schedule:
+    """Give the innermost loops that are vectorised, and have no lanes, those of the target. Copies stay with words, and cores
+    without vectors have none."""
+    if not (target.core.lanes or target.has("lanes")):
+        return schedule
+    for loop in [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.For) and s.kind == "vectorized"]:
+        inside = list(walk_stmt(loop.body))
+        stores = [s for s in inside if isinstance(s, ir.Store)]
+        copies = all(isinstance(s.value, (ir.Load, ir.Const)) for s in stores)
+        noted = dict(loop.annotations).keys() & {LANES, SCALABLE}
+        if not (noted or copies or any(isinstance(s, ir.For) for s in inside)):
+            schedule = in_lanes_of(schedule, loop.var.name, target)
+    return schedule
 
 
 LONG = 32

@@ -10,6 +10,7 @@ from microc.tir.affine import simplify_stmt
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.dead import drop_dead_cells
+from microc.tir.lower.groups import unbound
 from microc.tir.lower.half_products import lower_half_products
 from microc.tir.lower.half_windows import lower_half_windows
 from microc.tir.lower.hoist import hoist_fills
@@ -84,6 +85,7 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     """Plain loops without blocks. Workspaces are the last parameters, by name."""
     require_fixed(func)
+    func = unbound(func)
     for _, change in PASSES:
         func = change(func)
     return func

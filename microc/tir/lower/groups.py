@@ -44,15 +44,16 @@ def is_bound(func: ir.PrimFunc) -> bool:
 
 def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
     """The same for a machine without groups: bound loops are plain, what a group shares is a workspace, and registers of all
-    items are an array."""
-    if not is_bound(func):
-        return func
-    scopes = {"shared": "workspace", "register": "local"}
+    items are an array. Without bound loops registers stay those of a tile, whose loops are unrolled."""
+    bound = is_bound(func)
+    scopes = {"shared": "workspace", "register": "local"} if bound else {"shared": "workspace"}
     placed = {
         s.buffer: replace(s.buffer, scope=scopes[s.buffer.scope])
         for s in walk_stmt(func.body)
         if isinstance(s, ir.Alloc) and s.buffer.scope in scopes
     }
+    if not (bound or placed):
+        return func
 
     def plain(s: ir.Stmt) -> ir.Stmt:
         return replace(s, kind="serial") if isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) else s
