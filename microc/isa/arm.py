@@ -11,7 +11,7 @@ from microc.isa.arm_mve_float import ARM_MVE_FLOAT
 from microc.isa.arm_mve_half import ARM_MVE_HALF
 from microc.isa.arm_v6m import ARM_V6M
 from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
-from microc.isa.library import LIBRARY, SHORT_LIBRARY, SOFT_LIBRARY
+from microc.isa.library import LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY
 from microc.isa.reference_unit import REFERENCE, with_unit
 from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
 from microc.isa.words import WORD_MOVES
@@ -25,7 +25,7 @@ _M7_CYCLES = {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}
 _WIDE = frozenset({"shifted", "accumulated", "predicated"})
 """Forms of 32-bit instructions."""
 _REACH = {"pair": 1020, "advance": 255}
-_M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, SHORT_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
+_M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, THUMB_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
 _M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0}, **_REACH)
 _M4 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _LOADS, **_REACH)
 _M7 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _M7_CYCLES, 0.65, **_REACH)
