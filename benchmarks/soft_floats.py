@@ -1,4 +1,4 @@
-"""Instructions of float operations on cores without a floating-point unit: counted in an emulator, and as the cost model has them.
+"""Instructions of float operations on cores without a floating-point unit: counted in an emulator, and as estimated.
 
     python benchmarks/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--json FILE]
 
@@ -38,7 +38,7 @@ def network(operator: str) -> Any:
         "Clip": [np.float32(-0.5), np.float32(0.7)],
         "QuantizeLinear": [np.float32(0.03), np.int8(3)],
         "MatMul": [rng.normal(size=(ELEMENTS, COLUMNS)).astype(np.float32)],
-        **dict.fromkeys(("Add", "Mul", "Div", "Max"), [rng.normal(size=(1, ELEMENTS)).astype(np.float32)]),
+        **{name: [rng.normal(size=(1, ELEMENTS)).astype(np.float32)] for name in ("Add", "Mul", "Div", "Max")},
     }.get(operator, [])
     names = [f"c{k}" for k in range(len(constants))]
     dtype = TensorProto.INT8 if operator == "QuantizeLinear" else TensorProto.FLOAT

@@ -182,9 +182,11 @@ def _verdict(found: Check) -> str:
     """Whether a network fits, and how sure that is."""
     if found.verdict == "no":
         return "does not fit: " + "; ".join(found.reasons)
+    if found.need is not None and found.verdict == "maybe":
+        return f"may fit: {show.count(found.need.flash)} bytes of flash, estimated, within the estimate's error"
     if found.need is None:
         return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if found.board else "")
-    return f"fits: {show.count(found.need.flash)} bytes of flash, estimated, and {show.count(found.need.ram)} of RAM"
+    return f"fits: {show.count(found.need.flash)} bytes of flash{'' if found.built else ', estimated'}, and {show.count(found.need.ram)} of RAM"
 
 
 def import_(arguments: Arguments) -> show.Answer:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from microc import __version__
+from microc.codegen.files import write_tree
+from microc.codegen.library import library_of, operations_of
+from microc.codegen.project import project_files
+from microc.device.toolchain import Sizes, board_tools
 from microc.driver.advice import advice, arithmetic_data
 from microc.driver.compile.arithmetic import arithmetic_of
 from microc.driver.compile.budget import Room, count_macs
-from microc.driver.compile.fit import Footprint, check_modules, room_of
+from microc.driver.compile.fit import Footprint, capacity, check_modules, room_of
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import Least, least_of, shortages
 from microc.driver.compile.pipeline import compile_model, read_at_largest
+from microc.driver.measure.firmware import build, open_project
 from microc.driver.model import source_name
 from microc.driver.options import Options
 from microc.driver.report.summary import summary
 from microc.errors import FitError
 from microc.frozen import frozen
 from microc.graph.ir import Graph
-from microc.module import Arithmetic
+from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.target import Board
 
@@ -42,7 +51,8 @@ class Check:
     the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
     ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
     on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
-    compiled to know. ``state``: what is kept from run to run.
+    compiled to know. ``state``: what is kept from run to run. ``built``: the board's compiler linked the firmware, so that ``need``
+    is exact; else it is an estimate, and only fits where the estimate's error does not matter.
     """
 
     model: str
@@ -64,6 +74,7 @@ class Check:
     need: Footprint | None = None
     state: int = 0
     compiled: Mapping[str, Any] | None = None
+    built: bool = False
 
     @property
     def fits(self) -> bool | None:
@@ -100,19 +111,26 @@ class Check:
 def check_model(source: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
     """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once.
 
-    ``exact``: compile it for the board, too, if nothing proves that it does not fit.
+    ``exact``: compile it for the board, too, if nothing proves that it does not fit; link it if the compiler is there.
     """
     read, fused = read_at_largest(source, options)
     room = room_of(board, external=bool(options.external)) if board else Room()
     least = least_of(fused, options)
     found = arithmetic_of(fused, options.weight_dtype)
     reasons, need, compiled = shortages(least, options, room), None, None
+    built = certain = False
     if exact and board and not reasons:
         try:
             module = compile_model(source, board.target, options, None, room)
             need, compiled = check_modules((module,), board), summary(module, board)
+            sizes = None if options.relocatable or options.external else built_sizes(module, board)
+            if sizes is not None:
+                code = sizes.flash - need.weights - need.self_test
+                need, built = replace(need, code=code, linked_ram=sizes.ram + sizes.stack), True
+            limit = capacity(board, "flash")
+            certain = built or not limit or need.flash + estimate_error(module, need) <= limit
         except FitError as error:
-            reasons = (error.what,)
+            reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram
     return Check(
         **describe(read, source_name(source)),
@@ -122,7 +140,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         live=live_bytes(fused),
         least=least,
         board=board.name if board else "",
-        verdict="no" if reasons else "yes" if need else "maybe" if bounded else "",
+        verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
         reasons=reasons,
         tensors=tuple(_tensors(read)),
         arithmetic=found,
@@ -130,7 +148,25 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         need=need,
         state=sum(array.nbytes for array in read.state.values()),
         compiled=compiled,
+        built=built,
     )
+
+
+def built_sizes(module: Module, board: Board) -> Sizes | None:
+    """Memory of the firmware that the board's compiler links; None where compiler or make are absent. FitError where the
+    linker finds no room."""
+    tools = board_tools(board)[:2]
+    if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, tools)):
+        return None
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        write_tree(Path(folder) / "firmware", project_files((module,), board, __version__))
+        return build(open_project(Path(folder) / "firmware")).sizes
+
+
+def estimate_error(module: Module, need: Footprint) -> int:
+    """Bytes of flash that an estimate may lack: library functions of the kernels, and half of the estimated code."""
+    library, _ = library_of(module.options["cpu"]).memory(operations_of(module))
+    return library + need.code // 2
 
 
 def describe(graph: Graph, source: str) -> dict[str, Any]:
