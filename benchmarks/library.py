@@ -108,7 +108,8 @@ def linked(board: Board, folder: Path) -> tuple[Path, str, list[str]]:
             "-Wl,--emit-relocs,--gc-sections,-emain",
         ]
         done = subprocess.run(
-            [*command, "-Wl,--defsym=_start=main", "-Wl,--defsym=__TEXT_REGION_LENGTH__=0x3e000", f"-Wl,-Map={listing}", "-lm", "-o", str(elf)],
+            [*command, "-Wl,--defsym=_start=main", "-Wl,--defsym=__TEXT_REGION_LENGTH__=0x3e000",
+             f"-Wl,-Map={listing}", "-lm", "-o", str(elf)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode == 0:

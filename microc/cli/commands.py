@@ -186,7 +186,8 @@ def _verdict(found: Check) -> str:
         return f"may fit: {show.count(found.need.flash)} bytes of flash, estimated, within the estimate's error"
     if found.need is None:
         return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if found.board else "")
-    return f"fits: {show.count(found.need.flash)} bytes of flash{'' if found.built else ', estimated'}, and {show.count(found.need.ram)} of RAM"
+    estimated = "" if found.built else ", estimated"
+    return f"fits: {show.count(found.need.flash)} bytes of flash{estimated}, and {show.count(found.need.ram)} of RAM"
 
 
 def import_(arguments: Arguments) -> show.Answer:

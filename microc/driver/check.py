@@ -51,7 +51,7 @@ class Check:
     the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
     ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
     on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
-    compiled to know. ``state``: what is kept from run to run. ``built``: the board's compiler linked the firmware, so that ``need``
+    compiled to know. ``state``: what is kept from run to run. ``built``: a compiler linked the firmware, so that ``need``
     is exact; else it is an estimate, and only fits where the estimate's error does not matter.
     """
 
