@@ -12,6 +12,7 @@ from microc.dtypes import Array
 from microc.frontend.onnx.application import Application
 from microc.frontend.onnx.scores import class_labels, features, post_transform, result_label
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, two_classes
+from microc.frontend.trees.numbers import MOST_TARGETS, integers
 from microc.frozen import frozen
 from microc.ops.trees.arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
 
@@ -32,12 +33,18 @@ COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 def tree_regressor(application: Application) -> None:
     """TreeEnsembleRegressor: sums, averages or extremes of the leaves' numbers."""
     attributes = application.operator.attributes
-    targets = attributes.integer("n_targets", 1)
+    targets = _targets(application)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
     trees = _trees(application, "target", targets)
     _result(
         application, features(application), trees, targets, combine, post_transform(application), _base(application)
     )
+
+
+def _targets(application: Application) -> int:
+    """How many results there are: leaves hold as many numbers."""
+    given = application.operator.attributes.integer("n_targets", 1)
+    return int(integers([given], application.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
 def tree_classifier(application: Application) -> None:
@@ -167,7 +174,7 @@ def _tree(nodes: _Nodes, mine: Sequence[int], votes: Mapping[int, Sequence[tuple
 def tree_ensemble(application: Application) -> None:
     """TreeEnsemble: inner nodes and leaves in tables of their own; membership of a set is a chain of comparisons."""
     attributes = application.operator.attributes
-    targets, data = attributes.integer("n_targets", 1), application.value(0)
+    targets, data = _targets(application), application.value(0)
     if len(application.type(data).shape) != 2:
         application.refuse(f"features of shape {application.type(data).shape}", "rows of features have two axes")
     combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]

@@ -10,6 +10,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Emitter
+from microc.frontend.trees.numbers import MOST_TARGETS
 from microc.ops.trees.arrays import Tree, flatten
 
 
@@ -35,16 +36,22 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
     if not ensemble.trees:
         raise ModelError("an ensemble without trees", where=where)
     kind = write.type(x)
-    features = max(int(tree.feature.max(initial=0)) for tree in ensemble.trees)
-    if len(kind.shape) != 2 or features >= kind.shape[1]:
-        raise ModelError(f"trees over {features + 1} features for data of shape {kind.shape}", where=where)
+    if len(kind.shape) != 2:
+        raise ModelError(f"trees for data of shape {kind.shape}, expected rows of features", where=where)
+    if not 1 <= ensemble.targets <= MOST_TARGETS:
+        raise ModelError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+    for tree in ensemble.trees:
+        if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
+            raise ModelError(f"a tree adds to result {tree.target} of {ensemble.targets}", where=where)
     base = ensemble.base.reshape(-1)
+    if not np.isfinite(base).all():
+        raise ModelError(f"base values of {base}, expected numbers", where=where)
     if dtypes.is_float(leaf_dtype):
         real = dtypes.to_numpy(leaf_dtype)
         trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
     else:
         trees, base = _rounded(ensemble, leaf_dtype, where)
-    arrays = flatten(trees, kind.dtype, where)
+    arrays = flatten(trees, kind.dtype, where, kind.shape[1])
     operands = [x, *(write.new_constant("trees", array) for array in arrays.operands())]
     attrs = {"combine": ensemble.combine, "targets": ensemble.targets, **arrays.attrs()}
     scores = write.emit("tree_ensemble", operands, attrs)

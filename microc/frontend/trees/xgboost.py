@@ -18,13 +18,14 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import read_json
 from microc.frontend.trees.categories import by_thresholds
 from microc.frontend.trees.ensembles import Ensemble
+from microc.frontend.trees.numbers import MOST_TARGETS, integers, reals
 from microc.frontend.trees.ubjson import read_ubjson
 from microc.ops.trees.arrays import LESS, UNORDERED, Tree
 
 _JSON = re.compile(rb'\s*\{\s*"(learner|version)"\s*:')
 _UBJSON = re.compile(rb"\{[iUIlL]\0*\x07(learner|version)")
 _MOST_JSON = 1 << 26
-_MOST_TARGETS = 1 << 12
+_MOST_FEATURES = 1 << 26
 
 _PLAIN = (
     "reg:squarederror", "reg:linear", "reg:absoluteerror", "reg:pseudohubererror", "reg:quantileerror", "reg:squaredlogerror",
@@ -83,19 +84,18 @@ def of_object(model: Any) -> tuple[Ensemble, int]:
 
 def _ensemble(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
     sizes = learner["learner_model_param"]
-    features = int(sizes["num_feature"])
-    targets = max(1, int(sizes.get("num_class", 0)), int(sizes.get("num_target", 1)))
-    if not 1 <= targets <= _MOST_TARGETS:
-        raise ModelError(f"{targets} results", where=file)
+    features = _size(sizes["num_feature"], file, "num_feature")
+    counts = [_size(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
+    targets = max(1, *counts)
     objective = str(learner["objective"]["name"])
     if objective not in _POSTS:
         raise UnsupportedError(f"the objective {objective!r}", where=file, hint="known: " + ", ".join(sorted(_POSTS)))
     model, weights = _booster(learner["gradient_booster"], file)
     held = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
-    groups = [int(group) for group in model["tree_info"][: len(held)]]
-    if len(groups) < len(held) or any(not 0 <= group < targets for group in groups):
+    groups = integers(model["tree_info"][: len(held)], file, "tree_info", 0, targets - 1)
+    if len(groups) < len(held):
         raise ModelError("trees belong to results that there are none of", where=file)
-    trees = [_tree(tree, groups[k], f"{file} tree {k}") for k, tree in enumerate(held)]
+    trees = [_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(held)]
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
     base = np.broadcast_to(_margin(_base(sizes["base_score"]), objective), (targets,))
@@ -108,7 +108,8 @@ def _booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], 
     if name == "gbtree":
         return booster["model"], ()
     if name == "dart":
-        return booster["gbtree"]["model"], [float(share) for share in booster["weight_drop"]]
+        shares = reals(booster["weight_drop"], file, "weight_drop").tolist()
+        return booster["gbtree"]["model"], shares
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
@@ -119,7 +120,13 @@ def _rounds(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bo
         stopped = "scikit_learn" in attributes
     if best is None or not stopped:
         return len(model["trees"])
-    return int(model["iteration_indptr"][int(best) + 1])
+    round_ = _size(best, "best_iteration", "best_iteration", len(model["iteration_indptr"]) - 2)
+    return _size(model["iteration_indptr"][round_ + 1], "iteration_indptr", "iteration_indptr", len(model["trees"]))
+
+
+def _size(value: Any, where: str, what: str, most: int = _MOST_FEATURES) -> int:
+    """A number that the file may hold as text."""
+    return int(integers([value], where, what, 0, most)[0])
 
 
 def _base(text: Any) -> Array:
@@ -146,39 +153,39 @@ def _logit(share: float) -> float:
 
 def _tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
     """One tree; the file's nodes are ours, leaves have their values among the thresholds."""
-    if int(tree.get("tree_param", {}).get("size_leaf_vector", 1)) > 1:
+    if _size(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
             "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
         )
-    left, right, feature = (
-        _array(tree[name], np.int64) for name in ("left_children", "right_children", "split_indices")
-    )
-    threshold = _array(tree["split_conditions"], np.float32).astype(np.float64)
-    mode = np.where(_array(tree["default_left"], np.int64) != 0, LESS | UNORDERED, LESS)
+    count = len(tree["left_children"])
+    left, right = (integers(tree[name], where, name, -1, count - 1) for name in ("left_children", "right_children"))
+    feature = integers(tree["split_indices"], where, "split_indices")  # nodes that were pruned hold the largest number
+    with np.errstate(over="ignore"):
+        conditions = reals(tree["split_conditions"], where, "split_conditions", finite=False)
+        threshold = conditions.astype(np.float32).astype(np.float64)
+    mode = np.where(integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(each) for each in (left, right, feature, threshold, mode)}) > 1 or not len(left):
         raise ModelError("the arrays of a tree have different lengths", where=where)
-    if feature.min() < 0 or ((left < 0) != (right < 0)).any():
-        raise ModelError("a tree asks for a feature before the first, or has nodes with one child", where=where)
+    if ((left < 0) != (right < 0)).any():
+        raise ModelError("a tree has nodes with one child", where=where)
     values = np.where(left < 0, threshold, 0.0).reshape(-1, 1)
     if not np.isfinite(values).all():
         raise ModelError("a leaf is no number", where=where)
-    return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), _categories(tree, left), where)
+    categories = _categories(tree, left, where)
+    return by_thresholds(Tree(left, right, feature, threshold, mode, values, target), categories, where)
 
 
-def _categories(tree: Mapping[str, Any], left: Array) -> dict[int, Array]:
+def _categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
     """The categories that lead to the right, by the nodes that ask for any."""
-    nodes = _array(tree.get("categories_nodes", ()), np.int64)
-    begins, counts = (_array(tree.get(f"categories_{name}", ()), np.int64) for name in ("segments", "sizes"))
-    held = _array(tree.get("categories", ()), np.int64)
-    asking = np.flatnonzero((_array(tree.get("split_type", np.zeros(len(left))), np.int64) == 1) & (left >= 0))
+    nodes = integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
+    held = integers(tree.get("categories", ()), where, "categories")
+    begins, counts = (
+        integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(held))
+        for name in ("segments", "sizes")
+    )
+    kinds = integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
+    asking = np.flatnonzero((kinds == 1) & (left >= 0))
     found = {int(node): held[begin : begin + count] for node, begin, count in zip(nodes, begins, counts, strict=True)}
     if set(asking.tolist()) != set(found):
         raise ValueError("the nodes of categories are not those that split by them")
-    return found
-
-
-def _array(values: Any, dtype: Any) -> Array:
-    found = np.asarray(values, dtype)
-    if found.ndim != 1:
-        raise ValueError("an array of a tree has not one axis")
     return found

@@ -18,7 +18,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import InternalError, ModelError
 from microc.frozen import frozen
 from microc.graph.ir import Attr
 
@@ -105,8 +105,8 @@ class _Node:
     right: _Node | None = None
 
 
-def flatten(trees: Sequence[Tree], dtype: str, where: str = "") -> TreeArrays:
-    """The arrays of an ensemble for features of ``dtype`` (of floats or integers).
+def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
+    """The arrays of an ensemble for rows of so many ``features`` of ``dtype`` (of floats or integers).
 
     Thresholds become numbers of ``dtype`` that part its numbers as the float64 thresholds do, so that nothing is rounded.
     Splits that ``dtype`` decides, and splits between equal leaves, go. ModelError for arrays that are no tree.
@@ -115,6 +115,7 @@ def flatten(trees: Sequence[Tree], dtype: str, where: str = "") -> TreeArrays:
     rows: list[Array] = []
     roots = []
     for tree in trees:
+        _check_numbers(tree, where, features)
         root = _simplified(tree, dtype, where)
         roots.append(root)
         for node in _walk(root):
@@ -141,7 +142,29 @@ def flatten(trees: Sequence[Tree], dtype: str, where: str = "") -> TreeArrays:
 def smallest(numbers: Sequence[int]) -> Array:
     """Numbers that are not negative in the smallest dtype; one zero where there are none."""
     found = np.array(numbers or [0], np.int64)
-    return found.astype(next(name for name, most in _LARGEST.items() if found.max() <= most))
+    dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
+    if dtype is None or found.min() < 0:
+        raise InternalError(f"trees with {found.min()}..{found.max()} in their tables")
+    return found.astype(dtype)
+
+
+def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
+    """Refuse a tree whose nodes ask for features that there are none of, or whose leaves hold no numbers.
+
+    Readers of all formats come here: what they miss would be an index of the C code.
+    """
+    inner = np.asarray(tree.left) >= 0
+    asked = np.asarray(tree.feature)[inner]
+    most = _LARGEST["int32"] if features is None else features - 1
+    if asked.size and not (asked.min() >= 0 and asked.max() <= most):
+        outside = asked[(asked < 0) | (asked > most)][0]
+        raise ModelError(f"a tree asks for feature {outside}, expected 0..{most}", where=where)
+    ways = np.asarray(tree.mode)[inner]
+    if ways.size and not (ways.min() >= 0 and ways.max() <= ALWAYS):
+        raise ModelError(f"a node of a tree compares by {ways.min()}..{ways.max()}", where=where)
+    held = np.asarray(tree.values)[~inner]
+    if not np.isfinite(held.astype(np.float64)).all():
+        raise ModelError("a leaf of a tree is no number", where=where)
 
 
 def _walk(root: _Node) -> Iterator[_Node]:

@@ -228,3 +228,35 @@ def test_a_broken_tree() -> None:
     }
     with pytest.raises(ModelError):
         onnx_reader.read(node("TreeEnsembleRegressor", x, 1, **attributes).SerializeToString(), "m", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"nodes_featureids": [-7, 0, 0]}, "feature -7, expected 0..3"),
+        ({"nodes_featureids": [4, 0, 0]}, "feature 4, expected 0..3"),
+        ({"nodes_featureids": [1 << 40, 0, 0]}, "feature 1099511627776"),
+        ({"n_targets": 1 << 30}, "n_targets: got 1073741824"),
+        ({"target_weights": [float("nan"), 1.0]}, "a leaf of a tree is no number"),
+    ],
+)
+def test_numbers_of_trees_are_refused(change: dict[str, Any], said: str) -> None:
+    from microc.errors import ModelError
+
+    stump = {
+        "n_targets": 1,
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [3, 0, 0],
+        "nodes_values": [1.0, 0.0, 0.0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "target_treeids": [0, 0],
+        "target_nodeids": [1, 2],
+        "target_ids": [0, 0],
+        "target_weights": [1.0, 2.0],
+    }
+    x = np.zeros((1, 4), np.float32)
+    with pytest.raises(ModelError, match=said):
+        onnx_reader.read(node("TreeEnsembleRegressor", x, 1, **{**stump, **change}).SerializeToString(), "m", {})

@@ -131,15 +131,19 @@ def test_categories_lead_to_the_right(default_left: int) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"left_children": [7, -1, -1]}, "children"),
+        ({"left_children": [7, -1, -1]}, "left_children: got 7"),
         ({"left_children": [0, -1, -1]}, "children"),
         ({"right_children": [-1, -1, -1]}, "one child"),
-        ({"split_indices": [9, 0, 0]}, "10 features"),
+        ({"split_indices": [9, 0, 0]}, "feature 9"),
+        ({"split_indices": [-7, 0, 0]}, "split_indices: got -7"),
+        ({"split_indices": [0.5, 0, 0]}, "no whole number"),
+        ({"split_indices": [1 << 70, 0, 0]}, "split_indices: got"),
+        ({"left_children": [1 << 40, -1, -1]}, "left_children"),
         ({"split_conditions": [0.5, 1.0]}, "different lengths"),
-        ({"split_conditions": [NAN, 1.0, 1.0]}, "NaN"),
+        ({"split_conditions": [NAN, 1.0, 1.0]}, "got nan"),
         ({"split_conditions": [0.5, 1.0, float("inf")]}, "no number"),
         ({"split_type": [1, 0, 0]}, "categories"),
-        ({"left_children": "x"}, "broken"),
+        ({"left_children": "x"}, "left_children"),
     ],
 )
 def test_broken_trees(change: dict[str, Any], said: str) -> None:
@@ -152,7 +156,10 @@ def test_broken_trees(change: dict[str, Any], said: str) -> None:
     [
         ({"gradient_booster": {"name": "gblinear"}}, "gblinear"),
         ({"gradient_booster": 3}, "broken"),
-        ({"learner_model_param": {"num_feature": "2", "num_class": "99999", "base_score": "0"}}, "99999 results"),
+        (
+            {"learner_model_param": {"num_feature": "2", "num_class": "99999", "base_score": "0"}},
+            "num_class: got 99999",
+        ),
         ({"learner_model_param": {"num_feature": "2", "base_score": "__import__"}}, "broken"),
     ],
 )
