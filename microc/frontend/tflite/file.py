@@ -2,8 +2,8 @@
 
 A flatbuffer is a web of offsets that nobody has checked. The generated classes follow them through ``struct`` and
 numpy, which refuse to read outside the file; whatever they raise becomes a ModelError in ``tflite_options.reading``, the
-one boundary. What they cannot refuse is a small file whose tables share the same bytes a million times: every table and
-array read is charged to a budget that grows with the file (:meth:`TfliteFile.charge`).
+one boundary. What they cannot refuse is a small file whose tables share the same bytes a million times: tables, bytes and
+elements of sparse tensors that are read are charged to a :class:`Budget`, whose bounds are ten times what real files need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.budget import check_shape
+from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frontend.tflite.options import (
     Custom,
     Options,
@@ -37,10 +37,17 @@ from microc.frozen import frozen
 from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"
-_TABLE_COST = 4096
-_ELEMENT_COST = 64
-_SUBGRAPH_COST = 1 << 16
-_FREE_BUDGET = 64 << 20
+_FREE_TABLES, _BYTES_OF_A_TABLE = 1 << 14, 8
+"""Tables of tensors and operators that any file may have, and bytes of a file for each further one. Real files take 81 bytes and
+more for one, their names, shapes and scales with it (measured: 107 files of the converter, 408 bytes to 1.9 MB)."""
+_INDEX_BYTES = 64
+"""Python's memory for an operand's index, a scale with its zero point."""
+_FREE_BYTES, _TIMES_READ = 2 * MAX_STORED, 40
+"""What constants may unfold to, read and stored, and how often every byte of a file may be read. Real files read theirs 2.9
+times at most, scales and names counted (measured as above)."""
+_SPARSE_ELEMENTS, _LARGEST_SPARSE = 1 << 27, 1 << 23
+"""Elements of sparse tensors, all and each: what describes one takes 50 bytes for each element while it is unpacked. Ten times
+as many as 50 MB of weights in float32 are."""
 
 _DTYPES = {
     "FLOAT16": "float16",
@@ -99,9 +106,16 @@ class Operator:
 
 @dataclass(slots=True)
 class Budget:
-    """Work that reading one file may still cost, in bytes."""
+    """What reading one file may still take: tables of tensors and operators, bytes, elements of sparse tensors."""
 
-    left: int
+    tables: int
+    bytes: int
+    elements: int = _SPARSE_ELEMENTS
+
+    @staticmethod
+    def of(size: int) -> Budget:
+        """The budget of a file of so many bytes."""
+        return Budget(_FREE_TABLES + size // _BYTES_OF_A_TABLE, _FREE_BYTES + _TIMES_READ * size)
 
 
 class TfliteFile:
@@ -121,7 +135,7 @@ class TfliteFile:
                 where=file_name,
                 hint="give a .tflite file as the TFLite converter writes it",
             )
-        self._budget = budget or Budget(_FREE_BUDGET + 4 * len(data))
+        self._budget = budget or Budget.of(len(data))
         self._builtins = names_of(tflite.BuiltinOperator)
         self._types = names_of(tflite.TensorType)
         with reading(file_name):
@@ -139,7 +153,7 @@ class TfliteFile:
             self._graph = self._model.Subgraphs(subgraph)
             self.tensor_count = int(self._graph.TensorsLength())
             self.operator_count = int(self._graph.OperatorsLength())
-            self.charge(_TABLE_COST * (self.tensor_count + self.operator_count))
+            self.charge(tables=1 + self.tensor_count + self.operator_count)
             self.inputs = self._indices(self._graph.InputsAsNumpy(), "graph inputs", optional=False)
             self.outputs = self._indices(self._graph.OutputsAsNumpy(), "graph outputs", optional=False)
         self._stems: dict[str, int] = {}
@@ -150,14 +164,14 @@ class TfliteFile:
 
     def subgraph(self, index: int) -> TfliteFile:
         """Another subgraph of the same file; one that is called from many places is read for each."""
-        self.charge(_SUBGRAPH_COST)
         return TfliteFile(self._data, self.name, index, self._budget)
 
-    def charge(self, cost: int) -> None:
-        """Pay for work; a file whose tables refer to the same bytes again and again runs out."""
-        self._budget.left -= cost
-        if self._budget.left < 0:
-            raise ModelError("the file refers to the same bytes too often to be a real model", where=self.name)
+    def charge(self, number: int = 0, *, tables: int = 0, elements: int = 0) -> None:
+        """Pay for ``number`` bytes, tables, elements; a file whose tables refer to the same bytes again and again runs out."""
+        left = self._budget
+        left.bytes, left.tables, left.elements = left.bytes - number, left.tables - tables, left.elements - elements
+        if spent := next((what for what in ("bytes", "tables", "elements") if getattr(left, what) < 0), ""):
+            raise ModelError(f"the file refers to the same {spent} too often to be a real model", where=self.name)
 
     def tensor(self, index: int) -> Tensor:
         """Tensor ``index`` (known to be in range)."""
@@ -204,7 +218,7 @@ class TfliteFile:
 
     def _indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
         found = tuple(int(i) for i in as_array(vector))
-        self.charge(_ELEMENT_COST * len(found))
+        self.charge(_INDEX_BYTES * len(found))
         for index in found:
             if not (-1 if optional else 0) <= index < self.tensor_count:
                 raise ModelError(f"{what} name tensor {index} of {self.tensor_count}", where=self.name)
@@ -246,7 +260,7 @@ class TfliteFile:
             variable = bool(table.IsVariable())
             sparse = table.Sparsity() is not None
             quant = read_quantisation(table.Quantization(), shape, dtype, where)
-        self.charge(_ELEMENT_COST * len(quant.scale) if quant is not None else 0)
+        self.charge(_INDEX_BYTES * len(quant.scale) if quant is not None else 0)
         if len(signature) != len(shape):
             raise ModelError(f"shape {shape} and shape signature {signature} differ in rank", where=where)
         unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
@@ -288,7 +302,10 @@ class TfliteFile:
             raise UnsupportedError(f"a sparse constant of {kind}", where=where, hint="store it dense")
         with reading(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
-        self.charge(_TABLE_COST + _ELEMENT_COST * tensor.type.size)
+        if tensor.type.size > _LARGEST_SPARSE:
+            what = f"a sparse constant of {tensor.type.size} elements; the largest has {_LARGEST_SPARSE}"
+            raise UnsupportedError(what, where=where, hint="store it dense")
+        self.charge(tensor.type.nbytes, elements=tensor.type.size)
         native = dtypes.to_numpy(tensor.type.dtype)
         if len(raw) % native.itemsize:
             raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
