@@ -8,20 +8,28 @@ from typing import Any, NoReturn
 import numpy as np
 
 from microc import dtypes
-from microc.errors import InternalError, MicrocError
+from microc.errors import InternalError, MicrocError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 
 Infer = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Sequence[TensorType]]
+Fault = Callable[[Node, Graph, Mapping[str, Node]], str]
 
 
-def verify(graph: Graph, infer: Infer | None = None, where: str = "") -> None:
+def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants: Fault | None = None) -> None:
     """Raise :class:`InternalError` unless ``graph`` is whole; ``where`` (the pass that made it) goes into the message.
 
     Checked: names are defined once and before use (so there are no cycles); everything named has a type and constants
     match theirs; inputs are not computed, outputs and state updates exist; every group of nodes can run as one kernel.
     ``infer(op, attributes, types of the inputs that are present)`` gives output types to compare in shape and dtype.
+    ``constants(node, graph, nodes by the values that they compute)`` says what is wrong with a node's numbers that become
+    indices, shifts and the like: a :class:`ModelError`, for the model is where they are from.
     """
     _Verifier(graph, infer, where).run()
+    if constants is not None:
+        producers = graph.producer()
+        for node in graph.nodes:
+            if wrong := constants(node, graph, producers):
+                raise ModelError(f"{node.op}: {wrong}", where=str(node.loc))
 
 
 class _Verifier:

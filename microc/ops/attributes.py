@@ -29,8 +29,12 @@ class Absent(Enum):
 REQUIRED, OPTIONAL = Absent.REQUIRED, Absent.OPTIONAL
 
 
+_MOST_INT = 1 << 63
+"""Attributes are numbers of at most 64 bits: extents, bounds of uint64 and the like."""
+
+
 def _is_int(value: object) -> bool:
-    return type(value) is int
+    return type(value) is int and -_MOST_INT <= value < 2 * _MOST_INT
 
 
 def _is_float(value: object) -> bool:
@@ -72,8 +76,8 @@ _KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 class Attribute:
     """One attribute of an operator.
 
-    ``kind``: a key of the table above. ``choices``: the only values; ``length``: of a tuple; ``least``: of a number, or of every
-    number in a tuple; ``nothing``: None is a value too.
+    ``kind``: a key of the table above. ``choices``: the only values; ``length``: of a tuple; ``least`` and ``most``: of a
+    number, or of every number in a tuple; ``nothing``: None is a value too.
     """
 
     kind: str
@@ -83,6 +87,7 @@ class Attribute:
     length: int | None = None
     least: int | None = None
     nothing: bool = False
+    most: int | None = None
 
     def fault(self, value: object) -> str:
         """What is wrong with a value, or nothing."""
@@ -97,6 +102,8 @@ class Attribute:
         numbers: Any = value if isinstance(value, tuple) else (value,)
         if self.least is not None and any(number < self.least for number in numbers):
             return f"is less than {self.least}"
+        if self.most is not None and any(number > self.most for number in numbers):
+            return f"is more than {self.most}"
         return ""
 
     def spelled(self) -> str:
@@ -137,9 +144,21 @@ def flag(doc: str, default: bool | Absent = False) -> Attribute:
     return Attribute("bool", doc, default)
 
 
-def integer(doc: str, default: int | Absent | None = REQUIRED, least: int | None = None) -> Attribute:
+def integer(
+    doc: str, default: int | Absent | None = REQUIRED, least: int | None = None, most: int | None = None
+) -> Attribute:
     """``default`` None: None is a value too."""
-    return Attribute("int", doc, default, least=least, nothing=default is None)
+    return Attribute("int", doc, default, least=least, nothing=default is None, most=most)
+
+
+def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31, most: int = 30) -> Attribute:
+    """A shift of a number of 32 bits, positive to the left."""
+    return integer(doc, default, least, most)
+
+
+def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 << 31) - 1) -> Attribute:
+    """A factor in fixed point, not negative."""
+    return integer(doc, default, 0, most)
 
 
 def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
@@ -173,9 +192,14 @@ def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -
 
 
 def integers(
-    doc: str, default: tuple[int, ...] | Absent = REQUIRED, *, length: int | None = None, least: int | None = None
+    doc: str,
+    default: tuple[int, ...] | Absent = REQUIRED,
+    *,
+    length: int | None = None,
+    least: int | None = None,
+    most: int | None = None,
 ) -> Attribute:
-    return Attribute("ints", doc, default, length=length, least=least)
+    return Attribute("ints", doc, default, length=length, least=least, most=most)
 
 
 def numbers(doc: str, default: tuple[float, ...] | Absent = REQUIRED) -> Attribute:
@@ -257,5 +281,5 @@ STORED: Attributes = MappingProxyType(
 )
 """What becomes of a scaled number: moved, clamped, stored."""
 SCALED: Attributes = MappingProxyType(
-    {"multiplier": integer("the scale's mantissa, Q0.31"), "shift": integer("its exponent, positive to the left")}
+    {"multiplier": mantissa("the scale's mantissa, Q0.31"), "shift": exponent("its exponent, positive to the left")}
 )

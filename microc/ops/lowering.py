@@ -41,7 +41,8 @@ class Param:
 class LoweredGroup:
     """A kernel before scheduling. ``params`` follow ``func.params``.
 
-    ``tensors``: the tensor expressions that it was made of, ``consts`` the constant ones that they read.
+    ``tensors``: the tensor expressions that it was made of, ``consts`` the constant ones that they read; ``tables``: names of
+    those that may become indices, because operators declare their bounds (``OpDef.constants``) or made them.
     """
 
     func: ir.PrimFunc
@@ -51,6 +52,7 @@ class LoweredGroup:
     macs: int
     tensors: tuple[te.Tensor, ...]
     consts: tuple[te.Tensor, ...]
+    tables: frozenset[str] = frozenset()
 
     @property
     def algorithm(self) -> str:
@@ -146,7 +148,20 @@ def _finished(
     )
     tensors, stored = [t for t, _ in inputs], tuple(t for t, _ in consts)
     func = te.create_prim_func(name, tensors, outputs, stored)
-    return LoweredGroup(func, tuple(p for _, p in (*inputs, *consts)), names, group.nodes[0], macs, outputs, stored)
+    params = tuple(p for _, p in (*inputs, *consts))
+    return LoweredGroup(func, params, names, group.nodes[0], macs, outputs, stored, _tables(group))
+
+
+def _tables(group: _Group) -> frozenset[str]:
+    """Names of the constants whose numbers are known to be in bounds."""
+    judged = {value for node in group.nodes for value in registry.judged(node, group.graph)}
+    consts = group.graph.consts
+    own = (
+        t.name
+        for t, p in group.params
+        if p.array is not None and (p.value in judged or p.array is not consts.get(p.value))
+    )
+    return frozenset(own)
 
 
 def lower_algorithms(

@@ -20,6 +20,8 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, defaults_of, fault
 from microc.ops.axes import AxisMap, Window, elementwise
+from microc.ops.constants import Application, Constants, Sound
+from microc.ops.constants import fault as fault_of_constants
 from microc.ops.multiples import ONES, Multiples
 from microc.sealed import Registry
 from microc.tir.ir import Expr
@@ -135,6 +137,8 @@ class OpDef:
     - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
       into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
+    - ``constants``: operands whose numbers the loops trust (indices, offsets, shifts, counts, factors), by position, with their
+      bounds; a function of the application where these depend on it. ``sound``: what must hold for several numbers together.
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     - ``repeats``: ``scalar`` writes its operands down many times, or in several places of a table, so that they are read from
       memory: whatever computes them is a kernel of its own.
@@ -164,6 +168,8 @@ class OpDef:
     algorithms: Algorithms = field(default_factory=dict)
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
+    constants: Constants | Callable[[Application], Constants] = field(default_factory=dict)
+    sound: tuple[Sound, ...] = ()
     whole: tuple[int, ...] = ()
     repeats: bool = False
     formula: str = ""
@@ -281,3 +287,35 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     if wrong := fault(definition.attrs, whole):
         raise ModelError(f"{op}: {wrong}")
     return definition.infer(whole, types)
+
+
+def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
+    """Return what is wrong with the numbers of a node that become indices, shifts and the like, or nothing.
+
+    ``producers``: the nodes that compute the graph's values. The attributes' own bounds are inference's.
+    """
+    definition = get(node.op)
+    if not (definition.constants or definition.sound):
+        return ""
+    application = applied(node, graph, producers)
+    return fault_of_constants(definition.constants, definition.sound, application, definition.operand_names)
+
+
+def judged(node: Node, graph: Graph) -> list[str]:
+    """Return the operands of a node whose numbers it declares bounds of."""
+    declared, application = get(node.op).constants, applied(node, graph, {})
+    positions = declared(application) if callable(declared) else declared
+    names = [name for name in node.inputs if name]
+    return [names[position] for position in positions if position < len(names)]
+
+
+def applied(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
+    """A node as its constants are judged."""
+    names = [name for name in node.inputs if name]
+    return Application(
+        {**get(node.op).defaults, **node.attrs},
+        tuple(graph.types[name] for name in names),
+        tuple(graph.consts.get(name) for name in names),
+        tuple(producers.get(name) for name in names),
+        tuple(graph.types[name] for name in node.outputs if name),
+    )

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import NoReturn
 
@@ -31,11 +31,12 @@ _INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.inte
 _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 
 
-def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
+def verify(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str] | None = None) -> None:
     """Check every rule of TIR on ``func``.
 
     With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
-    unproven; the interpreter checks it at every access.
+    unproven; the interpreter checks it at every access. ``tables``: the constants that such an index may be loaded from, those
+    whose numbers have been judged (``OpDef.constants``); None: all.
     """
     require_fixed(func)
     check_name(func.name, func.name)
@@ -44,7 +45,7 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
-    _Verifier(func.name, trust_data).statement(func.body, Place(names, Simplifier(), ()))
+    _Verifier(func.name, trust_data, tables).statement(func.body, Place(names, Simplifier(), ()))
 
 
 def fault(func: ir.PrimFunc, *, trust_data: bool = False) -> str:
@@ -57,10 +58,11 @@ def fault(func: ir.PrimFunc, *, trust_data: bool = False) -> str:
 
 
 class _Verifier:
-    def __init__(self, func: str, trust_data: bool) -> None:
+    def __init__(self, func: str, trust_data: bool, tables: Container[str] | None) -> None:
         self.func = func
         self.where = func
-        self.trust_data = trust_data
+        self.trust_data, self.tables = trust_data, tables
+        self.unjudged: dict[ir.Var, str] = {}
         self.looked_up: set[ir.Var] = set()
         self.bound: dict[ir.Var, ir.Expr] = {}
 
@@ -94,6 +96,8 @@ class _Verifier:
                     self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
                 names = declare(place.names, var, self.where)
                 self.looked_up |= {var} if self.made_of_data(value) else set()
+                if constant := self.unjudged_constant(value):
+                    self.unjudged[var] = constant
                 self.statement(body, Place(names, let_context(var, value, place.known), place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
@@ -275,9 +279,24 @@ class _Verifier:
         allowed = (0, extent - 1)
         if not interval.within(reach, allowed):
             if self.trust_data and self.made_of_data(index):
+                if constant := self.unjudged_constant(index):
+                    self.fail(
+                        f"{what()}: {expr_text(index)} is loaded from {constant}, whose numbers nobody has judged"
+                    )
                 return allowed
             self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
         return reach
+
+    def unjudged_constant(self, value: ir.Expr) -> str:
+        """Return a constant that a value is loaded from, itself or by a name, and that is none of the tables, else nothing."""
+        if self.tables is None:
+            return ""
+        for x in rewrite.walk_expr(value):
+            if isinstance(x, ir.Load) and x.buffer.scope == "const" and x.buffer.name not in self.tables:
+                return x.buffer.name
+            if isinstance(x, ir.Var) and x in self.unjudged:
+                return self.unjudged[x]
+        return ""
 
     def made_of_data(self, value: ir.Expr) -> bool:
         """Whether a value is computed from loaded ones, or from names for such."""

@@ -122,7 +122,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known
     mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
-    verify(graph, registry.infer, "the frontend")
+    verify(graph, registry.infer, "the frontend", registry.constant_fault)
     first = next((k for k, what in enumerate(passes) if not what.around), len(passes))
     graph = _through(passes[:first], graph, context)
     graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)

@@ -106,8 +106,8 @@ def _apart(source: str, stem: str) -> str:
     return re.sub(rf"\b({'|'.join(names)})\b", rf"\1_{stem}", source) if names else source
 
 
-def run(jobs: Sequence[Job], program: Path, folder: Path) -> list[list[list[Array]] | str]:
-    """The outputs of every run of each network, or what the sanitizers said."""
+def run(jobs: Sequence[Job], program: Path, folder: Path, seconds: int = 600) -> list[list[list[Array]] | str]:
+    """The outputs of every run of each network, or what the sanitizers said; TimeoutExpired after so many ``seconds``."""
     parts = [b"".join(a.tobytes() for arrays in job.runs for a in arrays) for job in jobs]
     (folder / "data").write_bytes(b"".join(parts))
     starts = np.cumsum([0, *map(len, parts)])
@@ -116,7 +116,7 @@ def run(jobs: Sequence[Job], program: Path, folder: Path) -> list[list[list[Arra
         first, result = len(found), folder / "result"
         result.unlink(missing_ok=True)
         argv = [str(program), str(folder / "data"), str(result), str(first), str(starts[first])]
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=600)
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=seconds)
         raw = result.read_bytes()
         for job in jobs[first:]:
             outputs, raw = _outputs(job, raw)

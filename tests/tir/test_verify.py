@@ -192,6 +192,15 @@ def test_trusted_data() -> None:
         verify(kernel(over(9, store(ONE, I))), trust_data=True)
 
 
+@pytest.mark.parametrize("body", [store(X[C[0]]), ir.Let(I, C[0], store(X[I]))], ids=["itself", "named"])
+def test_constants_that_nobody_has_judged_are_no_indices(body: ir.Stmt) -> None:
+    """An index loaded from a constant stands where that is one of the tables."""
+    verify(kernel(body), trust_data=True)
+    verify(kernel(body), trust_data=True, tables=("c",))
+    with pytest.raises(InternalError, match="loaded from c, whose numbers nobody has judged"):
+        verify(kernel(body), trust_data=True, tables=())
+
+
 def test_parameters() -> None:
     for buffers, message in (
         ((X, X), "x is declared twice"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -126,12 +126,17 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignm
     return tuple(names)
 
 
-def register(builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False) -> str:
-    """Equal loops become one C function, named after the first layer that uses it; ``verified``: they are known to be right."""
+def register(
+    builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
+) -> str:
+    """Equal loops become one C function, named after the first layer that uses it; ``verified``: they are known to be right.
+
+    ``tables``: constants that may become indices, as :func:`microc.tir.verify.verify` takes them.
+    """
     func = kernel.func
     key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
         if not verified and not func.scalars:  # what depends on sizes was verified at some of them
-            verify(func, trust_data=True)
+            verify(func, trust_data=True, tables=tables)
         builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name

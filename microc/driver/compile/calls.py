@@ -46,7 +46,8 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
-    name = register(builder, kernel, f"{kind_of(graph, group.anchor)}_{stem}", verified=choice.verified)
+    kind, seen = kind_of(graph, group.anchor), choice.verified
+    name = register(builder, kernel, f"{kind}_{stem}", verified=seen, tables=group.tables)
     args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = workspaces(builder, stem, func.params[len(group.func.params) :])

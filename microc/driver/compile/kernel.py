@@ -185,13 +185,13 @@ def shipped_choice(
 
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
     """The schedule that a record's trace makes of a group, lowered; MicrocError where its steps do not fit this function."""
-    return verified(replay(lowered.func, trace).named(rule))
+    return verified(replay(lowered.func, trace).named(rule), lowered)
 
 
-def verified(schedule: Schedule) -> Choice:
-    """A schedule that a search or a record made, lowered; MicrocError where that is no kernel."""
+def verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
+    """A schedule that a search or a record made of a group, lowered; MicrocError where that is no kernel."""
     choice = Choice(schedule, lower(schedule.func))
-    verify(choice.func, trust_data=True)
+    verify(choice.func, trust_data=True, tables=lowered.tables)
     return replace(choice, verified=True)
 
 
@@ -228,7 +228,7 @@ def _best(
         if workspace == inf:
             return number, choice
         try:
-            return number, verified(choice.schedule)
+            return number, verified(choice.schedule, lowered[number])
         except MicrocError:
             found = [(k, schedule) for k, schedule in found if schedule is not choice.schedule]
             if not found:

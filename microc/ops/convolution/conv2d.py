@@ -20,6 +20,7 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.axes import Window, rows_only
+from microc.ops.constants import Application, sum_fault
 from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
@@ -277,6 +278,11 @@ def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | N
     return Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["pad_value"])
 
 
+def _sound(application: Application) -> str:
+    depth = geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
+    return sum_fault(application, depth, application.attrs["pad_value"])
+
+
 OPERATORS = (
     OpDef(
         "conv2d",
@@ -290,6 +296,7 @@ OPERATORS = (
         axes=rows_only,
         window=_window,
         algorithms=ALGORITHMS,
+        sound=(_sound,),
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -8,7 +8,7 @@ then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -91,7 +91,7 @@ def _suits_gathered(call: OpCall) -> bool:
     return several and weight.data is not None
 
 
-def _gathered(call: OpCall) -> te.Tensor:
+def _gathered(call: OpCall, dtype: str) -> te.Tensor:
     """``acc`` (O, P): a matrix product of the weights (O, K) and the ``patch`` (P, K) of every place, channels outermost."""
     data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
@@ -114,7 +114,8 @@ def _gathered(call: OpCall) -> te.Tensor:
     patch = te.compute((prod(spatial), prod(window)), gathered, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
-        return te.sum_reduce(patch[p, k.var] * w[o, k.var], k, init=start(bias, o, x.dtype))
+        product = ir.cast(dtype, patch[p, k.var]) * ir.cast(dtype, w[o, k.var])
+        return te.sum_reduce(product, k, init=start(bias, o, dtype))
 
     return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
@@ -128,9 +129,18 @@ def _apart(index: Expr, extents: Sequence[int]) -> list[Expr]:
     return [index, *reversed(found)]
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _wrapped(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
+    """The sums in the data's dtype; of integers in one without a sign, whose overflow C defines."""
+    dtype = call.data.type.dtype
+    if dtype != "int32":
+        return compute(call, dtype)
+    found = compute(call, "uint32")
+    return te.compute(found.shape, lambda *index: ir.cast(dtype, found[index]), "wrapped")
+
+
+def _compute(call: OpCall, dtype: str) -> te.Tensor:
     if call.attrs.get("algorithm") == "gathered":
-        return _gathered(call)
+        return _gathered(call, dtype)
     data, weight, bias = call.weighted
     attrs, shape = call.attrs, weight.type.shape
     each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
@@ -146,12 +156,11 @@ def _compute(call: OpCall) -> te.Tensor:
             places.append(place)
             inside += [place >= 0] if before else []
             inside += [place < extent] if after else []
-        value: Expr = x[(n, o // each * shape[1] + depth.var, *places)]
+        value = ir.cast(dtype, x[(n, o // each * shape[1] + depth.var, *places)])
         met = ir.all_of(inside)
         value = value if met is None else ir.select(met, value, 0)
-        return te.sum_reduce(
-            value * w[(o, depth.var, *(t.var for t in taps))], depth, *taps, init=start(bias, o, x.dtype)
-        )
+        weight_ = ir.cast(dtype, w[(o, depth.var, *(t.var for t in taps))])
+        return te.sum_reduce(value * weight_, depth, *taps, init=start(bias, o, dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -173,14 +182,15 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Every tap scattered into a result that is large enough, in float64."""
-    data, weight = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
+    """Every tap scattered into a result that is large enough, in float64; integers in int64, so that they wrap around."""
+    wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
+    data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
     (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
     rank, groups = data.ndim - 2, attrs["groups"]
     before, out = attrs["padding"][:rank], result.shape[2:]
     axes = list(zip(data.shape[2:], attrs["strides"], attrs["dilation"], weight.shape[2:], strict=True))
     span = [max((e - 1) * s + (k - 1) * d + 1, b + o) for (e, s, d, k), b, o in zip(axes, before, out, strict=True)]
-    full = np.zeros((data.shape[0], groups, weight.shape[1], *span))
+    full = np.zeros((data.shape[0], groups, weight.shape[1], *span), wide)
     pixels = data.reshape(data.shape[0], groups, -1, *data.shape[2:])
     split = weight.reshape(groups, -1, *weight.shape[1:])
     for tap in np.ndindex(*weight.shape[2:]):
@@ -193,7 +203,7 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (made.astype(arrays[0].dtype),)
 
 
-def _compute_transpose(call: OpCall) -> te.Tensor:
+def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
     """Every output gathers the taps that meet it."""
     data, weight, bias = call.weighted
     attrs, (inputs, each, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
@@ -209,14 +219,15 @@ def _compute_transpose(call: OpCall) -> te.Tensor:
             place = at + before - tap.var * dilation
             meets += [place >= 0, place <= (extent - 1) * stride]
             meets += [(place % stride).eq(0)] if stride > 1 else []
-            places.append(place // stride)
+            at_data = place // stride
+            # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
+            places.append(ir.clamp(at_data, 0, extent - 1) if dtype == "uint32" else at_data)
         channel = o // each * group + depth.var
         met = ir.all_of(meets)
         assert met is not None
-        value = ir.select(met, x[(n, channel, *places)], 0)
-        return te.sum_reduce(
-            value * w[(channel, o % each, *(t.var for t in taps))], depth, *taps, init=start(bias, o, x.dtype)
-        )
+        value = ir.select(met, ir.cast(dtype, x[(n, channel, *places)]), 0)
+        weight_ = ir.cast(dtype, w[(channel, o % each, *(t.var for t in taps))])
+        return te.sum_reduce(value * weight_, depth, *taps, init=start(bias, o, dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -247,6 +258,8 @@ def _cases(transposed: bool) -> Iterable[Case]:
         types = tuple(TensorType(shape, "float32") for shape in (data, weight, (outputs,)))
         yield Case(attrs, types, tolerance=2e-5, name=f"{len(strides)} axes")
         yield Case(attrs, types[:2], (1,), tolerance=2e-5, name=f"{len(strides)} axes, constant weights")
+        integers = tuple(TensorType(kind.shape, "int32") for kind in types)
+        yield Case(attrs, integers, (1,), name=f"{len(strides)} axes of integers")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -255,7 +268,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer,
         reference=_reference,
-        compute=_compute,
+        compute=lambda call: _wrapped(call, _compute),
         cases=lambda: _cases(False),
         axes=rows_only,
         macs=_macs,
@@ -267,7 +280,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer_transpose,
         reference=_reference_transpose,
-        compute=_compute_transpose,
+        compute=lambda call: _wrapped(call, _compute_transpose),
         cases=lambda: _cases(True),
         axes=rows_only,
         macs=_macs_transpose,

@@ -60,6 +60,8 @@ def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
 
 def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
     low, high = attrs["minimum"], attrs["maximum"]
+    if x.dtype.kind in "iu":  # of 64 bits floats hold the ends only nearly
+        low, high = (x.dtype.type(ir.int_value(bound(end, x.dtype.name)) or 0) for end in (low, high))
     return np.where(x < low, low, np.where(x > high, high, x))
 
 

@@ -12,6 +12,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.constants import Application, Constant, Constants, Use
 from microc.ops.elementwise.elementwise import broadcast
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -42,6 +43,11 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return table[place + ir.cast("int32", args[2]) if len(args) > 2 else place]
 
 
+def _constants(application: Application) -> Constants:
+    """Where a function begins it has 256 entries."""
+    return {2: Constant(Use.OFFSET, 0, application.types[1].size - 256)}
+
+
 def _cases() -> Iterable[Case]:
     every = np.arange(-128, 128)
     for dtype, result in (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("uint8", "int8")):
@@ -70,6 +76,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=_cases,
+        constants=_constants,
         operand_names=("x", "table"),
         whole=(1,),
     ),

@@ -17,7 +17,8 @@ from microc.errors import ModelError
 from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, SURFACE, element_type, integer
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, SURFACE, element_type, exponent, integer, mantissa
+from microc.ops.constants import Application, product_fault, stored, zero_point_of
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rounding import Multiplier, Rounding
@@ -104,6 +105,10 @@ def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return ir.select(x < 0, below, above)
 
 
+def _sound(application: Application) -> str:
+    return product_fault(application, ("zero_point_x", "zero_point_slope"))
+
+
 def _qprelu_cases() -> Iterable[Case]:
     for dtype, zeros in (("int8", (3, -5, -128)), ("uint8", (128, 100, 7)), ("int8", (0, 0, 0))):
         attrs: dict[str, Attr] = {f"zero_point{k}": z for k, z in zip(("_x", "_slope", ""), zeros, strict=True)}
@@ -131,8 +136,8 @@ OPERATORS: tuple[OpDef, ...] = (
         "qprelu",
         attrs={
             **SCALED,
-            "multiplier_positive": integer("of numbers that are not negative, Q0.31"),
-            "shift_positive": integer("its exponent"),
+            "multiplier_positive": mantissa("of numbers that are not negative, Q0.31"),
+            "shift_positive": exponent("its exponent"),
             "zero_point_x": integer("of x"),
             "zero_point_slope": integer("of the slope"),
             "zero_point": integer("of the result"),
@@ -143,6 +148,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_qprelu_reference,
         scalar=_qprelu_scalar,
         cases=_qprelu_cases,
+        sound=(stored, zero_point_of("zero_point_x", 0), zero_point_of("zero_point_slope", 1), _sound),
         operand_names=("x", "slope"),
     ),
 )

@@ -21,10 +21,12 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.fixed import INT32_MAX, INT32_MIN
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.attributes import ROUNDING, integer, some_axes
 from microc.ops.axes import along_axes
+from microc.ops.constants import Application, Constant, Constants, Use
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
@@ -166,6 +168,40 @@ def whole_weights(weights: Array, bits: int) -> Array:
     return levels.astype(np.int16)
 
 
+def _constants(application: Application) -> Constants:
+    """Indices lie on their axis; weights of integers are known, for their sums are bounded by them."""
+    axes, (data, *_) = application.attrs["axes"], application.types
+    found = {1 + k: Constant(Use.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
+    if not dtypes.is_float(data.dtype):
+        weights = range(1 + len(axes), len(application.types))
+        found |= {position: Constant(Use.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
+    return found
+
+
+def _sound(application: Application) -> str:
+    """Sums of integers, and half a unit, fit the dtype that they are made in."""
+    attrs, data = application.attrs, application.types[0]
+    weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
+    if not weights or dtypes.is_float(data.dtype):
+        return ""
+    if data.dtype == "bool":
+        return "weighted sums of bool"
+    most = INT32_MAX if dtypes.nbytes(data.dtype) == 1 else 1 << 62
+    bits = 30 if most == INT32_MAX else 61
+    if attrs["shift"] > bits:
+        return f"shift={attrs['shift']}, expected at most {bits}"
+    low, high = dtypes.int_range(data.dtype)
+    largest, factor = float(max(-low, high)), 1.0
+    for array in weights:
+        rows = np.abs(np.asarray(array, np.float64))
+        largest, factor = largest * rows.sum(axis=1).max(initial=0), factor * rows.max(initial=0)
+    largest += 2.0 ** attrs["shift"]
+    if max(largest, factor) > most:
+        return f"weighted sums of up to {max(largest, factor):.0f} do not fit {most.bit_length() + 1} bits"
+    even = attrs.get("even_from")
+    return "" if even is None or low <= even <= high else f"even_from={even} is no {data.dtype}"
+
+
 def _cases() -> Iterable[Case]:
     rows, columns = np.array([[0], [0], [2], [1]], np.int16), np.array([[3], [1]], np.int32)
     for dtype in ("float32", "int8", "bool"):
@@ -205,6 +241,8 @@ OPERATORS: tuple[OpDef, ...] = (
         tables=True,
         legalize=_legalize,
         axes=along_axes,
+        constants=_constants,
+        sound=(_sound,),
         operand_names=("data",),
     ),
 )

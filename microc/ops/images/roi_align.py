@@ -29,6 +29,8 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _FLOATS = ("float32", "float64")
 _MODES = ("avg", "max")
+MOST_SAMPLES = 256
+"""Points along a side of a cell: their square is how often its taps are found."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -150,7 +152,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "mode": choice("of the samples", "avg", "max"),
             "half_pixel": flag("edges are those of elements, not their centres", REQUIRED),
             "size": integers("cells down and across", length=2, least=1),
-            "samples": integer("points along each axis of a cell", least=1),
+            "samples": integer("points along each axis of a cell", least=1, most=MOST_SAMPLES),
             "scale": real("elements in a unit of the boxes' edges"),
         },
         infer=_infer,

@@ -17,6 +17,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
+from microc.ops.constants import sum_fault
 from microc.ops.convolution.input import as_unsigned
 from microc.ops.matrix.gemm import fits_unsigned, padded_depth, padded_units, product_notes, unit_product
 from microc.ops.matrix.halves import HALF, HALF_TOLERANCE, half_product, half_weights, padded_terms
@@ -231,6 +232,7 @@ OPERATORS = (
         legalize=_dense_legalize,
         macs=_macs,
         algorithms=ALGORITHMS,
+        sound=(lambda application: sum_fault(application, application.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -23,6 +23,8 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
+MOST_LABELS = 52
+"""As many as there are letters of both cases."""
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
@@ -32,7 +34,7 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
     if len(attrs["inputs"]) != len(shapes):
         raise ModelError(f"einsum of {len(shapes)} operands by labels of {len(attrs['inputs'])}")
     for labels, shape in zip(attrs["inputs"], shapes, strict=True):
-        if len(labels) != len(shape):
+        if len(labels) != len(shape) or not all(0 <= label < MOST_LABELS for label in labels):
             raise ModelError(f"einsum of shape {tuple(shape)} by labels {labels}")
         for label, extent in zip(labels, shape, strict=True):
             known = found.get(label, 1)

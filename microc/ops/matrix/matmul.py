@@ -24,6 +24,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATED, Attributes, element_type, integer, integers, ways
 from microc.ops.axes import AxisMap, broadcast
+from microc.ops.constants import Application, centred, zero_point_of
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -41,6 +42,10 @@ ATTRS: Attributes = {
     "axes_b": integers("of b, likewise", ()),
     "algorithm": ways("rows"),
 }
+
+
+WRAPPING = ("int32", "int64")
+"""Dtypes whose products, of two of them, wrap around."""
 
 
 def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
@@ -69,11 +74,12 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """In float64: exact for integers, since their sums stay far below 2**53."""
+    """In float64: exact for narrow integers, since their sums stay far below 2**53; wide ones wrap around."""
     sides = []
+    wide = np.int64 if arrays[0].dtype.name == arrays[1].dtype.name in WRAPPING else np.float64
     for array, name in zip(arrays, "ab", strict=True):
         turned = np.transpose(array, attrs[f"axes_{name}"]) if attrs[f"axes_{name}"] else array
-        sides.append(np.asarray(turned, np.float64) - attrs[f"zero_point_{name}"])
+        sides.append(np.asarray(turned, wide) - attrs[f"zero_point_{name}"])
     return (np.matmul(*sides).astype(dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)),)
 
 
@@ -117,6 +123,15 @@ def _compute(call: OpCall) -> te.Tensor:
     """One matrix on the right serves all rows of ``a``; otherwise there is a product per batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
+    if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
+        found = _product(call, f"u{dtype}")
+        return te.compute(found.shape, lambda *index: ir.cast(dtype, found[index]), "wrapped")
+    return _product(call, dtype)
+
+
+def _product(call: OpCall, dtype: str) -> te.Tensor:
+    """The sums in ``dtype``."""
+    a, b = call.present
     rows, plain = call.attrs.get("algorithm") == "rows", not call.attrs.get("axes_a", ())
     shared = plain and prod(b.type.shape) == prod(_turned(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
     if shared and b.data is not None and not rows and not _is_centred(call.attrs):
@@ -183,7 +198,26 @@ def _suits_rows(call: OpCall) -> bool:
     return narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size > 0
 
 
-# ---------------------------------------------------------------- legalisation, cases
+# ---------------------------------------------------------------- constants, legalisation, cases
+
+
+def _sound(application: Application) -> str:
+    """Zero points are numbers of their operands; sums of products fit the dtype that they are made in."""
+    attrs, (a, b) = application.attrs, application.types
+    out = attrs["out_dtype"] or a.dtype
+    if not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype)) or dtypes.is_float(out) or application.quantised:
+        centres = attrs["zero_point_a"] or attrs["zero_point_b"]
+        return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
+    for position, name in enumerate(("zero_point_a", "zero_point_b")):
+        if wrong := zero_point_of(name, position)(application):
+            return wrong
+    if a.dtype == b.dtype == out and out in WRAPPING:
+        return ""
+    if out not in ("int32", "int64"):
+        return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
+    ends = (max(map(abs, centred(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
+    largest = _turned(a.shape, attrs["axes_a"])[-1] * prod(ends)
+    return "" if largest < 1 << (dtypes.info(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
@@ -239,6 +273,7 @@ OPERATORS = (
         legalize=_legalize,
         macs=_macs,
         algorithms={"rows": _suits_rows},
+        sound=(_sound,),
         operand_names=("a", "b"),
     ),
 )

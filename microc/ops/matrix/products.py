@@ -146,10 +146,31 @@ def _constant(rewrite: Rewrite, weights: Array, data_zero: int) -> _Sum:
     bound = int(np.maximum(np.abs(above), np.abs(below)).max(initial=0))
     operands: tuple[str, ...] = (node.inputs[0], weight)
     if name and given is None:
-        return _Sum((*operands, _shifted(rewrite, name, folded)), _UNKNOWN, _UNKNOWN, data_zero, shift)
+        bias = _bounded(rewrite, _shifted(rewrite, name, folded), largest_products(rows, low, high))
+        return _Sum((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero, shift)
     if total.any():
         operands = (*operands, rewrite.constant("bias", total))
     return _Sum(operands, largest, bound, data_zero, shift)
+
+
+def largest_products(rows: Array, low: int, high: int) -> int:
+    """Return the largest magnitude of a sum of weights (channels, depth) times data within low..high."""
+    above, below = np.maximum(rows * low, rows * high).sum(axis=1), np.minimum(rows * low, rows * high).sum(axis=1)
+    return max(int(above.max(initial=0)), -int(below.min(initial=0)))
+
+
+def _bounded(rewrite: Rewrite, bias: str, products: int) -> str:
+    """A computed bias that leaves room for the products: C leaves undefined what a sum beyond its dtype is."""
+    kind = rewrite.type(bias)
+    room = dtypes.int_range(kind.dtype)[1] - products
+    if room < 0:
+        raise UnsupportedError(
+            f"{rewrite.node.op} with sums of {products.bit_length()} bits and a computed bias of {kind.dtype}",
+            where=str(rewrite.node.loc),
+            hint="make the bias a constant, or a layer of its own",
+        )
+    attrs: Mapping[str, Attr] = {"minimum": -room, "maximum": room, "rounding": Rounding.NONE}
+    return rewrite.emit("clip", (bias,), rewrite.value("bias", kind.shape, kind.dtype), attrs)
 
 
 def _shifted(rewrite: Rewrite, bias: str, folded: Array) -> str:
@@ -186,8 +207,8 @@ def _centred_operands(rewrite: Rewrite, depth: int) -> _Sum:
         bound += int(np.abs(bias.astype(np.int64)).max(initial=0))
         operands.append(rewrite.constant("bias", bias.astype(np.int64).reshape(-1)))
     elif name:
+        operands.append(_bounded(rewrite, name, bound))
         bound = _UNKNOWN
-        operands.append(name)
     return _Sum(tuple(operands), bound, bound, 0)
 
 

@@ -175,7 +175,10 @@ def _compute_gather(call: OpCall) -> te.Tensor:
     )
 
     def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
-        place = places[g, i] if span == 1 else places[g, i // span] * span + i % span
+        place = places[g, i]
+        if span > 1:  # indices far outside would overflow: beyond the ends all runs read the same element
+            runs = extent // span + 1
+            place = ir.clamp(places[g, i // span], -runs, runs) * span + i % span
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
         return x[g, n, ir.cast("int32", wrapped), c]
 
@@ -218,7 +221,7 @@ GATHER = OpDef(
     attrs={
         "axis": one_axis("of the data", 0),
         "batch_dims": integer("leading axes that both share", 0, least=0),
-        "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1),
+        "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1, most=(1 << 28) - 1),
     },
     axes=_axes_gather,
     moves=True,

@@ -26,6 +26,7 @@ from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, bit_length, is_quantised, scalar_quant, with_names
 from microc.ops.attributes import SURFACE, integer
 from microc.ops.axes import along_axis
+from microc.ops.constants import Application, zero_point_of
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
@@ -97,6 +98,11 @@ def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
         raise ModelError(f"ql2_normalize of {types[0].dtype} {types[0].shape}")
     return (TensorType(types[0].shape, "int8"),)
+
+
+def _sound_bytes(application: Application) -> str:
+    depth = application.types[0].shape[-1]
+    return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
 
 
 def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -184,6 +190,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_bytes,
         compute=_compute_bytes,
         cases=_cases_bytes,
+        sound=(zero_point_of("zero_point", 0), _sound_bytes),
         operand_names=("data",),
     ),
 )

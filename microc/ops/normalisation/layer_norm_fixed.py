@@ -24,6 +24,7 @@ from microc.frozen import frozen
 from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops.arith import bit_length, clamped, with_names
 from microc.ops.attributes import STORED, integer
+from microc.ops.constants import Application, Constant, Use, stored
 from microc.ops.normalisation.l2_normalize import inverse_root
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -163,6 +164,13 @@ def _cases() -> Iterable[Case]:
             yield Case(attrs_of(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}")
 
 
+def _sound(application: Application) -> str:
+    """A normalised number, at most the root of the row's length, keeps 26 bits, as :func:`affine` makes it."""
+    attrs, depth = application.attrs, application.types[0].shape[-1]
+    most = _ROOM - ceil(log2(depth) / 2)
+    return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
+
+
 def attrs_of(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
     """The attributes for a result of this dtype; ``epsilon`` is added to V."""
     low, high = dtypes.int_range(dtype)
@@ -173,14 +181,21 @@ def attrs_of(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
 QLAYER_NORM = OpDef(
     "qlayer_norm",
     attrs={
-        "epsilon": integer(f"added to V, with {2 * GUARD} fractional bits"),
-        "fraction": integer("fractional bits of the normalised numbers"),
-        "right": integer("those of factors and terms"),
+        "epsilon": integer(
+            f"added to V, with {2 * GUARD} fractional bits", least=1, most=round(MOST_EPSILON) << 2 * GUARD
+        ),
+        "fraction": integer("fractional bits of the normalised numbers", least=4, most=_ROOM),
+        "right": integer("those of factors and terms", least=4, most=31),
         **{name: STORED[name] for name in ("minimum", "maximum", "out_dtype")},
     },
     infer=_infer,
     reference=_reference,
     compute=_compute,
     cases=_cases,
+    constants={
+        1: Constant(Use.FACTOR, -(1 << 29), 1 << 29),
+        2: Constant(Use.TERM, -(1 << 30), 1 << 30),
+    },
+    sound=(stored, _sound),
     operand_names=("data", "factors", "terms"),
 )

@@ -33,6 +33,7 @@ from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
 from microc.ops.attributes import SCALED, SURFACE, integer
 from microc.ops.axes import along_axis
+from microc.ops.constants import POSITIVE, Application, Constant, Use
 from microc.ops.elementwise.exponential import exp_of_negative
 from microc.ops.normalisation.softmax_fixed import SUM_BITS, exponentials, free_bits
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -190,6 +191,14 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
     return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build)[0]
 
 
+def _sound_bytes(application: Application) -> str:
+    """The largest number of a row has an exponential of one, whose logarithm is taken; so many fit the sum."""
+    powers, classes = application.data[1], application.types[0].shape[-1]
+    if not 0 < classes < 1 << SUM_BITS:
+        return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
+    return "" if powers is None or powers[0] == INT32_MAX else f"powers[0]={powers[0]}, expected {INT32_MAX}"
+
+
 def _cases_bytes() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
         powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
@@ -219,12 +228,18 @@ OPERATORS: tuple[OpDef, ...] = (
         "qlog_softmax",
         attrs={
             **SCALED,
-            "least": integer("of a distance from the row's largest, negative: what lies farther counts for nothing"),
+            "least": integer(
+                "of a distance from the row's largest, negative: what lies farther counts for nothing",
+                least=INT32_MIN,
+                most=0,
+            ),
         },
         infer=_infer_bytes,
         reference=_reference_bytes,
         compute=_compute_bytes,
         cases=_cases_bytes,
+        constants={1: POSITIVE, 2: Constant(Use.POINT, INT32_MIN, 0)},
+        sound=(_sound_bytes,),
         operand_names=("data", "powers", "reals"),
     ),
 )

@@ -22,7 +22,8 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
-from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, element_type
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, element_type, exponent
+from microc.ops.constants import POSITIVE, Application, Constant, Use
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.rounding import Multiplier
 from microc.tir import ir
@@ -126,6 +127,12 @@ def _compute_q(call: OpCall) -> te.Tensor:
         return clamped(result, *dtypes.int_range(out_dtype), out_dtype)
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
+
+
+def _sound_q(application: Application) -> str:
+    """The largest number of a row has an exponential of one: so much is in the sum whose reciprocal is taken."""
+    table = application.data[1]
+    return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
 
 def _cases_q() -> Iterable[Case]:
@@ -255,6 +262,14 @@ def _compute_q16(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
 
+def _sound_q16(application: Application) -> str:
+    """The exponential of zero, at the end of the table, is about one: so much is in the sum whose reciprocal is taken."""
+    table = application.data[1]
+    if table is None or table[-2:].min() >= 1 << 14:
+        return ""
+    return f"exp_table ends in {table[-2:].min()}, expected at least {1 << 14}"
+
+
 def _cases_q16() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
         attrs, tables = tables16(scale, 1.0, Multiplier.DOUBLE)
@@ -269,14 +284,18 @@ QSOFTMAX = OpDef(
     reference=_reference_q,
     compute=_compute_q,
     cases=_cases_q,
+    constants={1: POSITIVE},
+    sound=(_sound_q,),
     operand_names=("data", "table"),
 )
 QSOFTMAX16 = OpDef(
     "qsoftmax16",
-    attrs={**SCALED, "rounding": MULTIPLIER_ROUNDING},
+    attrs={**SCALED, "shift": exponent("its exponent, positive to the left", most=14), "rounding": MULTIPLIER_ROUNDING},
     infer=_infer_q16,
     reference=_reference_q16,
     compute=_compute_q16,
     cases=_cases_q16,
+    constants={1: Constant(Use.POINT, 0, (1 << 15) - 1), 2: Constant(Use.POINT, 0, (1 << 15) - 1)},
+    sound=(_sound_q16,),
     operand_names=("data", "exp_table", "reciprocal_table"),
 )

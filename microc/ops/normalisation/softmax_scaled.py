@@ -24,6 +24,7 @@ from microc.fixed import NUMPY, Arith, doubling_high_mul, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
 from microc.ops.attributes import SCALED, element_type, integer
+from microc.ops.constants import POSITIVE, Application, stored
 from microc.ops.normalisation.softmax_fixed import free_bits, largest_of_rows, row_reciprocal
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, OpCall, OpDef
@@ -105,6 +106,15 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
 
+def _sound(application: Application) -> str:
+    """Exponentials are at most one, which the largest number of a row has; a result is shifted to the right."""
+    bits, table = table_bits(application.types[0].shape[-1]), application.data[1]
+    if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
+        return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
+    shift = application.attrs["shift"]
+    return "" if 0 <= shift < bits else f"shift={shift}, expected 0..{bits - 1}"
+
+
 def scaled_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Attr]:
     """The attributes for an output of this quantisation."""
     multiplier, shift = quantize_multiplier(1 / float(np.float32(scale)))
@@ -132,5 +142,7 @@ QSOFTMAX_SCALED = OpDef(
     reference=_reference,
     compute=_compute,
     cases=_cases,
+    constants={1: POSITIVE},
+    sound=(stored, _sound),
     operand_names=("data", "table"),
 )

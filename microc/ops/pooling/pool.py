@@ -21,6 +21,7 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, choice, flag, integer, integers
 from microc.ops.axes import AxisMap, Window
+from microc.ops.constants import Application, window_fault
 from microc.ops.numbers import compute_dtype
 from microc.ops.pooling.pool_cases import avg_cases, max_cases, sum_cases
 from microc.ops.pooling.quantised import legalize_avg, legalize_max
@@ -244,6 +245,16 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
     return out_types[0].size * int(prod(attrs["kernel"]))
 
 
+def _sums_fit(application: Application) -> str:
+    """Sums of a window's integers, begun with ``offset``, fit int32."""
+    attrs, count = application.attrs, prod(application.attrs["kernel"])
+    if "offset" not in attrs:
+        return window_fault(application, count, half=count)
+    if not dtypes.is_integer(application.types[0].dtype):
+        return f"sums of {application.types[0].dtype}, expected integers"
+    return window_fault(application, count, attrs["pad_value"], attrs["offset"])
+
+
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "max_pool2d",
@@ -264,6 +275,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_avg_reference,
         compute=_avg_compute,
         cases=avg_cases,
+        sound=(_sums_fit,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
         macs=_macs,
@@ -277,6 +289,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_sum_reference,
         compute=_sum_compute,
         cases=sum_cases,
+        sound=(_sums_fit,),
         attrs={
             **WINDOWS,
             "pad_value": integer("what padding holds"),

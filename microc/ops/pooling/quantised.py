@@ -29,9 +29,10 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
-    if node.attr("rounding") != Rounding.EVEN and _alike(node, graph) and not node.attr("count_include_pad"):
-        return _with_epilogue(node, graph)
     beyond = prod(node.attr("kernel")) << dtypes.info(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
+    plain = node.attr("rounding") != Rounding.EVEN and not node.attr("count_include_pad") and not beyond
+    if plain and _alike(node, graph):
+        return _with_epilogue(node, graph)
     return _averaged(node, graph) if beyond or partial else _summed(node, graph)
 
 

@@ -65,7 +65,8 @@ def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int
 def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     shape = _result(attrs, TensorType(x.shape, x.dtype.name))
-    taps = _taps(attrs, x.astype(np.float64), _neutral(combine, x.dtype.name), shape[2:])
+    wide = np.float64 if x.dtype.kind == "f" or combine != "add" else np.int64
+    taps = _taps(attrs, x.astype(wide), _neutral(combine, x.dtype.name), shape[2:])
     return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
 
 
@@ -86,6 +87,8 @@ def _compute(combine: str, call: OpCall) -> te.Tensor:
     data, attrs = call.data, call.attrs
     x, kind = data.tensor(), data.type
     wide = compute_dtype(kind.dtype)
+    if combine == "add" and kind.dtype in ("int32", "int64"):
+        wide = f"u{kind.dtype}"  # sums wrap around, which C defines without a sign
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral(combine, kind.dtype), wide)
 
@@ -116,6 +119,17 @@ def _cases() -> Iterable[Case]:
 
 def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = _result(attrs, types[0])
+    rows = zip(
+        types[0].shape[2:],
+        shape[2:],
+        attrs["strides"],
+        attrs["padding"],
+        attrs["kernel"],
+        attrs["dilation"],
+        strict=False,
+    )
+    if any(before >= (k - 1) * d + 1 or (count - 1) * s - before >= e for e, count, s, before, k, d in rows):
+        raise ModelError(f"window_argmax with padding {attrs['padding']}", hint="every window must hold one element")
     return (TensorType(shape, types[0].dtype), TensorType(shape, "int64"))
 
 

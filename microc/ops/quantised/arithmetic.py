@@ -23,7 +23,8 @@ from microc.fixed import (
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
-from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, flag, integer
+from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, exponent, flag, integer, mantissa
+from microc.ops.constants import Application, centred, product_fault, stored, zero_point_of
 from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rounding import Multiplier, Rounding
@@ -207,20 +208,35 @@ def _cases(sum_of: bool) -> Iterable[Case]:
         yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
 
 
+def _sound_sum(application: Application) -> str:
+    """Operands that are shifted to the left, and their scaled sum, fit int32."""
+    attrs, bound = application.attrs, 0
+    for position, which in enumerate("ab"):
+        low, high = centred(application, position, f"zero_point_{which}")
+        shifted = max(-low, high) << attrs["left_shift"]
+        if shifted > INT32_MAX:
+            return f"{which} shifted by left_shift={attrs['left_shift']} does not fit int32"
+        bound += (shifted * attrs[f"multiplier_{which}"] >> (31 - attrs[f"shift_{which}"])) + 1
+    return "" if bound <= INT32_MAX else f"sums of up to {bound} do not fit int32"
+
+
+_ZERO_POINTS = (zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1))
+
 QADD = OpDef(
     "qadd",
     infer=_infer,
     reference=_qadd_reference,
     scalar=_qadd_scalar,
     cases=lambda: _cases(True),
+    sound=(stored, *_ZERO_POINTS, _sound_sum),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
-        "left_shift": integer("of both, before they are scaled", least=0),
-        "multiplier_a": integer("of a, Q0.31"),
-        "shift_a": integer("its exponent"),
-        "multiplier_b": integer("of b, Q0.31"),
-        "shift_b": integer("its exponent"),
+        "left_shift": integer("of both, before they are scaled", least=1, most=30),
+        "multiplier_a": mantissa("of a, Q0.31"),
+        "shift_a": exponent("its exponent"),
+        "multiplier_b": mantissa("of b, Q0.31"),
+        "shift_b": exponent("its exponent"),
         "negate_b": flag("b is taken off", REQUIRED),
         **SCALED,
         **STORED,
@@ -235,6 +251,7 @@ QMUL = OpDef(
     reference=_qmul_reference,
     scalar=_qmul_scalar,
     cases=lambda: _cases(False),
+    sound=(stored, *_ZERO_POINTS, lambda application: product_fault(application, ("zero_point_a", "zero_point_b"))),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),

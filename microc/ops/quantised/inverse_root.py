@@ -18,7 +18,7 @@ from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.fixedpoint import inverse_square_root
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, scalar_quant, with_names
-from microc.ops.attributes import SCALED
+from microc.ops.attributes import SCALED, exponent
 from microc.ops.elementwise.tables import inverse_root_ratio
 from microc.ops.normalisation.l2_normalize import inverse_root
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -85,6 +85,12 @@ def _cases() -> Iterable[Case]:
 
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
-        "qrsqrt", infer=_infer, reference=_reference, compute=_compute, cases=_cases, operand_names=("x",), attrs=SCALED
+        "qrsqrt",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        operand_names=("x",),
+        attrs={**SCALED, "shift": exponent("its exponent, positive to the left", least=-31 - _FRACTION)},
     ),
 )

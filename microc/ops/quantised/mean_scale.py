@@ -95,7 +95,7 @@ def _scale_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "mean_multiplier",
-        attrs={**SCALED, "count": integer("elements of the mean", least=1)},
+        attrs={**SCALED, "count": integer("elements of the mean", least=1, most=(1 << 31) - 1)},
         infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
         reference=_reference_multiplier,
         compute=_multiplier,
@@ -106,7 +106,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={
             "scale_in": real("of the data"),
             "scale_out": real("of the result"),
-            "count": integer("elements of the mean", least=1),
+            "count": integer("elements of the mean", least=1, most=(1 << 31) - 1),
         },
         infer=lambda _, __: (TensorType((1,), "float32"),),
         reference=_reference_scale,

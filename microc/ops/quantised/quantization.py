@@ -24,6 +24,7 @@ from microc.fixed import (
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped
 from microc.ops.attributes import Attributes, answer, element_type, integers, numbers, one_axis
+from microc.ops.constants import Application
 from microc.ops.quantised.arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.quantization_cases import (
     dequantize_cases,
@@ -82,7 +83,8 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 
 def _dequantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale, zero = _one(attrs)
-    x = ir.cast("int32", args[0])
+    wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of 32 bits needs 33
+    x = ir.cast("int64" if wide else "int32", args[0])
     return ir.cast("float32", x - zero if zero else x) * ir.const(scale, "float32")
 
 
@@ -96,6 +98,21 @@ def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     if not dtypes.is_integer(types[0].dtype):
         raise ModelError(f"dequantize of {types[0].dtype}")
     return (TensorType(types[0].shape, "float32"),)
+
+
+def _sound(application: Application) -> str:
+    """As many scales as zero points, one or one along the axis; scales are positive float32, zero points numbers stored."""
+    attrs, kind = application.attrs, application.types[0]
+    scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
+    count = 1 if axis is None else kind.shape[axis] if 0 <= axis < len(kind.shape) else -1
+    if len(scales) != len(points) or len(scales) != count:
+        return f"{len(scales)} scales and {len(points)} zero points along axis {axis} of {kind.shape}"
+    with np.errstate(over="ignore", under="ignore"):
+        single = scales.astype(np.float32)
+    if not (np.isfinite(single) & (single > 0)).all():
+        return f"scale={attrs['scale']}, expected positive float32"
+    low, high = dtypes.int_range(attrs.get("out_dtype") or kind.dtype)
+    return "" if all(low <= point <= high for point in points) else f"zero_point={points}, expected {low}..{high}"
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
@@ -171,6 +188,7 @@ OPERATORS = (
         reference=_quantize_reference,
         scalar=_quantize_scalar,
         cases=quantize_cases,
+        sound=(_sound,),
         attrs={
             **_QUANTISATION,
             "out_dtype": element_type(),
@@ -187,6 +205,7 @@ OPERATORS = (
         reference=_dequantize_reference,
         scalar=_dequantize_scalar,
         cases=dequantize_cases,
+        sound=(_sound,),
         attrs=_QUANTISATION,
         legalize=_legalize_dequantize,
     ),

@@ -10,14 +10,25 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.fixed import INT32_MAX, reduce_multiplier
 from microc.graph.ir import Attr, TensorType
-from microc.ops.attributes import OPTIONAL, STORED, Attributes, answer, defaults_of, integer, integers, numbers
+from microc.ops.attributes import (
+    OPTIONAL,
+    STORED,
+    Attributes,
+    answer,
+    defaults_of,
+    exponent,
+    integer,
+    integers,
+    mantissa,
+    numbers,
+)
 from microc.ops.registry import Case
 from microc.ops.rounding import Multiplier, Ties
 
 REQUANTIZE_ATTRS: Attributes = {
-    "multiplier": integer("one for all channels; None: an operand", None),
-    "shift": integer("its exponent, positive to the left; None: an operand", None),
-    "shift_range": integers("the least and the largest shift", (-31, 31), length=2),
+    "multiplier": mantissa("one for all channels; None: an operand", None),
+    "shift": exponent("its exponent, positive to the left; None: an operand", None),
+    "shift_range": integers("the least and the largest shift", (-31, 31), length=2, least=-31, most=31),
     "input_zero_point": integer("taken off x", 0),
     **STORED,
     "rounding": answer("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
@@ -106,7 +117,7 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
 def _special_cases() -> Iterable[Case]:
     base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
     x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
-    wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250)}
+    wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250), "bound": 1 << 46}
     for shift in (7, 0, -10, -31):
         x = x64 >> max(0, 16 + shift)
         yield Case({**wide, "shift": shift}, (TensorType((8,), "int64"),), arrays=(x,), name=f"wide shift {shift}")

@@ -21,6 +21,7 @@ from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, activation_range, scalar_quant
 from microc.ops.attributes import SCALED, STORED, integer
+from microc.ops.constants import MANTISSA, Constant, Use, stored, zero_point_of
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
@@ -125,6 +126,8 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=_cases,
+        constants={2: MANTISSA, 3: Constant(Use.SHIFT, 0, 31)},
+        sound=(stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),
         repeats=True,

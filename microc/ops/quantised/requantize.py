@@ -23,6 +23,7 @@ from microc.fixed import (
 )
 from microc.graph.ir import TensorType
 from microc.ops.attributes import OPTIONAL, STORED, numbers, real
+from microc.ops.constants import Application, Constant, Constants, Use, stored
 from microc.ops.quantised.quantization_cases import (
     REQUANTIZE,
     REQUANTIZE_ATTRS,
@@ -42,6 +43,9 @@ from microc.ops.registry import OpDef
 from microc.ops.rounding import Multiplier, Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
+
+_WIDEST = 1 << 47
+"""The largest sum that a multiplier of 16 bits takes, TFLite's too."""
 
 
 def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -111,6 +115,35 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
+def _constants(application: Application) -> Constants:
+    """Multiplier and shift where they are operands: constants, or what :mod:`microc.ops.quantised.mean_scale` computes."""
+    attrs, means = application.attrs, ("mean_multiplier",)
+    most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
+    factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
+    shifts = [Constant(Use.SHIFT, *attrs["shift_range"], means)] if attrs["shift"] is None else []
+    return dict(enumerate((*factors, *shifts), 1))
+
+
+def _sound(application: Application) -> str:
+    """Each part is an attribute or an operand; 16 bits of a wide multiplier are shifted to the left by seven places at most."""
+    attrs = application.attrs
+    if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
+        return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
+    low, high = attrs["shift_range"] if attrs["shift"] is None else (attrs["shift"],) * 2
+    wide, dtype = attrs["rounding"] == Multiplier.WIDE, application.types[0].dtype
+    if not low <= high <= (7 if wide else 30 if attrs["shift"] is not None else 31):
+        return f"shifts of {low}..{high}"
+    if not dtypes.is_integer(dtype) or dtype in ("uint32", "uint64"):
+        return f"x of {dtype}, expected signed integers or small ones"
+    if wide and attrs["multiplier"] is not None and attrs["multiplier"] > INT32_MAX >> 16:
+        return f"multiplier={attrs['multiplier']} has more than 15 bits"
+    if abs(attrs["input_zero_point"]) > INT32_MAX or (dtype == "int64" and attrs["input_zero_point"]):
+        return f"input_zero_point={attrs['input_zero_point']} of {dtype}"
+    if dtype == "int64" and (attrs["bound"] > _WIDEST or (wide and attrs["bound"] < 0)):
+        return f"bound={attrs['bound']} of sums of 64 bits, expected 0..{_WIDEST}"
+    return ""
+
+
 def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale = ir.const(attrs["scale"], "float32") if attrs.get("scale") is not None else args[1]
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
@@ -132,6 +165,8 @@ OPERATORS = (
         reference=_requantize_reference,
         scalar=_requantize_scalar,
         cases=requantize_cases,
+        constants=_constants,
+        sound=(stored, _sound),
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
         formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
@@ -142,6 +177,7 @@ OPERATORS = (
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
+        sound=(stored,),
         attrs={
             "scale": real("one for all channels; None: an operand", None),
             **STORED,

@@ -16,7 +16,8 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import FAR_APART
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
-from microc.ops.attributes import choice, integer
+from microc.ops.attributes import choice, integer, mantissa
+from microc.ops.constants import Application, Constant, Use
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -136,17 +137,27 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
+def _sound(application: Application) -> str:
+    """The table is the one whose points of -i lack to one what those of i are: the loops know no sign."""
+    table = application.data[1]
+    if table is None or np.array_equal(table[1:256] + table[511:256:-1].astype(np.int64), np.full(255, 1 << 16)):
+        return ""
+    return "points of the table do not add up to one"
+
+
 QSIGMOID16 = OpDef(
     "qsigmoid16",
     attrs={
         "curve": choice("of the table", "sigmoid", "tanh"),
-        "multiplier": integer("of the input, Q0.15"),
-        "shift": integer("its exponent, positive to the right"),
+        "multiplier": mantissa("of the input, Q0.15", most=(1 << 15) - 1),
+        "shift": integer("its exponent, positive to the right", least=0, most=31),
     },
     infer=_infer,
     reference=_reference,
     scalar=_scalar,
     cases=_cases,
+    constants={1: Constant(Use.POINT, 0, (1 << 16) - 1)},
+    sound=(_sound,),
     operand_names=("x", "table"),
     whole=(1,),
     repeats=True,

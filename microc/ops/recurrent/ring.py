@@ -87,7 +87,8 @@ def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     ring, position, data = types
     axis = attrs["axis"]
     _check(ring, data, axis)
-    if (position.size, position.dtype) != (1, "int32") or ring.shape[axis] % max(data.shape[axis], 1):
+    whole = 0 < data.shape[axis] <= ring.shape[axis] and ring.shape[axis] % data.shape[axis] == 0
+    if (position.size, position.dtype) != (1, "int32") or not whole:
         raise ModelError(f"a ring of {ring.shape[axis]} frames for {data.shape[axis]} in a step")
     return ring.shape[axis], data.shape[axis]
 

@@ -17,10 +17,11 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.fixed import INT32_MAX, NUMPY, quantize_multiplier
+from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped, constant, scalar_quant
-from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, integer
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, exponent, integer, mantissa
+from microc.ops.constants import INT32, Application, Constant, Constants, Use, stored, zero_point_of
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -117,6 +118,40 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
+def _constants(application: Application) -> Constants:
+    """Weights and biases are known where sums are promised to fit 32 bits; else these lose their upper bits."""
+    known = Constant(Use.TERM, INT32_MIN, INT32_MAX)
+    fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
+    return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
+
+
+def _sound(application: Application) -> str:
+    """The sums stay within the attributes that say so."""
+    attrs, (data, *kinds) = application.attrs, application.types
+    dtypes_ = [kind.dtype for kind in (data, *kinds)]
+    if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
+        return f"operands of {', '.join(dtypes_)}"
+    if dtypes_[5] not in ("int8", "int16"):
+        return f"a state of {dtypes_[5]}"
+    for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], kinds[-1])):
+        weights, bias = (application.data[position + k] for k in (0, 1))
+        if attrs[name] > INT32_MAX or weights is None or bias is None:
+            continue
+        low, high = dtypes.int_range(reach.dtype)
+        rows = weights.reshape(-1, rank * weights.shape[1]).astype(np.int64)
+        terms = bias.reshape(-1).astype(np.int64)
+        above = int((np.maximum(rows * low, rows * high).sum(axis=1) + np.maximum(terms, 0)).max(initial=0))
+        below = int((np.minimum(rows * low, rows * high).sum(axis=1) + np.minimum(terms, 0)).min(initial=0))
+        if max(above, -below) > INT32_MAX:
+            return f"sums of up to {max(above, -below)}, {name} is {attrs[name]}"
+        whole = np.abs(
+            np.stack([np.maximum(rows * low, rows * high), np.minimum(rows * low, rows * high)]).sum(axis=2) + terms
+        )
+        if int(whole.max(initial=0)) > attrs[name]:
+            return f"sums of up to {whole.max()}, {name} is {attrs[name]}"
+    return ""
+
+
 def _cases() -> Iterable[Case]:
     rng = np.random.default_rng(7)
     for state_dtype, zero_state in (("int16", 0), ("int8", 3)):
@@ -145,12 +180,12 @@ QSVDF = OpDef(
     "qsvdf",
     attrs={
         "rank": integer("filters of a unit", least=1),
-        "feature_multiplier": integer("of the first product, Q0.31"),
-        "feature_shift": integer("its exponent"),
-        "feature_bound": integer("the largest of its sums"),
+        "feature_multiplier": mantissa("of the first product, Q0.31"),
+        "feature_shift": exponent("its exponent"),
+        "feature_bound": integer("the largest of its sums", least=0),
         "state_zero_point": integer("of the state"),
         **SCALED,
-        "bound": integer("the largest of the second sums"),
+        "bound": integer("the largest of the second sums", least=0),
         **STORED,
         "rounding": MULTIPLIER_ROUNDING,
     },
@@ -158,6 +193,8 @@ QSVDF = OpDef(
     reference=_reference,
     compute=_compute,
     cases=_cases,
+    constants=_constants,
+    sound=(stored, zero_point_of("state_zero_point", 5), _sound),
     macs=macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )

@@ -31,6 +31,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.axes import along_axis
+from microc.ops.constants import stored, zero_point_of
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -154,8 +155,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 def _infer_quantised(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kind = types[0]
-    if dtypes.nbytes(kind.dtype) != 1:
+    if dtypes.nbytes(kind.dtype) != 1 or kind.dtype == "bool":
         raise ModelError(f"a quantised cumsum of {kind.dtype}")
+    if not -len(kind.shape) <= attrs["axis"] < len(kind.shape):
+        raise ModelError(f"a quantised cumsum of shape {kind.shape} along axis {attrs['axis']}")
     return (TensorType(kind.shape, kind.dtype),)
 
 
@@ -242,6 +245,7 @@ OPERATORS: tuple[OpDef, ...] = (
         axes=along_axis,
         compute=_compute_quantised,
         cases=_cases_quantised,
+        sound=(stored, zero_point_of("input_zero_point", 0)),
         operand_names=("data",),
     ),
 )

@@ -23,6 +23,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.attributes import ROUNDING, element_type, flag, integer, some_axes
 from microc.ops.axes import along_axes
+from microc.ops.constants import Application, window_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.numbers import compute_dtype
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
@@ -144,6 +145,8 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
 
 def _accumulator(reduction: Reduction, dtype: str) -> str:
     """What sums and products of a dtype are made in: unsigned where they may overflow, so that they wrap around."""
+    if reduction.combine == "mul" and dtypes.is_integer(dtype) and dtypes.nbytes(dtype) < 4:
+        return "uint32"
     if dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
         return compute_dtype(dtype)
     return "int64" if (reduction.name, dtype) == ("mean", "int32") else f"u{dtype}"
@@ -233,6 +236,14 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
             yield Case(attrs, (TensorType((1, 7, 7, 5), dtype),), name=f"{dtype} to int32")
 
 
+def _sums_fit(application: Application) -> str:
+    """Sums of narrow integers, which are made in int32, fit it."""
+    kind, attrs = application.types[0], application.attrs
+    narrow = dtypes.is_integer(kind.dtype) and dtypes.nbytes(kind.dtype) < 4
+    count = _count({"axes": _axes(attrs, kind.shape, "sum")}, kind.shape)
+    return window_fault(application, count, offset=attrs.get("offset", 0)) if narrow else ""
+
+
 def _definition(reduction: Reduction) -> OpDef:
     more = (
         {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
@@ -253,6 +264,7 @@ def _definition(reduction: Reduction) -> OpDef:
         },
         axes=along_axes,
         legalize=_legalize,
+        sound=(_sums_fit,) if reduction.combine == "add" else (),
         operand_names=("data",),
         edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",
     )

@@ -17,6 +17,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import bit_length, with_names
 from microc.ops.attributes import integer
+from microc.ops.constants import Application, Constant, Use
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.signal.spectrum import wants
 from microc.tir import ir
@@ -81,6 +82,21 @@ def _sums() -> tuple[Buffer, Buffer]:
     return Buffer("rising", (1,), "uint64", "register"), Buffer("falling", (1,), "uint64", "register")
 
 
+_PLACE = Constant(Use.OFFSET, 0, (1 << 15) - 1)
+_TABLES = {3: _PLACE, 4: _PLACE, 5: Constant(Use.COUNT, 0, (1 << 15) - 1)}
+
+
+def _sound_bank(application: Application) -> str:
+    """Every channel's part lies inside of the energies, the weights and their complements."""
+    energies, weights, complements = (kind.size for kind in application.types[:3])
+    places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
+    for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
+        behind = int((starts + widths)[widths > 0].max(initial=0))
+        if behind > size:
+            return f"{name} and widths reach element {behind} of {size}"
+    return ""
+
+
 def _cases_bank() -> Iterable[Case]:
     arrays = (
         np.array([7, 1 << 31, 5, 4000000000, 1, 9], np.uint32),
@@ -92,6 +108,10 @@ def _cases_bank() -> Iterable[Case]:
     )
     types = tuple(TensorType(a.shape, a.dtype.name) for a in arrays)
     yield Case({"channels": 2}, types, (1, 2, 3, 4, 5), arrays)
+
+
+_MOST_RIGHT = 31
+"""Places that a root of 32 bits is shifted by at most."""
 
 
 def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -110,7 +130,8 @@ def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
         while (root + 1) * (root + 1) <= value:
             root += 1
         most = 0xFFFF if value < 1 << 32 else 0xFFFFFFFF
-        roots.append((root + (value - root * root > root and root != most)) >> int(arrays[1].reshape(-1)[0]))
+        right = min(max(int(arrays[1].reshape(-1)[0]), 0), _MOST_RIGHT)
+        roots.append((root + (value - root * root > root and root != most)) >> right)
     return (np.array(roots, np.uint32).reshape(arrays[0].shape),)
 
 
@@ -134,7 +155,8 @@ def _compute_root(call: OpCall) -> te.Tensor:
         step = ir.Let(bit, one << ir.cast("uint64", 62 - turn * 2), digit)
         limit = ir.select(ir.binary("lt", x[i], 1 << 32), ir.const(0xFFFF, "uint64"), 0xFFFFFFFF)
         up = ir.If(ir.Bin("and", rest[0] > root[0], root[0].ne(most)), ir.Store(root, (_ZERO,), root[0] + one))
-        shifted = ir.binary("shr", ir.cast("uint32", root[0]), ir.cast("uint32", right[0]))
+        places = ir.cast("uint32", ir.clamp(right[0], 0, _MOST_RIGHT))
+        shifted = ir.binary("shr", ir.cast("uint32", root[0]), places)
         start = ir.seq(ir.Store(rest, (_ZERO,), x[i]), ir.Store(root, (_ZERO,), ir.const(0, "uint64")))
         body = ir.seq(start, ir.For(turn, ir.const(32, "int32"), step), up, ir.Store(out, (i,), shifted))
         each = ir.Alloc(rest, ir.Alloc(root, ir.Let(most, limit, body)))
@@ -147,7 +169,7 @@ def _compute_root(call: OpCall) -> te.Tensor:
 def _cases_root() -> Iterable[Case]:
     edges = [0, 1, 2, 3, 6, 7, (1 << 32) - 1, 1 << 32, (1 << 32) - 65536, (1 << 64) - 1, 12345678901234567]
     x = np.array(edges, np.uint64)
-    for right in (0, 3):
+    for right in (0, 3, 31, 99, -5):
         types = (TensorType(x.shape, "uint64"), TensorType((), "int32"))
         yield Case({}, types, arrays=(x, np.array(right, np.int32)), name=f"right {right}")
 
@@ -234,6 +256,8 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_bank,
         compute=_compute_bank,
         cases=_cases_bank,
+        constants=_TABLES,
+        sound=(_sound_bank,),
         operand_names=("energies", "weights", "complements", "frequencies", "firsts", "widths"),
     ),
     OpDef(
@@ -243,13 +267,15 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_root,
         cases=_cases_root,
         axes=lambda _, types: (tuple(range(len(types[0].shape))), None),
+        constants={1: Constant(Use.SHIFT, -(1 << 31), (1 << 31) - 1, None)},
+        edges="Roots are shifted by 0 to 31 places: by 0 for fewer, by 31 for more",
         operand_names=("data", "right"),
     ),
     OpDef(
         "filter_bank_log",
         attrs={
-            "output_scale": integer("of the logarithm"),
-            "input_correction_bits": integer("how far the data are shifted beforehand"),
+            "output_scale": integer("of the logarithm", least=0, most=(1 << 31) - 1),
+            "input_correction_bits": integer("how far the data are shifted beforehand", least=0, most=31),
         },
         infer=_infer_log,
         reference=_reference_log,

@@ -16,20 +16,20 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import bit_length, with_names
-from microc.ops.attributes import Attributes, flag, integer
+from microc.ops.attributes import Attributes, flag, integer, mantissa
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.signal.spectrum import wants
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SUBTRACTION: Attributes = {
-    "smoothing": integer("weight of the signal in an even channel's noise, of `spectral_subtraction_bits` bits", 0),
-    "one_minus_smoothing": integer("weight of its old noise", 0),
-    "alternate_smoothing": integer("as `smoothing`, of odd channels", 0),
-    "alternate_one_minus_smoothing": integer("weight of their old noise", 0),
-    "smoothing_bits": integer("that the noise has more than the signal", 0),
-    "min_signal_remaining": integer("least share of a signal that stays, of as many bits", 0),
-    "spectral_subtraction_bits": integer("of the weights and the share", 0),
+    "smoothing": mantissa("weight of the signal in an even channel's noise, of `spectral_subtraction_bits` bits", 0),
+    "one_minus_smoothing": mantissa("weight of its old noise", 0),
+    "alternate_smoothing": mantissa("as `smoothing`, of odd channels", 0),
+    "alternate_one_minus_smoothing": mantissa("weight of their old noise", 0),
+    "smoothing_bits": integer("that the noise has more than the signal", 0, 0, 31),
+    "min_signal_remaining": mantissa("least share of a signal that stays, of as many bits", 0),
+    "spectral_subtraction_bits": integer("of the weights and the share", 0, 0, 63),
     "clamping": flag("the noise that is kept is never more than the signal"),
 }
 
@@ -186,7 +186,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "pcan",
-        attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted")},
+        attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted", least=0, most=63)},
         infer=_infer_pcan,
         reference=_reference_pcan,
         compute=_compute_pcan,

@@ -142,7 +142,7 @@ def _cases_energy() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "signal_window",
-        attrs={"shift": integer("of the products, to the right")},
+        attrs={"shift": integer("of the products, to the right", least=0, most=31)},
         infer=_infer_window,
         reference=_reference_window,
         scalar=_scalar_window,

@@ -18,8 +18,10 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.fixed import INT32_MAX
 from microc.graph.ir import TensorType
 from microc.ops.attributes import choice, integer, names
+from microc.ops.constants import Application, Constant, Constants, Use
 from microc.ops.registry import OpCall, OpDef
 from microc.ops.trees.arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED
 from microc.ops.trees.cases import cases
@@ -95,6 +97,66 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
             result[part] = combine(result[part], values[rows[leaf]].astype(dtype))
             first_node, first_leaf = first_node + count - 1, first_leaf + count
     return (out,)
+
+
+# ---------------------------------------------------------------- constants
+
+_WAYS = LESS | EQUAL | GREATER | UNORDERED
+
+
+def _constants(application: Application) -> Constants:
+    """All tables are known; what they point to exists."""
+    data, feature, *_, values = application.types[:_FIXED]
+    found = {
+        1: Constant(Use.INDEX, 0, data.shape[1] - 1),
+        3: Constant(Use.COUNT, 0, feature.size),
+        4: Constant(Use.COUNT, 1, feature.size + 1),
+    }
+    tables = {
+        "target": Constant(Use.OFFSET, 0, application.attrs["targets"] - values.shape[1]),
+        "leaf": Constant(Use.INDEX, 0, values.shape[0] - 1),
+        "mode": Constant(Use.FACTOR, 0, _WAYS),
+    }
+    return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(application.attrs["tables"])}}
+
+
+def _sound(application: Application) -> str:
+    """Every tree is one: walked from its root, all its nodes lie in the tables, and its leaves, and its depth is the one said."""
+    attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
+    tables = _tables(attrs, application.types)
+    size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
+    counts, below = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (4, 3))
+    if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
+        return f"leaves={counts.sum()} of {len(counts)} trees, with {size} nodes and {rows} rows of leaves"
+    if data.dtype == "bool" or (not dtypes.is_float(values.dtype) and dtypes.nbytes(values.dtype) > 4):
+        return f"features of {data.dtype} and values of {values.dtype}"
+    nodes, left, depth = np.cumsum(counts - 1) - (counts - 1), counts, 0
+    while len(nodes := nodes[left > 1]):
+        left = left[left > 1]
+        first = below[nodes]
+        if ((first < 1) | (first >= left)).any():
+            return (
+                f"left_leaves={first[(first < 1) | (first >= left)][0]} of a node that is above as many leaves or fewer"
+            )
+        depth += 1
+        nodes, left = np.concatenate([nodes + 1, nodes + first]), np.concatenate([first, left - first])
+    if not depth <= attrs["depth"] <= size:
+        return f"depth={attrs['depth']}, expected {depth}"
+    return _sum_fault(application, counts)
+
+
+def _sum_fault(application: Application, counts: Array) -> str:
+    """Sums of integers fit the result."""
+    values, attrs = application.data[5], application.attrs
+    if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
+        return ""
+    low, high = dtypes.int_range(application.types[5].dtype)
+    largest = float(max(-low, high)) * len(counts)
+    if values is not None and largest > INT32_MAX and len(counts):
+        rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
+        leaf = _tables(attrs, application.data).get("leaf", np.arange(len(rows)))
+        largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
+    return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
 
 
 # ---------------------------------------------------------------- loops
@@ -211,9 +273,13 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=cases,
+        constants=_constants,
+        sound=(_sound,),
         attrs={
             "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
-            "mode": integer("how features compare that go to the left, where all nodes agree: a sum of ways", AT_MOST),
+            "mode": integer(
+                "how features compare that go to the left, where all nodes agree: a sum of ways", AT_MOST, 0, _WAYS
+            ),
             "tables": names("the optional operands that are there", ()),
             "targets": integer("values of the result", least=1),
             "depth": integer("of the deepest tree", least=0),

@@ -1,0 +1,223 @@
+"""Constants that become indices, offsets, shifts, counts and factors: what each operand may hold, declared as data.
+
+An operator says in ``OpDef.constants`` which of its operands the loops trust, and in ``OpDef.sound`` what must hold for several
+numbers together: a walk that stays inside its tables, a sum that fits its dtype. :func:`microc.ops.registry.constant_fault`
+judges an application by both. The reader of graph files and the compiler ask it, so that no number of a model can make the
+generated C leave its memory, loop without end or overflow, whatever format the model came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.fixed import INT32_MAX, INT32_MIN
+from microc.frozen import frozen
+from microc.graph.ir import Node, TensorType
+
+_LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
+"""Magnitude of a sum that fits its dtype. Sums of 64 bits are bounded in float64, one bit of which covers the rounding."""
+
+
+class Use(StrEnum):
+    """What a number is used as."""
+
+    INDEX = "an index"
+    OFFSET = "an offset"
+    SHIFT = "a shift"
+    COUNT = "a count"
+    FACTOR = "a factor"
+    TERM = "a term of a sum"
+    POINT = "a point of a table"
+
+
+@frozen
+class Application:
+    """One application of an operator: attributes with their defaults, and its operands that are present.
+
+    ``data``: what is known of each operand, else None; ``producers``: the node that computes it, if one does.
+    """
+
+    attrs: Mapping[str, Any]
+    types: tuple[TensorType, ...]
+    data: tuple[Array | None, ...]
+    producers: tuple[Node | None, ...] = ()
+    results: tuple[TensorType, ...] = ()
+
+    @property
+    def quantised(self) -> bool:
+        """True for an operator as a format has it: what it is legalised to is checked in its place."""
+        kinds = (self.types[0], *self.results)
+        return all(kind.quant is not None and dtypes.is_integer(kind.dtype) for kind in kinds)
+
+
+Bound = int | Callable[[Application], int]
+
+
+@frozen
+class Constant:
+    """The bounds of one operand's numbers.
+
+    ``computed``: operators that may compute the operand when the network runs, as their results keep within the bounds; None:
+    any may, as the loops bound the number themselves.
+    """
+
+    use: Use
+    least: Bound
+    most: Bound
+    computed: tuple[str, ...] | None = ()
+
+    def fault(self, application: Application, position: int, name: str) -> str:
+        """Return what is wrong with the operand, or nothing."""
+        data = application.data[position]
+        if data is None:
+            maker = application.producers[position] if position < len(application.producers) else None
+            if self.computed is None or (maker is not None and maker.op in self.computed):
+                return ""
+            return f"{name} is {self.use}; it is computed when the network runs, expected a constant"
+        if not data.size:
+            return ""
+        least, most = (end(application) if callable(end) else end for end in (self.least, self.most))
+        if data.dtype.kind not in "iub":
+            return f"{name} is {self.use}; got {data.dtype}, expected integers"
+        low, high = int(data.min()), int(data.max())
+        if least <= low and high <= most:
+            return ""
+        return f"{name} is {self.use}; got {low if low < least else high}, expected {least}..{most}"
+
+
+Constants = Mapping[int, Constant]
+Sound = Callable[[Application], str]
+
+
+def fault(
+    declared: Constants | Callable[[Application], Constants],
+    sound: Iterable[Sound],
+    application: Application,
+    names: Sequence[str],
+) -> str:
+    """Return what is wrong with the constants of an application, or nothing."""
+    known = declared(application) if callable(declared) else declared
+    for position, constant in known.items():
+        if position < len(application.types):
+            name = names[position] if position < len(names) else f"operand {position}"
+            if wrong := constant.fault(application, position, name):
+                return wrong
+    for check in sound:
+        if wrong := check(application):
+            return wrong
+    return ""
+
+
+# ---------------------------------------------------------------- bounds that operators share
+
+INT32: Constant = Constant(Use.TERM, INT32_MIN, INT32_MAX, None)
+MANTISSA = Constant(Use.FACTOR, 0, INT32_MAX)
+POSITIVE = Constant(Use.POINT, 0, INT32_MAX)
+
+
+def stored(application: Application) -> str:
+    """Check where a scaled number goes: its clamp and its zero point are numbers of the result's dtype."""
+    attrs = application.attrs
+    dtype = attrs.get("out_dtype") or application.types[0].dtype
+    if not dtypes.is_integer(dtype):
+        return f"out_dtype={dtype!r} is no dtype of integers"
+    low, high = dtypes.int_range(dtype)
+    for name in ("minimum", "maximum", "zero_point"):
+        if name in attrs and not low <= attrs[name] <= high:
+            return f"{name} is no {dtype}; got {attrs[name]}, expected {low}..{high}"
+    if attrs.get("minimum", low) > attrs.get("maximum", high):
+        return f"minimum={attrs['minimum']} is above maximum={attrs['maximum']}"
+    return ""
+
+
+def zero_point_of(attribute: str, position: int) -> Sound:
+    """A check: an attribute is the zero point of an operand, one of its numbers."""
+
+    def check(application: Application) -> str:
+        dtype = application.types[position].dtype
+        low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (INT32_MIN, INT32_MAX)
+        value = application.attrs[attribute]
+        return "" if low <= value <= high else f"{attribute} is no {dtype}; got {value}, expected {low}..{high}"
+
+    return check
+
+
+def centred(application: Application, position: int, attribute: str) -> tuple[int, int]:
+    """Return the range of an operand less a zero point."""
+    low, high = dtypes.int_range(application.types[position].dtype)
+    return low - application.attrs[attribute], high - application.attrs[attribute]
+
+
+def product_fault(application: Application, attributes: tuple[str, str]) -> str:
+    """Check that a product of the first two operands, each less its zero point, fits int32."""
+    if not all(dtypes.is_integer(kind.dtype) for kind in application.types[:2]):
+        return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
+    (a, b), (c, d) = (centred(application, k, attributes[k]) for k in range(2))
+    largest = max(abs(x * y) for x in (a, b) for y in (c, d))
+    return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
+
+
+def window_fault(application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0) -> str:
+    """Check that ``offset`` and a sum of ``count`` numbers of the first operand fit int32, with ``half`` for rounding."""
+    kind = application.types[0]
+    if application.quantised or not dtypes.is_integer(kind.dtype):
+        return ""
+    low, high = dtypes.int_range(kind.dtype)
+    if not low <= pad <= high:
+        return f"pad_value is no {kind.dtype}; got {pad}, expected {low}..{high}"
+    largest = max(abs(offset + count * low), abs(offset + count * high), abs(offset)) + half
+    return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
+
+
+def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
+    """Check that sums of products of data by weights fit the dtype that they are made in.
+
+    ``depth``: products in a sum; ``pad``: what padding holds.
+    """
+    data, weight = application.types[:2]
+    out = application.attrs.get("out_dtype") or data.dtype
+    if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or application.quantised:
+        return ""
+    if out not in _LARGEST:
+        return f"sums of {data.dtype} are made in {out}, expected int32 or int64"
+    low, high = dtypes.int_range(data.dtype)
+    if not low <= pad <= high or pad != int(pad):
+        return f"pad_value is no {data.dtype}; got {pad}, expected {low}..{high}"
+    if not dtypes.is_integer(weight.dtype):
+        return f"sums of {data.dtype} by weights of {weight.dtype}, expected integers"
+    if len(application.types) > 2 and not dtypes.is_integer(application.types[2].dtype):
+        return f"a bias of {application.types[2].dtype} for sums of integers"
+    largest = largest_sum(application, depth)
+    return "" if largest <= _LARGEST[out] else f"sums of up to {largest:.0f} do not fit {out}"
+
+
+def largest_sum(application: Application, depth: int) -> float:
+    """Return the largest magnitude of all partial sums of data by weights (channels, ...) and their bias.
+
+    Data of any integer dtype can be zero, so that every partial sum lies between the bias plus the least and the bias plus the
+    largest products. A computed bias is as large as its dtype, or as the ``clip`` that computes it.
+    """
+    low, high = dtypes.int_range(application.types[0].dtype)
+    weights = application.data[1]
+    if weights is None:
+        ends = [x * y for x in (low, high) for y in dtypes.int_range(application.types[1].dtype)]
+        above, below = np.array([depth * float(max(ends))]), np.array([depth * float(min(ends))])
+    else:
+        rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
+        above = np.maximum(rows * low, rows * high).sum(axis=1)
+        below = np.minimum(rows * low, rows * high).sum(axis=1)
+    if len(application.types) > 2:
+        bias, maker = application.data[2], application.producers[2] if len(application.producers) > 2 else None
+        ends_of_bias: tuple[Any, Any] = dtypes.int_range(application.types[2].dtype)
+        if bias is not None:
+            ends_of_bias = (bias.reshape(-1).astype(np.float64),) * 2
+        elif maker is not None and maker.op == "clip":
+            ends_of_bias = (maker.attrs["minimum"], maker.attrs["maximum"])
+        below, above = below + np.minimum(ends_of_bias[0], 0), above + np.maximum(ends_of_bias[1], 0)
+    return float(max(above.max(initial=0), -below.min(initial=0)))

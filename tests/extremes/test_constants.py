@@ -1,0 +1,91 @@
+"""Operators with mutated constants: 300 of them here, any number by ``python -m tests.extremes.constants``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.errors import ModelError
+from microc.frontend import graph_file
+from microc.graph.file import to_bytes
+from microc.graph.ir import Graph
+from microc.ops.registry import constant_fault, get, registry
+from tests.campaign import everything
+from tests.extremes.constants import campaign
+from tests.ops.compiled import one_node
+from tests.ops.edges import case_arrays
+from tests.ops.harness import known_edges
+
+MUTANTS = 20_000 if everything() else 300
+
+
+def test_mutants_run_clean_or_are_refused() -> None:
+    found = campaign(MUTANTS, seed=0)
+    assert not found.failures
+    assert found.counts["compiled"] > MUTANTS // 2
+    assert found.counts["refused"] + found.counts["refused by inference"] > MUTANTS // 20
+
+
+@pytest.mark.parametrize("name", sorted(name for name, definition in registry().items() if not definition.composed))
+def test_declarations_hold_for_every_case(name: str) -> None:
+    definition = get(name)
+    for case in (*definition.cases(), *known_edges(definition)):
+        graph, node = one_node(definition, case, case_arrays(case))
+        assert constant_fault(node, graph, {}) == "", case.name
+
+
+def hostile(name: str, operand: int, place: int, value: int, **attrs: object) -> Graph:
+    """An operator's first case, with one number of an operand and some attributes changed."""
+    definition = get(name)
+    case = next(case for case in definition.cases() if operand < len(case.types))
+    arrays = [np.array(array) for array in case_arrays(case)]
+    arrays[operand].reshape(-1)[place] = value
+    graph, node = one_node(definition, case, arrays)
+    nodes = (type(node)(node.op, node.inputs, node.outputs, {**node.attrs, **attrs}),)
+    return Graph("hostile", graph.inputs, graph.outputs, nodes, graph.types, graph.consts)
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "value", "said"),
+    [
+        ("resample", 1, 3, "expected 0..2"),
+        ("resample", 2, -1, "an index"),
+        ("filter_bank", 3, 30000, "frequencies and widths reach"),
+        ("filter_bank", 5, 7, "widths reach"),
+        ("filter_bank", 4, -4, "firsts is an offset"),
+        ("tree_ensemble", 1, 255, "feature is an index"),
+        ("tree_ensemble", 3, 0, "left_leaves"),
+        ("tree_ensemble", 4, 200, "leaves"),
+        ("qsvdf", 4, (1 << 31) - 1, "sums of up to"),
+        ("qsoftmax", 1, 5, "table"),
+        ("qsoftmax", 1, -1, "table"),
+        ("qdiv", 2, -(1 << 31), "reciprocals is a factor"),
+    ],
+)
+def test_constants_of_files_are_judged(name: str, operand: int, value: int, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        graph_file.read(to_bytes(hostile(name, operand, 0, value)), "hostile.mcg")
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "said"),
+    [
+        ("requantize", {"shift": 99}, "more than 30"),
+        ("requantize", {"multiplier": -1}, "less than 0"),
+        ("requantize", {"zero_point": 1 << 20}, "zero_point is no"),
+        ("qadd", {"left_shift": 30}, "does not fit int32"),
+        ("pcan", {"snr_shift": 64}, "more than 63"),
+        ("signal_window", {"shift": -1}, "less than 0"),
+        ("filter_bank_log", {"input_correction_bits": 32}, "more than 31"),
+    ],
+)
+def test_attributes_of_files_are_judged(name: str, attrs: dict[str, object], said: str) -> None:
+    graph = hostile(name, 0, 0, 1, **attrs)
+    with pytest.raises(ModelError, match=said):
+        graph_file.read(to_bytes(graph), "hostile.mcg")
+
+
+def test_promises_of_files_are_not_believed() -> None:
+    """A bound that does not follow from the constants before it: the operand saturates, whatever the file says."""
+    graph = graph_file.read(to_bytes(hostile("requantize", 0, 0, 1, bound=3)), "m.mcg")
+    assert graph.nodes[0].attrs["bound"] == -1
