@@ -96,7 +96,7 @@ def _without_promises(graph: Graph, file_name: str) -> Graph:
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _without_promises(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
-        attrs = {**node.attrs, **inside}
+        attrs: dict[str, Any] = {**node.attrs, **inside}
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
         if node.op == "requantize" and attrs["bound"] >= 0 and _largest(node, graph, producers) > attrs["bound"]:

@@ -117,6 +117,8 @@ def fault(
 # ---------------------------------------------------------------- bounds that operators share
 
 INT32: Constant = Constant(Use.TERM, INT32_MIN, INT32_MAX, None)
+BOUNDED = Constant(Use.INDEX, -(1 << 63), (1 << 63) - 1, None)
+"""An index that the loops bound themselves, whatever it is and whether it is known."""
 MANTISSA = Constant(Use.FACTOR, 0, INT32_MAX)
 POSITIVE = Constant(Use.POINT, 0, INT32_MAX)
 

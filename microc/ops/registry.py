@@ -302,10 +302,12 @@ def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> s
 
 
 def judged(node: Node, graph: Graph) -> list[str]:
-    """Return the operands of a node whose numbers it declares bounds of."""
+    """Return the operands of a node whose numbers it declares bounds of; of an elementwise one all, which it computes with."""
+    names = [name for name in node.inputs if name]
+    if get(node.op).elementwise:
+        return names
     declared, application = get(node.op).constants, applied(node, graph, {})
     positions = declared(application) if callable(declared) else declared
-    names = [name for name in node.inputs if name]
     return [names[position] for position in positions if position < len(names)]
 
 

@@ -48,10 +48,10 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str
     _Verifier(func.name, trust_data, tables).statement(func.body, Place(names, Simplifier(), ()))
 
 
-def fault(func: ir.PrimFunc, *, trust_data: bool = False) -> str:
+def fault(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str] | None = None) -> str:
     """What :func:`verify` finds wrong, for who can do without the function; nothing where all holds."""
     try:
-        verify(func, trust_data=trust_data)
+        verify(func, trust_data=trust_data, tables=tables)
     except IllFormedError as error:
         return str(error)
     return ""

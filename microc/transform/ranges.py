@@ -109,6 +109,8 @@ def _bias(graph: Graph, node: Node) -> Array | int | None:
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if name and name not in graph.consts:
         return None
+    if name and graph.consts[name].dtype.kind not in "iu":
+        return None
     return graph.consts[name].astype(np.int64).reshape(-1) if name else 0
 
 

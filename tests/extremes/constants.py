@@ -83,6 +83,7 @@ _WIDE = (
     (1 << 63) - 1,
 )
 _REALS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e30, 3.4e38, float("inf"), float("-inf"), float("nan"))
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 _SKIPPED = frozenset({"external"})
 _TURNS = "count"
 """Of a loop: as many turns as it says, 2**31 or for ever, are what it means."""
@@ -111,7 +112,9 @@ def mutant(seed: int) -> tuple[str, Graph, tuple[tuple[Array, ...], ...]]:
     for _ in range(int(rng.choice([1, 1, 1, 2, 3]))):
         integers = [k for k, kind in enumerate(case.types) if kind.size and arrays[k].dtype.kind in "iu"]
         ways = (
-            ["attribute"] * bool(attrs) * 2 + ["array"] * bool(case.types) * 3 + ["known", "computed"] * bool(integers)
+            ["attribute"] * bool(attrs) * 2
+            + ["array"] * bool(case.types) * 3
+            + ["known", "computed", "dtype"] * bool(integers)
         )
         match str(rng.choice(ways)) if ways else "":
             case "attribute":
@@ -123,6 +126,13 @@ def mutant(seed: int) -> tuple[str, Graph, tuple[tuple[Array, ...], ...]]:
                 said.append(f"operand {k}: {_mutate(arrays[k], rng)}")
             case "known":
                 consts = tuple(sorted({*consts, int(rng.choice(integers))}))
+            case "dtype":
+                k, dtype = int(rng.choice(integers)), str(rng.choice(_INTEGERS))
+                case = replace(
+                    case, types=tuple(replace(t, dtype=dtype) if t is case.types[k] else t for t in case.types)
+                )
+                arrays = [a.astype(dtypes.to_numpy(t.dtype)) for a, t in zip(arrays, case.types, strict=True)]
+                said.append(f"operand {k}: {dtype}")
             case "computed":
                 consts = tuple(k for k in consts if k != int(rng.choice(integers)))
     changed = replace(case, attrs=attrs, consts=consts)

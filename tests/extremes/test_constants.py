@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ from microc.errors import ModelError
 from microc.frontend import graph_file
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
+from microc.ops.lowering import lower_group
+from microc.ops.multiples import ONES
 from microc.ops.registry import constant_fault, get, registry
+from microc.tir.verify import fault
 from tests.campaign import everything
 from tests.extremes.constants import campaign
 from tests.ops.compiled import one_node
@@ -32,6 +37,19 @@ def test_declarations_hold_for_every_case(name: str) -> None:
     for case in (*definition.cases(), *known_edges(definition)):
         graph, node = one_node(definition, case, case_arrays(case))
         assert constant_fault(node, graph, {}) == "", case.name
+
+
+@pytest.mark.parametrize("name", sorted(n for n, d in registry().items() if not (d.composed or d.view)))
+def test_known_numbers_become_indices_where_they_are_declared(name: str) -> None:
+    """Loops whose integers are all known load an index that is not proven from constants with a declaration alone."""
+    for case in get(name).cases():
+        known = tuple(
+            k for k, kind in enumerate(case.types) if kind.dtype in ("int8", "int16", "int32", "int64", "uint8")
+        )
+        changed = replace(case, consts=tuple(sorted({*case.consts, *known})))
+        graph, node = one_node(get(name), changed, case_arrays(case))
+        group = lower_group(graph, (node,), ONES, "f")
+        assert "nobody has judged" not in fault(group.func, trust_data=True, tables=group.tables)
 
 
 def hostile(name: str, operand: int, place: int, value: int, **attrs: object) -> Graph:

@@ -21,6 +21,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import REQUIRED, choice, flag, integer, integers, real
+from microc.ops.constants import BOUNDED
 from microc.ops.images.taps import FARTHEST, Side, Taps, near
 from microc.ops.moving.places import clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
@@ -159,6 +160,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
+        constants={2: BOUNDED},
         operand_names=("data", "boxes", "images"),
     ),
 )

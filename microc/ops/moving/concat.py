@@ -16,6 +16,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import Rewrite
 from microc.ops.attributes import ROUNDING, integer, one_axis
 from microc.ops.axes import AxisMap, kept
+from microc.ops.constants import BOUNDED
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
 from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef
 from microc.ops.surface import dequantized, quantize_attrs
@@ -218,6 +219,7 @@ GATHER = OpDef(
     reference=_reference_gather,
     compute=_compute_gather,
     cases=_cases_gather,
+    constants={1: BOUNDED},
     attrs={
         "axis": one_axis("of the data", 0),
         "batch_dims": integer("leading axes that both share", 0, least=0),

@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integers
+from microc.ops.constants import BOUNDED
 from microc.ops.moving.places import check_indices, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -126,6 +127,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_dynamic_slice,
         compute=_compute_dynamic_slice,
         cases=_cases_dynamic_slice,
+        constants={1: BOUNDED},
         operand_names=("data", "begin"),
         edges="What would begin outside begins at the nearest place where the part lies inside",
     ),
@@ -136,6 +138,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_update,
         update=_update_in_place,
         cases=_cases_update,
+        constants={2: BOUNDED},
         operand_names=("data", "update", "begin"),
         edges="What would begin outside begins at the nearest place where the part lies inside",
     ),

@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import REDUCTION, one_axis
+from microc.ops.constants import BOUNDED
 from microc.ops.elementwise.pair_functions import SCATTERED
 from microc.ops.moving.places import INDICES, clamped_index
 from microc.ops.numbers import compute_dtype
@@ -149,6 +150,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_gather,
         compute=_compute_gather,
         cases=_cases_gather,
+        constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "indices"),
         edges="Negative places count from the end; beyond the ends the nearest element is read",
@@ -159,6 +161,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_scatter,
         compute=_compute_scatter,
         cases=_cases_scatter,
+        constants={1: BOUNDED},
         attrs={"axis": one_axis(), "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
         edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",

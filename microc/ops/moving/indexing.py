@@ -17,6 +17,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import REDUCTION, flag, integer
+from microc.ops.constants import BOUNDED
 from microc.ops.elementwise.pair_functions import SCATTERED
 from microc.ops.moving.places import INDICES, check_indices
 from microc.ops.numbers import compute_dtype
@@ -208,6 +209,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_one_hot,
         compute=_compute_one_hot,
         cases=_cases_one_hot,
+        constants={0: BOUNDED},
         attrs={
             "depth": integer("elements of the new axis", least=1),
             "axis": integer("where it stands", -1),
@@ -221,6 +223,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_gather_nd,
         compute=_compute_gather_nd,
         cases=_cases_gather_nd,
+        constants={1: BOUNDED},
         moves=True,
         attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
         operand_names=("data", "indices"),
@@ -232,6 +235,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_scatter_nd,
         compute=_compute_scatter_nd,
         cases=_cases_scatter_nd,
+        constants={1: BOUNDED},
         attrs={"reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
         edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",

@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import flag, one_axis
+from microc.ops.constants import BOUNDED
 from microc.ops.moving.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -118,6 +119,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_sequence,
         compute=_compute_sequence,
         cases=_cases_sequence,
+        constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "lengths"),
     ),
@@ -127,6 +129,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_cache,
         compute=_compute_cache,
         cases=_cases_cache,
+        constants={2: BOUNDED},
         attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
         operand_names=("cache", "update", "starts"),
     ),

@@ -23,7 +23,7 @@ from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
 from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, element_type, exponent
-from microc.ops.constants import POSITIVE, Application, Constant, Use
+from microc.ops.constants import BOUNDED, POSITIVE, Application, Constant, Use
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.rounding import Multiplier
 from microc.tir import ir
@@ -284,7 +284,7 @@ QSOFTMAX = OpDef(
     reference=_reference_q,
     compute=_compute_q,
     cases=_cases_q,
-    constants={1: POSITIVE},
+    constants={0: BOUNDED, 1: POSITIVE},
     sound=(_sound_q,),
     operand_names=("data", "table"),
 )
@@ -295,7 +295,7 @@ QSOFTMAX16 = OpDef(
     reference=_reference_q16,
     compute=_compute_q16,
     cases=_cases_q16,
-    constants={1: Constant(Use.POINT, 0, (1 << 15) - 1), 2: Constant(Use.POINT, 0, (1 << 15) - 1)},
+    constants={0: BOUNDED, 1: Constant(Use.POINT, 0, (1 << 15) - 1), 2: Constant(Use.POINT, 0, (1 << 15) - 1)},
     sound=(_sound_q16,),
     operand_names=("data", "exp_table", "reciprocal_table"),
 )

@@ -24,7 +24,7 @@ from microc.fixed import NUMPY, Arith, doubling_high_mul, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
 from microc.ops.attributes import SCALED, element_type, integer
-from microc.ops.constants import POSITIVE, Application, stored
+from microc.ops.constants import BOUNDED, POSITIVE, Application, stored
 from microc.ops.normalisation.softmax_fixed import free_bits, largest_of_rows, row_reciprocal
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, OpCall, OpDef
@@ -142,7 +142,7 @@ QSOFTMAX_SCALED = OpDef(
     reference=_reference,
     compute=_compute,
     cases=_cases,
-    constants={1: POSITIVE},
+    constants={0: BOUNDED, 1: POSITIVE},
     sound=(stored, _sound),
     operand_names=("data", "table"),
 )

@@ -120,7 +120,8 @@ def _constants(application: Application) -> Constants:
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
-    shifts = [Constant(Use.SHIFT, *attrs["shift_range"], means)] if attrs["shift"] is None else []
+    low, high = attrs["shift_range"]
+    shifts = [Constant(Use.SHIFT, low, high, means)] if attrs["shift"] is None else []
     return dict(enumerate((*factors, *shifts), 1))
 
 

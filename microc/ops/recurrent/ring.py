@@ -21,6 +21,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
+from microc.ops.constants import BOUNDED
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -220,6 +221,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_slice,
         compute=_compute_slice,
         cases=_cases_slice,
+        constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),
     OpDef(
@@ -230,6 +232,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_write,
         update=lambda call: _compute_write(call, whole=False),
         cases=_cases_write,
+        constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),
 )

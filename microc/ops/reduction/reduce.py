@@ -147,6 +147,8 @@ def _accumulator(reduction: Reduction, dtype: str) -> str:
     """What sums and products of a dtype are made in: unsigned where they may overflow, so that they wrap around."""
     if reduction.combine == "mul" and dtypes.is_integer(dtype) and dtypes.nbytes(dtype) < 4:
         return "uint32"
+    if (reduction.name, dtype) == ("mean", "uint32"):
+        return "uint64"
     if dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
         return compute_dtype(dtype)
     return "int64" if (reduction.name, dtype) == ("mean", "int32") else f"u{dtype}"
