@@ -138,6 +138,14 @@ def stored(application: Application) -> str:
     return ""
 
 
+def number_fault(name: str, value: float, dtype: str) -> str:
+    """Check that an attribute is a number of a dtype, as its tensors hold it."""
+    if not dtypes.is_integer(dtype):
+        return f"{name}={value} is no {dtype}" if dtype == "bool" and value not in (0, 1) else ""
+    low, high = dtypes.int_range(dtype)
+    return "" if low <= value <= high and value == int(value) else f"{name}={value} is no {dtype}"
+
+
 def zero_point_of(attribute: str, position: int) -> Sound:
     """A check: an attribute is the zero point of an operand, one of its numbers."""
 

@@ -14,6 +14,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import by_axis, extents, integers, number, pairs_by_axis
 from microc.ops.axes import AxisMap, padded, reshaped
+from microc.ops.constants import number_fault
 from microc.ops.moving.concat import CONCAT, GATHER
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
@@ -266,6 +267,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_pad,
         compute=_compute_pad,
         cases=_cases_pad,
+        sound=(lambda application: number_fault("value", application.attrs["value"], application.types[0].dtype),),
         attrs={
             "padding": pairs_by_axis("elements before and behind each axis"),
             "value": number("what they are, as stored", 0),

@@ -159,6 +159,20 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
+def _sound_scale(application: Application) -> str:
+    """Scales are finite, and not negative: of such as float32 has none they are zero."""
+    scale = application.attrs["scale"]
+    known = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
+    if known is None:
+        return ""
+    scales = np.asarray(known, np.float64)
+    return (
+        ""
+        if (np.isfinite(scales) & (scales > 0)).all()
+        else f"scale={scales.reshape(-1)[:4]}, expected positive numbers"
+    )
+
+
 OPERATORS = (
     OpDef(
         "requantize",
@@ -178,7 +192,7 @@ OPERATORS = (
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
-        sound=(stored,),
+        sound=(stored, _sound_scale),
         attrs={
             "scale": real("one for all channels; None: an operand", None),
             **STORED,
