@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_known_numbers_become_indices_where_they_are_declared(name: str) -> None
         assert "nobody has judged" not in fault(group.func, trust_data=True, tables=group.tables)
 
 
-def hostile(name: str, operand: int, place: int, value: int, **attrs: object) -> Graph:
+def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Graph:
     """An operator's first case, with one number of an operand and some attributes changed."""
     definition = get(name)
     case = next(case for case in definition.cases() if operand < len(case.types))
@@ -97,7 +98,7 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("filter_bank_log", {"input_correction_bits": 32}, "more than 31"),
     ],
 )
-def test_attributes_of_files_are_judged(name: str, attrs: dict[str, object], said: str) -> None:
+def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: str) -> None:
     graph = hostile(name, 0, 0, 1, **attrs)
     with pytest.raises(ModelError, match=said):
         graph_file.read(to_bytes(graph), "hostile.mcg")

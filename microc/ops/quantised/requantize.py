@@ -168,8 +168,8 @@ def _sound_scale(application: Application) -> str:
     scales = np.asarray(known, np.float64)
     return (
         ""
-        if (np.isfinite(scales) & (scales > 0)).all()
-        else f"scale={scales.reshape(-1)[:4]}, expected positive numbers"
+        if (np.isfinite(scales) & (scales >= 0)).all()
+        else f"scale={scales.reshape(-1)[:4]}, expected no negative ones"
     )
 
 
