@@ -87,8 +87,11 @@ def _count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 
 def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
-    result = np.asarray(reduction.array(wide, axis=attrs["axes"], keepdims=attrs["keepdims"])) + attrs.get("offset", 0)
+    exact = np.uint64 if x.dtype == np.uint64 else np.int64
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else exact)
+    result = np.asarray(reduction.array(wide, axis=attrs["axes"], keepdims=attrs["keepdims"])) + np.asarray(
+        attrs.get("offset", 0)
+    ).astype(wide.dtype)
     if reduction.name == "mean":
         count = _count(attrs, x.shape)
         result = result / count if x.dtype.kind == "f" else np.sign(result) * (abs(result) // count)
