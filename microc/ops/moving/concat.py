@@ -137,7 +137,10 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
 
 def _spans(indices: Array, span: int) -> Array:
     """Places from indices of runs of so many neighbours."""
-    return indices if span == 1 else indices[..., None] * span + np.arange(span, dtype=indices.dtype)
+    if span == 1:
+        return indices
+    near = np.clip(indices.astype(np.int64), -(1 << 32), 1 << 32)
+    return near[..., None] * span + np.arange(span)
 
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:

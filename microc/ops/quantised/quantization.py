@@ -111,6 +111,8 @@ def _sound(application: Application) -> str:
         single = scales.astype(np.float32)
     if not (np.isfinite(single) & (single > 0)).all():
         return f"scale={attrs['scale']}, expected positive float32"
+    if dtypes.nbytes(kind.dtype) == 8 and dtypes.is_integer(kind.dtype) and any(points):
+        return f"zero points of {kind.dtype}, whose differences need more than 64 bits"
     low, high = dtypes.int_range(attrs.get("out_dtype") or kind.dtype)
     return "" if all(low <= point <= high for point in points) else f"zero_point={points}, expected {low}..{high}"
 
