@@ -25,8 +25,8 @@ _MOST_ROWS = 8
 _COMPILED, _INTERPRETED = 100_000_000, 1_000_000
 """Multiply-accumulates that the rows may take together, compiled or by the operators' references: tenths of a second."""
 _TOLERANCE, _QUANTISED = 1e-3, 5e-2
-"""Relative to the largest magnitude of an output. Of quantised networks, whose steps are coarse, a sum that is rounded otherwise
-may take a few."""
+"""Relative to the largest magnitude of an output. Quantised networks and those with halves have coarse
+steps, of which a sum that is rounded otherwise may take a few."""
 _SEED = 20
 
 
@@ -101,6 +101,7 @@ def _interpreted(graph: Graph) -> Run:
 
 def _tallies(graph: Graph) -> list[Tally]:
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
+    coarse |= any(kind.dtype in dtypes.HALF for kind in graph.types.values())
     bound = _QUANTISED if coarse else _TOLERANCE
     kinds = [(name, graph.types[name].dtype) for name in graph.outputs]
     return [Tally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in kinds]

@@ -13,8 +13,22 @@ from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
+from microc.ops import registry
 
 _NO_ATTRS: Mapping[str, Attr] = {}
+_KEEPING = (
+    "broadcast_to",
+    "cast",
+    "concat",
+    "gather",
+    "gather_elements",
+    "gather_nd",
+    "pad",
+    "reshape",
+    "slice",
+    "transpose",
+)
+"""Operators that move elements or convert them, and compute nothing."""
 
 
 def numbers(x: Any, count: int) -> tuple[int, ...]:
@@ -92,10 +106,16 @@ class Application:
         return str(self.node.meta["val"].dtype).removeprefix("torch.")
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        return self.write.emit(op, inputs, attrs)
+        """The value of an operator. Arithmetic on halves is done in float32, and its result is rounded, as PyTorch does it."""
+        half = next((self.dtype(name) for name in inputs if name and self.dtype(name) in dtypes.HALF), "")
+        if not half or op in _KEEPING or registry.get(op).moves:
+            return self.write.emit(op, inputs, attrs)
+        wide = [self.cast(name, "float32") if name and self.dtype(name) == half else name for name in inputs]
+        made = self.write.emit(op, wide, attrs)
+        return self.cast(made, half) if self.dtype(made) == "float32" else made
 
     def cast(self, value: str, dtype: str) -> str:
-        return value if self.dtype(value) == dtype else self.emit("cast", (value,), {"dtype": dtype})
+        return value if self.dtype(value) == dtype else self.write.emit("cast", (value,), {"dtype": dtype})
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         return self.write.reshape(value, shape)

@@ -79,10 +79,21 @@ def angle(a: Application) -> str:
     return a.emit("where", (ahead, y, found))
 
 
-def middle_slope(a: Application) -> str:
-    """rrelu outside of training: the mean of its slopes."""
+def rest_of_error_function(a: Application) -> str:
+    """erfc."""
+    return a.emit("sub", (a.value(1.0), a.emit("erf", (a.operand("self"),))))
+
+
+def hypotenuse(a: Application) -> str:
+    """hypot."""
+    sides = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    return a.emit("sqrt", (a.emit("add", [a.emit("mul", (side, side)) for side in sides]),))
+
+
+def middle_slope(a: Application) -> tuple[str, str]:
+    """rrelu outside of training: the mean of its slopes; the noise, its second result, is for training."""
     slope = (float(a.argument("lower")) + float(a.argument("upper"))) / 2
-    return a.emit("leaky_relu", (a.operand("self"),), {"alpha": slope})
+    return a.emit("leaky_relu", (a.operand("self"),), {"alpha": slope}), ""
 
 
 def norm(a: Application) -> str:
@@ -114,7 +125,7 @@ def distances(a: Application) -> str:
 
 
 def running_product(a: Application) -> str:
-    return a.emit("cumprod", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+    return a.emit("cumprod", (a.cast(a.operand("self"), a.result_dtype()),), {"axis": int(a.argument("dim"))})
 
 
 def sort(a: Application) -> tuple[str, ...]:
@@ -154,10 +165,12 @@ SPELLINGS: Mapping[str, Spelling] = {
     "bitwise_xor": bitwise("not_equal", "bit_xor"),
     "copy": copy,
     "cumprod": running_product,
+    "erfc": rest_of_error_function,
     "exp2": power_of_two,
     "expm1": exponential_less_one,
     "fmod": remainder_to_zero,
     "grid_sampler_2d": grid_sampler,
+    "hypot": hypotenuse,
     "isinf": is_infinite,
     "isnan": is_nan,
     "linalg_vector_norm": norm,

@@ -138,6 +138,8 @@ def attention(a: Application) -> str:
     q, k, v = (a.operand(name) for name in ("query", "key", "value"))
     scale = a.argument("scale")
     scale = 1 / math.sqrt(a.shape(q)[-1]) if scale is None else float(scale)
+    if a.argument("enable_gqa", False):
+        k, v = (_shared_heads(a, x, a.shape(q)[-3]) for x in (k, v))
     rank = len(a.shape(k))
     turned = a.emit("transpose", (k,), {"axes": (*range(rank - 2), rank - 1, rank - 2)})
     scores = a.emit("matmul", (a.emit("mul", (q, a.value(scale))), turned))
@@ -152,6 +154,16 @@ def attention(a: Application) -> str:
         else:
             scores = a.emit("add", (scores, mask))
     return a.emit("matmul", (a.emit("softmax", (scores,), {"axis": -1}), v))
+
+
+def _shared_heads(a: Application, x: str, heads: int) -> str:
+    """Heads of keys or values (..., G, S, E), each repeated for the ``heads // G`` queries that share it."""
+    *front, groups, rows, width = a.shape(x)
+    if groups == heads:
+        return x
+    one = a.reshaped(x, (*front, groups, 1, rows, width))
+    wide = a.emit("broadcast_to", (one,), {"shape": (*front, groups, heads // groups, rows, width)})
+    return a.reshaped(wide, (*front, heads, rows, width))
 
 
 def upsample_nearest(a: Application) -> str:

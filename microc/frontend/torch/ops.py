@@ -16,7 +16,17 @@ from microc.graph.ir import Attr
 
 
 def unary(op: str, **attrs: Attr) -> Spelling:
-    return lambda a: a.emit(op, (a.operand("self"),), attrs)
+    """A function of every element; integers are converted where the result is real."""
+
+    def spell(a: Application) -> str:
+        x, made = a.operand("self"), a.result_dtype()
+        return a.emit(op, (a.cast(x, made) if dtypes.is_float(made) else x,), attrs)
+
+    return spell
+
+
+_OF_TRUTHS = {"add": "logical_or", "maximum": "logical_or", "minimum": "logical_and", "mul": "logical_and"}
+"""Arithmetic that PyTorch does on tensors of bool, as logic."""
 
 
 def binary(op: str, *, swapped: bool = False) -> Spelling:
@@ -24,6 +34,8 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
 
     def spell(a: Application) -> str:
         x, y = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+        if a.result_dtype() == "bool" and op in _OF_TRUTHS:
+            return a.emit(_OF_TRUTHS[op], (x, y))
         alpha = a.argument("alpha", 1)
         if alpha not in (1, None):
             y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
@@ -33,7 +45,30 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
 
 
 def comparison(op: str) -> Spelling:
-    return lambda a: a.emit(op, pair(a, a.argument("self"), a.argument("other")))
+    """A comparison of two tensors, or a tensor and a number; an order of truths is that of 0 and 1."""
+
+    def spell(a: Application) -> str:
+        x, y = pair(a, a.argument("self"), a.argument("other"))
+        if a.dtype(x) == "bool" and op not in ("equal", "not_equal"):
+            x, y = a.cast(x, "int32"), a.cast(y, "int32")
+        return a.emit(op, (x, y))
+
+    return spell
+
+
+def logic(op: str) -> Spelling:
+    """Logic of two tensors, whose numbers are true where they are not zero."""
+    return lambda a: a.emit(op, [truth(a, a.argument(name)) for name in ("self", "other")])
+
+
+def negation(a: Application) -> str:
+    return a.emit("logical_not", (truth(a, a.argument("self")),))
+
+
+def truth(a: Application, x: Any) -> str:
+    """The bool of a tensor: true where it is not zero."""
+    held = a.value(x)
+    return held if a.dtype(held) == "bool" else a.emit("not_equal", (held, a.value(0, a.dtype(held))))
 
 
 def pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
@@ -121,12 +156,21 @@ def elu(a: Application) -> str:
 
 
 def composed(formula: Callable[..., str]) -> Spelling:
-    return lambda a: formula(composer(a.write), a.operand("self"))
+    return lambda a: _in_float32(a, lambda x: formula(composer(a.write), x))
+
+
+def _in_float32(a: Application, formula: Callable[[str], str]) -> str:
+    """A formula of one operand, which for halves is computed in float32."""
+    x = a.operand("self")
+    if a.dtype(x) not in dtypes.HALF:
+        return formula(x)
+    return a.cast(formula(a.cast(x, "float32")), a.dtype(x))
 
 
 def gelu(a: Application) -> str:
     """Exact, or the approximation with tanh."""
-    return formulas.gelu(composer(a.write), a.operand("self"), a.argument("approximate", "none") == "tanh")
+    tanh = a.argument("approximate", "none") == "tanh"
+    return _in_float32(a, lambda x: formulas.gelu(composer(a.write), x, tanh))
 
 
 def softmax(a: Application) -> str:
@@ -146,13 +190,19 @@ def reduction(op: str) -> Spelling:
     """A reduction over ``dim``, or over everything, in the dtype that PyTorch computes it in."""
 
     def spell(a: Application) -> str:
-        x = a.cast(a.operand("self"), a.result_dtype())
+        x = _countable(a, a.cast(a.operand("self"), a.result_dtype()))
         rank, dims = len(a.shape(x)), a.argument("dim")
         dims = [dims] if isinstance(dims, int) else dims
         axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
-        return a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
+        made = a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
+        return a.cast(made, a.result_dtype())
 
     return spell
+
+
+def _countable(a: Application, x: str) -> str:
+    """Truths as 0 and 1, which have an order."""
+    return a.cast(x, "int32") if a.dtype(x) == "bool" else x
 
 
 def extreme(op: str, of_two: str, place: str) -> Spelling:
@@ -161,12 +211,16 @@ def extreme(op: str, of_two: str, place: str) -> Spelling:
     def spell(a: Application) -> Any:
         if a.argument("other") is not None:
             return a.emit(of_two, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
-        x, dim = a.operand("self"), a.argument("dim")
+        given, dim = a.operand("self"), a.argument("dim")
+        x = _countable(a, given)
         if dim is None:
-            return a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+            whole = a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+            return a.cast(whole, a.dtype(given))
         keep = bool(a.argument("keepdim", False))
         largest = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
-        return largest, a.emit(place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"})
+        return a.cast(largest, a.dtype(given)), a.emit(
+            place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"}
+        )
 
     return spell
 
@@ -181,7 +235,7 @@ def top(a: Application) -> tuple[str, ...]:
 
 
 def running_sum(a: Application) -> str:
-    return a.emit("cumsum", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+    return a.emit("cumsum", (a.cast(a.operand("self"), a.result_dtype()),), {"axis": int(a.argument("dim"))})
 
 
 def flip(a: Application) -> str:
@@ -199,6 +253,14 @@ def variance(a: Application) -> str:
     kept = bool(a.argument("keepdim", False))
     total = a.emit("sum", (a.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": kept})
     return a.emit("mul", (total, a.value(1 / max(count - (1 if correction is None else correction), 1e-30))))
+
+
+def variance_and_mean(a: Application) -> tuple[str, str]:
+    """var_mean."""
+    x, dims = a.operand("self"), a.argument("dim")
+    rank = len(a.shape(x))
+    axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+    return variance(a), a.emit("mean", (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))})
 
 
 def place_of(op: str) -> Spelling:
@@ -249,9 +311,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     "le": comparison("less_equal"),
     "leaky_relu": leaky,
     "log": unary("log"),
-    "logical_and": comparison("logical_and"),
-    "logical_not": unary("logical_not"),
-    "logical_or": comparison("logical_or"),
+    "logical_and": logic("logical_and"),
+    "logical_not": negation,
+    "logical_or": logic("logical_or"),
     "lt": comparison("less"),
     "max": extreme("max", "maximum", "argmax"),
     "maximum": binary("maximum"),
@@ -280,5 +342,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "topk": top,
     "trunc": truncate,
     "var": variance,
+    "var_mean": variance_and_mean,
     "where": where,
 }

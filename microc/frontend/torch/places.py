@@ -63,6 +63,9 @@ def index_put(a: Application) -> str:
     x, places, values = a.operand("self"), a.argument("indices"), a.operand("values")
     given = [axis for axis, place in enumerate(places) if place is not None]
     rank, first = len(a.shape(x)), given[0]
+    mask = a.value(places[first])
+    if len(given) == 1 and a.dtype(mask) == "bool" and np.prod(a.shape(values), dtype=int) == 1:
+        return _filled(a, x, mask, values, first)
     if given != list(range(first, first + len(given))):
         a.refuse("indices along axes that are not neighbours", "transpose the axes next to each other first")
     where = _stacked(a, [places[axis] for axis in given])
@@ -76,6 +79,15 @@ def index_put(a: Application) -> str:
     operands = (_transposed(a, x, front), where, _transposed(a, values, turned))
     made = a.emit("scatter_nd", operands, {"reduction": reduction})
     return _transposed(a, made, tuple(front.index(axis) for axis in range(rank)))
+
+
+def _filled(a: Application, x: str, mask: str, number: str, first: int) -> str:
+    """One number put, or added, to where a mask over the axes from ``first`` on is true."""
+    after = len(a.shape(x)) - first - len(a.shape(mask))
+    wide = a.reshaped(mask, (*(1,) * first, *a.shape(mask), *(1,) * after))
+    number = a.reshaped(number, ())
+    changed = a.emit("add", (x, number)) if a.argument("accumulate", False) else number
+    return a.emit("where", (wide, changed, x))
 
 
 def _stacked(a: Application, places: Sequence[object]) -> str:
@@ -125,6 +137,11 @@ def _chosen(a: Application, places: Any) -> str:
     return a.reshaped(a.emit("gather", (a.reshaped(x, (count,)), held), {"axis": 0}), a.result_shape())
 
 
+def unfold(a: Application) -> str:
+    """Windows of ``size`` elements along an axis, each ``step`` behind the one before, as a last axis."""
+    return _chosen(a, _numbered(a).unfold(*(int(a.argument(name)) for name in ("dimension", "size", "step"))))
+
+
 def put_slice(a: Application) -> str:
     """slice_scatter and select_scatter: a part along an axis replaced."""
     x, source, axis = a.operand("self"), a.operand("src"), _axis(a)
@@ -154,4 +171,5 @@ SPELLINGS: Mapping[str, Spelling] = {
     "scatter_add": scatter,
     "select_scatter": put_slice,
     "slice_scatter": put_slice,
+    "unfold": unfold,
 }

@@ -11,6 +11,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
+from microc import dtypes
 from microc.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.archive import members
@@ -68,10 +71,22 @@ _CREATED = (
     "tril",
     "triu",
     "stack",
+    "bartlett_window",
+    "blackman_window",
+    "hamming_window",
+    "hann_window",
+    "kaiser_window",
+    "logspace",
+    "tril_indices",
+    "triu_indices",
 )
 """Operators that are computed though they are none of PyTorch's core."""
-_UNSET = ("empty", "empty_strided", "resize_")
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+"""Operators that promise no values. Zeros are as good as any, and the same whenever the program is read."""
+_UNSET = ("resize_",)
 """Operators of the core whose results nobody knows."""
+_UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of a converter that meets arguments of a form that it was not written for."""
 
 
 def is_torch(data: bytes) -> bool:
@@ -170,6 +185,13 @@ class _Translation:
                 refusals.append(error)
         if refusals:
             raise _listed(self.file, refusals)
+        numbers = [node for node in outputs if node is not None and not hasattr(node, "name")]
+        if numbers:
+            raise UnsupportedError(
+                f"an output that is {type(numbers[0]).__name__}, no tensor",
+                where=self.file,
+                hint="let forward() return tensors",
+            )
         named = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
         return self.write.graph(self.file, named)
 
@@ -203,9 +225,11 @@ class _Translation:
         return name
 
     def array(self, tensor: Any) -> Array:
-        self.dtype(tensor)
-        found: Array = tensor.detach().cpu().contiguous().numpy()
-        return found
+        name = self.dtype(tensor)
+        held = tensor.detach().cpu().contiguous()
+        if name == "bfloat16":  # a dtype that numpy has by ml_dtypes only: the same bits under its name
+            return np.asarray(held.view(self.torch.int16).numpy().view(dtypes.to_numpy(name)))
+        return np.asarray(held.numpy())
 
     def value(self, known: Any) -> str:
         """The graph's name of what a node stands for."""
@@ -225,20 +249,29 @@ class _Translation:
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][0][arguments[0][1]]
         name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
+        if name.startswith("_assert"):  # about shapes and dtypes, which are known
+            return None
         application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
             return self.computed(node, name, *arguments)
-        if name.startswith("_assert"):  # about shapes and dtypes, which are known
-            return None
         spelling = SPELLINGS.get(name)
         if spelling is None:
             self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
-        return spelling(application)
+        try:
+            return spelling(application)
+        except UnsupportedError:
+            raise
+        except ModelError as error:  # PyTorch has run the program: operands that our operators refuse are our limit
+            self.refuse(f"{target}: {error.what}", error.hint)
+        except _UNFORESEEN as error:
+            self.refuse(
+                f"{target} with such arguments ({type(error).__name__}: {error})", "compute it by other operators"
+            )
 
     def computed(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
         """A node whose operands are all known, by PyTorch: with its core operators, whose results are always the same."""
         made, tags = node.meta.get("val"), getattr(node.target, "tags", ())
-        known = self.torch.Tag.core in tags or name in SPELLINGS or name in _CREATED
+        known = self.torch.Tag.core in tags or name in SPELLINGS or name in _CREATED or name in _EMPTY
         if not known or name in _UNSET or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
         for tensor in made if isinstance(made, (list, tuple)) else (made,):
@@ -247,7 +280,8 @@ class _Translation:
                 if tensor.numel() > _MOST_CONSTANT or self.bytes > MAX_STORED:
                     self.refuse(f"a constant of {tensor.numel()} elements", "make it a buffer of the module")
         with self.torch.no_grad():
-            return node.target(*args, **kwargs)
+            found = node.target(*args, **kwargs)
+            return self.torch.zeros_like(found) if name in _EMPTY else found
 
 
 def _mapped(x: Any, known: Mapping[Any, Any]) -> Any:

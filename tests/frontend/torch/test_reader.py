@@ -120,6 +120,39 @@ def test_c_does_not_grow_with_the_number_of_steps(kind: str) -> None:
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("shared", [1, 2, 4])
+def test_heads_that_share_keys_and_values(shared: int) -> None:
+    q, k = torch.randn(1, 4, 5, 3), torch.randn(1, shared, 6, 3)
+    attend = functional.scaled_dot_product_attention
+    compare(Function(lambda q, k, v: attend(q, k, v, enable_gqa=True)), q, k, k + 1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_halves(dtype: str) -> None:
+    """Weights, constants and arithmetic in halves between float32 ends."""
+    torch.manual_seed(5)
+    half = getattr(torch, dtype)
+    layers = nn.Sequential(nn.Conv1d(3, 4, 2), nn.GroupNorm(2, 4), nn.GELU(), nn.AvgPool1d(2), nn.Linear(1, 3)).to(half)
+    compare(Function(lambda x: (layers(x.to(half)) / 3 + 1).float()), torch.randn(1, 3, 4), bound=3e-2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0],
+        lambda x: (x * 3).int() ** 3,
+        lambda x: torch.fft.rfft(x).abs(),
+        lambda x: (x > 0).sort(1),
+        lambda x: (x.sum(), 3),
+        lambda x: functional.max_pool2d(x, 2, return_indices=True),
+    ],
+)
+def test_what_microc_lacks_is_not_blamed_on_the_program(function: Any) -> None:
+    program = torch.export.export(Function(function).eval(), (torch.randn(2, 3, 4),), strict=False)
+    with pytest.raises(UnsupportedError):
+        reader.read_program(program)
+
+
 def test_projected_states_are_refused() -> None:
     program = torch.export.export(nn.LSTM(4, 5, proj_size=2).eval(), (torch.randn(3, 1, 4),))
     with pytest.raises(UnsupportedError, match="projected states"):
@@ -170,6 +203,25 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "divided": lambda x: (torch.div(x, 0.3, rounding_mode="floor"), torch.div(x, 0.3, rounding_mode="trunc"), 1 / x),
     "counted": lambda x: ((x > 0).to(torch.int32) + 3, (x > 0).sum(1), x.cumsum(1), x.sin() + x.cos()),
     "spread": lambda x: x.var(1) + x.std(1),
+    "truths_as_numbers": lambda x: (
+        (x > 0) * (x < 1),
+        (x > 0) + (x < -1),
+        (x > 0) < (x > -1),
+        (x > 0).amax(1),
+        (x > 0).max(),
+        (x > 0).cumsum(1),
+        torch.logical_and(x, x > 0),
+        torch.logical_not(x),
+        torch.isclose(x, x + 1e-9),
+    ),
+    "made_in_forward": lambda x: (
+        x + torch.arange(4).float() * torch.hamming_window(4),
+        functional.pad(x, (1, 1), mode="circular"),
+        functional.rrelu(x),
+    ),
+    "windows": lambda x: (x.unfold(-1, 2, 1), torch.var_mean(x, -1), torch.hypot(x, x + 1), torch.erfc(x)),
+    "put_by_truth": lambda x: torch.where(x > 9, x, x).index_put((x > 0,), torch.tensor(0.5)),
+    "integers": lambda x: ((x * 10).int().abs().sqrt(), (x * 3).int().sigmoid(), (x * 3).int().cumsum(1)),
     "turned": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2).permute(0, 2, 3, 1),
 }
 
