@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from microc import dtypes
 from microc.driver.options import ENDS, Options
 from microc.driver.reference.agreement import Comparison
@@ -14,7 +16,8 @@ from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import Tally
 from microc.driver.reference.runtime import RuntimeRefusal
 from microc.dtypes import Array
-from microc.errors import MicrocError
+from microc.errors import MicrocError, VerificationError
+from microc.frontend.trees.known_rows import known_rows
 from microc.graph import interp
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
@@ -48,7 +51,8 @@ def quick_check(
         reference = reference_for(model, NATURAL, options, inside=False)
     except MicrocError:
         return
-    for arrays in draws({}, tensors, graph, 3 * rows, _SEED)[::3]:  # numbers of every kind, none extreme
+    inputs = draws({}, tensors, graph, 3 * rows, _SEED)[::3]  # numbers of every kind, none extreme
+    for arrays in [*inputs, *_known(model, graph, rows)]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -56,8 +60,13 @@ def quick_check(
         except RuntimeRefusal:
             return
         for position, (tally, mine, theirs) in enumerate(zip(tallies, run(arrays), answer.outputs, strict=False)):
-            if mine.size == theirs.size:
-                tally.add(mine, theirs.reshape(mine.shape), answer.undecided.get(position))
+            if mine.size != theirs.size:
+                raise VerificationError(
+                    f"the network's output {tally.tensor} has {mine.size} elements, that of {reference.name} {theirs.size}",
+                    where=type(model).__name__,
+                    hint="compile(..., check=False) leaves this comparison out",
+                )
+            tally.add(mine, theirs.reshape(mine.shape), answer.undecided.get(position))
     found = [tally.agreement() for tally in tallies if tally.pairs]
     deciding = tuple(a for a in found if dtypes.is_float(a.dtype)) or tuple(found)
     comparison = Comparison(reference.name, reference.version, rows, deciding, ())
@@ -66,6 +75,15 @@ def quick_check(
             type(model).__name__,
             "microc.verify(model) shows outputs and layers; compile(..., check=False) leaves this comparison out",
         )
+
+
+def _known(model: Any, graph: Graph, count: int) -> list[list[Array]]:
+    """Rows like those that an estimator was fitted on; none for other models."""
+    kind = graph.types[graph.inputs[0]]
+    if len(graph.inputs) != 1 or len(kind.shape) != 2 or not hasattr(model, "get_params"):
+        return []
+    rows = known_rows(model, kind.shape[1], count * kind.shape[0]).astype(dtypes.to_numpy(kind.dtype))
+    return [[part] for part in np.split(rows, len(rows) // kind.shape[0])] if len(rows) else []
 
 
 def _rows(graph: Graph, compiled: bool) -> int:

@@ -11,9 +11,7 @@ from microc.driver.reference.runtime import Answer, RuntimeRefusal, imported, ve
 from microc.dtypes import Array
 from microc.errors import ToolError
 from microc.frontend.trees import lightgbm
-
-_TIE = 1e-6
-"""Scores that differ by less are equal in float32: which class wins is decided by rounding."""
+from microc.frontend.trees.answers import answers, tied
 
 
 class Estimator:
@@ -31,21 +29,10 @@ class Estimator:
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._boosted(np.asarray(estimator.predict(x)))
-            if hasattr(estimator, "predict_proba"):
-                return self._classified(x)
-            return Answer(
-                (np.asarray((estimator.predict if hasattr(estimator, "predict") else estimator.transform)(x)),)
-            )
+            outputs, undecided = answers(estimator, x)
+            return Answer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
-
-    def _classified(self, x: Array) -> Answer:
-        """Labels as the network gives them: integers as they are, others by their place among the classes."""
-        shares, classes = np.asarray(self._estimator.predict_proba(x)), np.asarray(self._estimator.classes_)
-        label = np.asarray(self._estimator.predict(x))
-        if classes.dtype.kind not in "iu":
-            label = np.argmax(label[:, None] == classes[None, :], axis=1)
-        return Answer((label, shares), undecided={0: tied(shares)})
 
     def _boosted(self, found: Array) -> Answer:
         """A booster gives no label; where its objective makes classes, the network gives one."""
@@ -66,9 +53,3 @@ def booster(text: bytes, file: str) -> Estimator:
         return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
     except package.basic.LightGBMError as error:
         raise ToolError(f"LightGBM does not load the model: {error}", where=file) from error
-
-
-def tied(shares: Array) -> Array:
-    """The rows whose two largest shares are equal but for rounding."""
-    top = np.sort(shares, axis=1)[:, -2:]
-    return np.asarray(top[:, -1] - top[:, 0] <= _TIE)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver.reference.estimators import tied
 from microc.driver.reference.runtime import Answer, RuntimeRefusal, imported, version_of
 from microc.dtypes import Array
 from microc.errors import ToolError
+from microc.frontend.trees.answers import tied
 
 EXTRA = "pip install microc[xgboost]"
 _SHARES = ("binary:logistic", "multi:softprob", "multi:softmax")

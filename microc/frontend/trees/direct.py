@@ -56,6 +56,26 @@ def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": named(write, nearest, classes)}
 
 
+def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """A LinearDiscriminantAnalysis's ``label`` and ``probabilities``.
+
+    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. The training mean c is subtracted
+    first, and b + W c is folded in float64, so that float32 rounds what is left of the products only.
+    """
+    weight, bias = (np.asarray(part, np.float64) for part in (estimator.coef_, estimator.intercept_))
+    mean = np.asarray(estimator.means_, np.float64).T @ np.asarray(estimator.priors_, np.float64)
+    centre = mean.astype(np.float32)
+    bias = bias + weight @ centre.astype(np.float64)
+    apart = write.emit("sub", (x, write.new_constant("centre", centre)))
+    operands = (
+        write.new_constant(stem, part.astype(np.float32)) for stem, part in (("weight", weight), ("bias", bias))
+    )
+    scores = write.emit("dense", (apart, *operands))
+    shares = emit_post(write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__)
+    place = write.emit("argmax", (shares,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": named(write, place, np.asarray(estimator.classes_)), "probabilities": shares}
+
+
 def named(write: GraphBuilder, place: str, classes: Array | None) -> str:
     """The class at a place, where classes are integers other than places; else the place."""
     if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
@@ -63,5 +83,9 @@ def named(write: GraphBuilder, place: str, classes: Array | None) -> str:
     return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), place), {"axis": 0})
 
 
-WRITERS: Mapping[str, Write] = {"IsolationForest": isolation, "NearestCentroid": centroids}
+WRITERS: Mapping[str, Write] = {
+    "IsolationForest": isolation,
+    "LinearDiscriminantAnalysis": discriminant,
+    "NearestCentroid": centroids,
+}
 """By the name of the class or of one that it extends."""

@@ -6,6 +6,7 @@ and ``probabilities``; a regressor gives ``prediction``. Only objects are read, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from fractions import Fraction
@@ -19,16 +20,23 @@ from microc.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import lightgbm, xgboost
+from microc.frontend.trees.answers import answers
 from microc.frontend.trees.direct import named, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
+from microc.frontend.trees.known_rows import known_rows, parts
 from microc.graph.ir import Graph, Quant
+from microc.ops.meaning import evaluate
 from microc.ops.rounding import Rounding
 from microc.ops.trees.arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
 OPSETS = {"": 17, "ai.onnx.ml": 3}
 """What skl2onnx is asked for: versions that its converters all know."""
+_CHECKED = 96
+"""Rows on which what skl2onnx made is compared: enough that each kind of row comes from several attributes."""
+_APART = 1e-3
+"""Difference of numbers, relative to the largest."""
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
@@ -53,7 +61,8 @@ def read(
     if found is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
-        return _direct(estimator, input_shape) or _through_onnx(estimator, input_shape)
+        direct = _direct(estimator, input_shape)
+        return direct or _checked(_through_onnx(estimator, input_shape), estimator)
     ensemble, features = found
     shape = _rows(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
@@ -188,6 +197,53 @@ def _direct(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
     return write.graph(where, emit(write, write.input("input", _rows(input_shape, features, where)), estimator))
 
 
+def _checked(graph: Graph, estimator: Any) -> Graph:
+    """The graph that skl2onnx made, if it answers as the estimator does on rows like those that it was fitted on.
+
+    UnsupportedError where a label or a number differs. Some converters drop parameters (weights of neighbours, steps of a
+    calibration) and say nothing.
+    """
+    rows, features = graph.types[graph.inputs[0]].shape
+    x = known_rows(estimator, features, rows * -(-_CHECKED // rows))
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                wanted, undecided = answers(estimator, part)
+                near, _ = answers(estimator, part * np.float32(1 + 2e-6))
+        except Exception:  # noqa: BLE001 - rows that the estimator itself refuses
+            continue
+        found = evaluate(graph, {graph.inputs[0]: part})[0]
+        for position, (mine, theirs, moved) in enumerate(zip(found, wanted, near, strict=False)):
+            said = _difference(mine, theirs, moved, undecided.get(position))
+            if said:
+                raise UnsupportedError(
+                    f"skl2onnx reads the estimator otherwise than scikit-learn predicts: {graph.outputs[position]} {said}",
+                    where=type(estimator).__name__,
+                    hint="leave its parameters at their defaults, or take another estimator",
+                )
+    return graph
+
+
+def _difference(mine: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
+    """Words for how answers differ; empty where they agree, or where a step of float32 changes the estimator's own."""
+    if mine.size != theirs.size:
+        return f"has {mine.size} elements for {theirs.size}"
+    mine = mine.reshape(theirs.shape)
+    if theirs.dtype.kind in "iub":
+        wrong = (mine != theirs) & (near == theirs)
+        wrong &= np.ones(theirs.shape, bool) if undecided is None else ~undecided.reshape(theirs.shape)
+        return f"differs in {int(wrong.sum())} of {wrong.size}" if wrong.any() else ""
+    if theirs.dtype.kind != "f":
+        return ""
+    most = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30))
+    apart = np.abs(np.nan_to_num(mine) - np.nan_to_num(theirs)) - 3 * np.abs(
+        np.nan_to_num(near) - np.nan_to_num(theirs)
+    )
+    return f"is off by {float(apart.max()):.3g}" if apart.max(initial=0.0) > _APART * most else ""
+
+
 def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
     """What skl2onnx makes of the estimator, without ZipMap."""
     try:
@@ -208,6 +264,12 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
             "the estimator is not fitted, or does not say how many features it takes",
             where=where,
             hint="call fit first, or give input_shapes={'input': (1, features)}",
+        )
+    if any(type(part).__name__ == "IsotonicRegression" for part in parts(estimator)):
+        raise UnsupportedError(
+            "isotonic calibration, which skl2onnx makes a step function of",
+            where=where,
+            hint="calibrate by method='sigmoid'",
         )
     # A vote's flag of transform(), which is not asked for, is refused where it is True.
     flags = {name: False for name in estimator.get_params() if name.split("__")[-1] == "flatten_transform"}

@@ -8,7 +8,21 @@ import pytest
 pytest.importorskip("sklearn", reason="needs scikit-learn and skl2onnx (pip install microc[sklearn])")
 pytest.importorskip("skl2onnx", reason="needs skl2onnx (pip install microc[sklearn])")
 
-from sklearn import ensemble, linear_model, neighbors, svm, tree
+from sklearn import (
+    calibration,
+    datasets,
+    discriminant_analysis,
+    ensemble,
+    linear_model,
+    multiclass,
+    naive_bayes,
+    neighbors,
+    neural_network,
+    pipeline,
+    preprocessing,
+    svm,
+    tree,
+)
 
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.trees import sklearn as reader
@@ -66,3 +80,35 @@ def test_names_of_results() -> None:
     assert reader.read(ensemble.IsolationForest(n_estimators=2).fit(x)).outputs == ("label", "scores")
     with pytest.raises(ModelError, match="not fitted"):
         reader.read(ensemble.IsolationForest())
+
+
+def test_conversions_that_drop_parameters_are_refused() -> None:
+    """Weights of neighbours, calibrations of steps, labels that do not exclude each other."""
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(120, 4)) * [1, 10, 0.1, 3]).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] / 10 > 0).astype(int) + (x[:, 3] > 2)
+    many = np.stack([y > 0, x[:, 2] > 0], axis=1).astype(int)
+    for estimator in (
+        neighbors.KNeighborsRegressor(4, weights="distance").fit(x, x[:, 1]),
+        neighbors.KNeighborsClassifier(4, weights="distance").fit(x, y),
+        pipeline.make_pipeline(preprocessing.StandardScaler(), neighbors.KNeighborsRegressor(weights="distance")).fit(
+            x, x[:, 1]
+        ),
+        calibration.CalibratedClassifierCV(naive_bayes.GaussianNB(), method="isotonic", cv=3).fit(x, y),
+        neural_network.MLPClassifier((4,), max_iter=5, random_state=0).fit(x, many),
+        multiclass.OneVsRestClassifier(svm.SVC()).fit(x, y),
+        linear_model.SGDClassifier(loss="modified_huber", random_state=0).fit(*datasets.load_wine(return_X_y=True)),
+    ):
+        with pytest.raises(UnsupportedError):
+            reader.read(estimator)
+    read = neighbors.KNeighborsRegressor(4).fit(x, x[:, 1])
+    assert reader.read(read).outputs
+
+
+def test_a_discriminant_of_badly_scaled_features() -> None:
+    held = datasets.load_breast_cancer()
+    x = held.data.astype(np.float32)
+    estimator = discriminant_analysis.LinearDiscriminantAnalysis().fit(x[::2], held.target[::2])
+    label, shares = library(reader.read(estimator, (60, x.shape[1])))(x[1::2][:60])
+    np.testing.assert_allclose(shares, estimator.predict_proba(x[1::2][:60]), atol=1e-4)
+    np.testing.assert_array_equal(label, estimator.predict(x[1::2][:60]))
