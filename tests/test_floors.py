@@ -14,7 +14,9 @@ from microc.schedule.rules.algorithms import ALGORITHMS
 PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "frozen", "knapsack", "paths", "reading", "sealed", "terminal"}),
+    frozenset(
+        {"errors", "dtypes", "fixed", "fixedpoint", "frozen", "knapsack", "paths", "reading", "sealed", "terminal"}
+    ),
     frozenset({"graph", "tir"}),
     frozenset({"te", "isa", "target", "module"}),
     frozenset({"ops"}),
