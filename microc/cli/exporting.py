@@ -11,9 +11,9 @@ from microc.errors import UsageError
 
 def export(arguments: Arguments) -> show.Answer:
     """``microc export``."""
-    from microc.codegen.exports import load_format
+    from microc.codegen.exports import check_board, load_format
     from microc.codegen.files import check_folder
-    from microc.device.boards import bare_board
+    from microc.device.boards import bare_board, load_board
 
     if arguments.listing:
         return _formats()
@@ -29,6 +29,8 @@ def export(arguments: Arguments) -> show.Answer:
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
     kind = load_format(arguments.format)  # refused before the work
+    if arguments.board:
+        check_board(kind, load_board(arguments.board))
     check_folder(arguments.output)
     refuse_other(arguments.output, arguments, [arguments.model], kind.name)
     board = bare_board(arguments.target or kind.target) if not arguments.board else None

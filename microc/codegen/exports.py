@@ -49,7 +49,7 @@ PACKAGE = "{name}_model"
 _LARGEST = 1 << 20
 """Bytes of a description."""
 _TEXTS = ("title", "status", "checked", "sources")
-_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled")
+_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled", "boards")
 
 
 @frozen
@@ -60,7 +60,8 @@ class Format:
     files and of the sample's; ``files`` has the template of every other file. ``commands`` are what a user types next, in the
     exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run. ``target``: the core that
     networks are compiled for unless one is named. ``compiled``: a file that the export gets beside its C: that C as a module of
-    WebAssembly, which a line of JavaScript names ``NETWORK``.
+    WebAssembly, which a line of JavaScript names ``NETWORK``. ``boards``: the id that a board must have
+    (``[ids]`` of its file), empty where the format is for all.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Format:
     fixed: bool = False
     target: str = "host"
     compiled: str = ""
+    boards: str = ""
 
 
 @frozen
@@ -162,7 +164,7 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*_TEXTS, *_OPTIONAL})
     wrong = [key for key in (*_TEXTS, "headers") if not isinstance(data.get(key), str)]
-    wrong += [key for key in ("target", "compiled") if not isinstance(data.get(key, ""), str)]
+    wrong += [key for key in ("target", "compiled", "boards") if not isinstance(data.get(key, ""), str)]
     if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
         wrong.append("files")
     if not isinstance(data["commands"], list) or not all(isinstance(value, str) for value in data["commands"]):
@@ -176,11 +178,23 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"a format {what}",
             where=str(path),
-            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled; a list: commands; a table: files; a bool: fixed; "
-            f"status: {', '.join(STATUS)}",
+            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled, boards; a list: commands; a table: files; "
+            f"a bool: fixed; status: {', '.join(STATUS)}",
         )
     commands, files = tuple(data.pop("commands")), MappingProxyType(dict(sorted(data.pop("files").items())))
     return Format(name=folder.name, folder=folder, commands=commands, files=files, **data)
+
+
+def check_board(chosen: Format, board: Board) -> None:
+    """Refuse a real board that the format's build system does not know: UsageError. An emulated machine, or a core without a
+    board, is exported for whatever stands for all boards there."""
+    emulated = board.raw.get("emulator") or board.raw.get("simulator")
+    if chosen.boards and board.raw.get("memory") and not emulated and chosen.boards not in board.ids:
+        raise UsageError(
+            f"the format {chosen.name} has no board {board.name}",
+            where=board.title,
+            hint=f"leave --board out, or name a board that has an id {chosen.boards!r} in its file",
+        )
 
 
 def export_files(
@@ -192,6 +206,7 @@ def export_files(
     given).
     """
     found = load_format(name)
+    check_board(found, board)
     if is_relocatable(module.options):
         raise UsageError("an export becomes part of a program: it is not loaded", hint="leave out relocatable")
     if module.own is not None:
