@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from microc.device.boards import list_boards, load_board
 from microc.device.info import readable
 from microc.errors import UsageError
 from microc.frozen import frozen
@@ -69,5 +70,15 @@ def find_port(board: Board) -> str:
     there = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
         f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {there}",
-        hint="plug it in, or name its port: --port /dev/ttyACM0",
+        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_without_hardware(board)}",
     )
+
+
+def _without_hardware(board: Board) -> str:
+    """Name the emulated board whose core is nearest: of the same family, with the fewest features that only one of them has, and
+    most RAM. Nothing if no emulated board has a core of the family."""
+    near = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
+    if not near:
+        return ""
+    best = min(near, key=lambda b: (len(b.target.features ^ board.target.features), -b.ram_bytes))
+    return f"; without it, compile for an emulated board with a {best.target.cpu}: --board {best.name}"

@@ -56,6 +56,17 @@ def test_the_port_is_found_or_the_refusal_says_what_is_there(
     assert "--port" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "core"), [("raspberry-pi-pico", "cortex-m0"), ("nucleo-f401re", "cortex-m4"), ("esp32-c3", "rv32imac")]
+)
+def test_absent_board_has_an_emulated_relative(name: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "list_ports", tuple)
+    with pytest.raises(UsageError) as caught:
+        find_port(load_board(name))
+    near = load_board(caught.value.hint.rpartition("--board ")[2])
+    assert near.virtual and near.target.cpu == core
+
+
 class OneRate:
     """A board behind a line that says nothing at any other rate."""
 
