@@ -66,3 +66,14 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = own
+
+
+LAYER_WIDTH = 48
+"""Columns of a layer's name in a table at most."""
+
+
+def shorten_layer(name: str, width: int = LAYER_WIDTH) -> str:
+    """Shorten a layer for a table: without the name of the model's file, at most ``width`` columns. ``--json`` has it whole."""
+    start = name.find("#")
+    shown = name[start:] if start > 0 else name
+    return shown if len(shown) <= width else shown[: width - 3] + "..."

@@ -18,7 +18,7 @@ from microc.driver.report import tables
 from microc.driver.report.tables import count as count
 from microc.errors import MicrocError
 from microc.frozen import frozen
-from microc.terminal import control
+from microc.terminal import control, shorten_layer
 
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
@@ -137,14 +137,7 @@ def duration(clock: Clock, amount: int) -> str:
     return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"
 
 
-LAYER_WIDTH = 48
-
-
-def layer(name: str) -> str:
-    """A layer without the name of the model file, short enough for a table; ``--json`` has it whole."""
-    start = name.find("#")
-    shown = name[start:] if start > 0 else name
-    return shown if len(shown) <= LAYER_WIDTH else shown[: LAYER_WIDTH - 3] + "..."
+layer = shorten_layer
 
 
 def confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from microc.terminal import control, visible
 
 Progress = Callable[[str, int, int], None]
 WIDTH = 79
+"""Columns of the line at most."""
 _EVERY = 0.1
 _SILENT_SECONDS = 2.0  # before an estimate is worth showing
 
@@ -50,7 +52,8 @@ class ProgressLine:
         elif now >= self._next or not done:
             self._next = now + _EVERY
             left = _remaining(now - self._begin, done, total)
-            draw(f"[{done + 1}/{total}] {what}"[: WIDTH - len(left)].ljust(WIDTH - len(left)) + left)
+            room = max(0, _columns() - len(left))
+            draw(f"[{done + 1}/{total}] {what}"[:room].ljust(room) + left)
 
 
 class _Stages:
@@ -79,9 +82,22 @@ def say(text: str) -> None:
 
 def draw(line: str) -> None:
     """Write a line of standard error over the one that is there."""
-    control("\r" + visible(line, "").ljust(WIDTH)[:WIDTH])
+    columns = _columns()
+    control("\r" + visible(line, "").ljust(columns)[:columns])
 
 
 def wipe() -> None:
     """Clear the line that :func:`draw` wrote."""
-    control("\r" + " " * WIDTH + "\r")
+    control("\r" + " " * _columns() + "\r")
+
+
+def _columns() -> int:
+    """Width of the line: a terminal that is narrower would go on in the next row, and a carriage return would not come back.
+
+    The last column stays free, for some terminals go on after they have filled it. A terminal without a size has 80 columns.
+    """
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        columns = 0
+    return min(WIDTH, (columns or WIDTH + 1) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -37,3 +38,16 @@ def test_functions_hear_of_steps() -> None:
     assert heard and all(0 <= done < total for _, done, total in heard)
     with pytest.raises(UsageError, match="progress"):
         microc.compile(digits.INT8, progress=3)  # type: ignore[call-overload]
+
+
+def test_line_of_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line and what wipes it leave the last column free, so that no row is added."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((40, 20)))
+    tell = teller(True)
+    assert tell is not None
+    for step in range(2):
+        tell("a layer whose name is longer than the terminal is wide", step, 2)
+    said = capsys.readouterr().err
+    assert {len(part) for part in said.split("\r") if part} == {39}

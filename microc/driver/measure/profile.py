@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from microc.driver.measure.clock import Clock
 from microc.driver.report.size import SizeReport, live_bytes
 from microc.frozen import frozen
 from microc.module import UnitUse
-from microc.terminal import visible
+from microc.terminal import LAYER_WIDTH, shorten_layer, visible
 
 if TYPE_CHECKING:
     from microc.driver.measure.firmware import Project
@@ -91,9 +92,15 @@ class Profile:
         return sum(k.estimated_cycles for k in self.kernels)
 
     def __str__(self) -> str:
-        """A line for every kernel, and the total."""
-        width = max((len(k.layer) for k in self.kernels), default=0)
-        rows = [f"{k.layer:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}" for k in self.kernels]
+        """A line for every kernel, and the total; as wide as the terminal at most."""
+        numbers = len(f"  {0:>12}  {0:6.1%}  {0:>12}")
+        room = max(12, min(LAYER_WIDTH, shutil.get_terminal_size().columns - numbers))
+        names = [shorten_layer(k.layer, room) for k in self.kernels]
+        width = max(map(len, (*names, "layer")))
+        rows = [
+            f"{name:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}"
+            for name, k in zip(names, self.kernels, strict=True)
+        ]
         head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
         return visible("\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"]))
 
@@ -103,7 +110,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
-        cells = [(escape(k.layer), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels]
+        cells = [(escape(shorten_layer(k.layer)), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels]
         lines = [(f"<b>{name}</b>" for name in ("layer", self.unit, "share", "MACs")), *cells]
         lines.append(("total", f"{self.time:,}", "100.0%", f"{self.macs:,}"))
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,16 @@ def test_a_session_reads_well(folder: Path) -> None:
     text = str(profile).splitlines()
     assert len(text) == len(profile.kernels) + 2 and text[-1].startswith("total")
     assert profile._repr_html_().count("<tr>") == len(text)
+
+
+def test_profile_shortens_layers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras names nest a dozen levels; the numbers stay on the page of a terminal of 60 columns, and of a notebook."""
+    with microc.Device(folder) as dev:
+        profile = dev.profile()
+    long = replace(profile, kernels=tuple(replace(k, layer="model/" * 50) for k in profile.kernels))
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, str(long).splitlines())) <= 60
+    assert "model/" * 9 not in long._repr_html_()
 
 
 def test_a_closed_session_says_so(folder: Path) -> None:
