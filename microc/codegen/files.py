@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from errno import EACCES, EINVAL, EISDIR
+from errno import EACCES, EDQUOT, EINVAL, EISDIR, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,12 @@ def _unlock(lock: int | None) -> None:
 def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
     """The one message for a place that cannot be written."""
     reason = error.strerror or str(error)
-    return OutputError(
-        f"cannot write {target}: {reason}", where=str(target), hint=f"choose another place: {option} {free(target)}"
-    )
+    hint = f"choose another place: {option} {free(target)}"
+    if error.errno in (ENOSPC, EDQUOT):  # beside it is as little room
+        hint = f"make room there, or name a folder on another disk: {option} FOLDER"
+    elif error.errno == EROFS:
+        hint = f"name a folder on a disk that can be written: {option} FOLDER"
+    return OutputError(f"cannot write {target}: {reason}", where=str(target), hint=hint)
 
 
 def free(target: Path) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import microc
+from microc.codegen.files import unwritable
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
 from microc.errors import OutputError, UsageError
@@ -81,6 +84,12 @@ def test_a_wrong_name_is_refused_with_near_ones() -> None:
     with pytest.raises(UsageError, match="no tensor 'pointwise'") as caught:
         microc.load(digits.INT8, outputs=("pointwise",))
     assert "pointwise3" in caught.value.hint
+
+
+@pytest.mark.parametrize("code", [ENOSPC, EDQUOT, EROFS])
+def test_full_disk_is_not_suggested_again(code: int, tmp_path: Path) -> None:
+    error = unwritable(tmp_path / "net.mcg", OSError(code, os.strerror(code)))
+    assert "disk" in str(error.hint) and str(tmp_path) not in str(error.hint)
 
 
 def test_an_unwritable_place(tmp_path: Path) -> None:
