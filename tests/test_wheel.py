@@ -126,7 +126,8 @@ def test_the_first_page(installed: Path, tmp_path: Path) -> None:
     which has names of PyTorch's, is not compared."""
     text = FIRST.read_text(encoding="utf-8")
     found = importlib.util.find_spec("torch")
-    replaced = {'pip install "microc[torch]"': ""}  # the wheel is installed, torch is lent
+    (first,) = re.findall(r'^(pip install "microc\[torch\]".*)$', text, re.MULTILINE)
+    replaced = {first: ""}  # the wheel is installed, torch is lent
     if found is not None and found.origin is not None:
         packages = next((installed.parent / "lib").glob("python*/site-packages"))
         (packages / "lent.pth").write_text(f"{Path(found.origin).parents[1]}\n")
