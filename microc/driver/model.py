@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     from microc.driver.options.typed import ReadingOptions
 
 ONNX = ".onnx"
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+"""Files of objects that are compiled for open sizes, which are read once for every size; removed when the process ends."""
 SMALLEST, LARGEST = 1e-37, 1e37
 """Scales of integers, as float32 has them."""
 
 
-def read_model(source: Path | Graph, options: Options) -> Graph:
-    """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
+def read_model(source: Path | Graph, options: Options, *, stored_name: bool = False) -> Graph:
+    """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry.
+
+    ``stored_name``: a graph file's graph keeps the name that it was saved under, instead of its file's.
+    """
     from microc.frontend.detect import load as load_file
     from microc.graph.carry import carry
     from microc.graph.cut import cut
@@ -42,6 +48,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
         graph, stem = source, source.name
     else:
         graph, stem = load_file(source, options.input_shapes), source.stem
+        if stored_name and source.suffix == SUFFIX:  # the name that the graph was saved under
+            stem = graph.name
     if options.inputs or options.outputs:
         graph = cut(graph, options.inputs, options.outputs)
     graph = carry(graph, options.state) if options.state else graph
@@ -62,6 +70,13 @@ def source_of(model: Any, options: Options) -> Path | Graph:
         return accepted.path("a model", model)
     if isinstance(model, Graph):
         return model
+    data = objects.file_of(model) if options.bounds else None
+    if data is not None:  # symbolic sizes are declared in the file: the object is read as its file is
+        folder = tempfile.TemporaryDirectory(prefix="microc-")
+        _FOLDERS.append(folder)
+        path = Path(folder.name) / data[0]
+        path.write_bytes(data[1])
+        return path
     return objects.read(model, options.input_shapes, options.example_inputs)
 
 
@@ -112,7 +127,7 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     chosen = make_options(**options)
     if chosen.bounds:
         raise UsageError("a graph has one shape: bounds are for compile", hint="give input_shapes here")
-    return read_model(source_of(model, chosen), chosen)
+    return read_model(source_of(model, chosen), chosen, stored_name=True)
 
 
 def save(graph: Graph, path: str | Path) -> Path:

@@ -52,6 +52,22 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
     raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)
 
 
+def file_of(model: Any) -> tuple[str, bytes] | None:
+    """The name and the bytes of the file of an object that is the contents of one; None for any other."""
+    homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return "model", bytes(model)
+    if "onnx" in homes and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
+        name = "".join(c if c.isalnum() or c in "_-" else "_" for c in model.graph.name[:64])
+        return f"{name or 'model'}.onnx", model.SerializeToString()
+    if "keras" in homes and hasattr(model, "save"):
+        with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+            path = Path(folder) / "model.keras"
+            model.save(path)
+            return path.name, path.read_bytes()
+    return None
+
+
 def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     from microc.frontend import detect
 

@@ -93,7 +93,7 @@ def test_batches_of_none_and_one(library: microc.Library) -> None:
 
 def test_wrong_batches(library: microc.Library, two: microc.Library) -> None:
     image = digits.images(1)[0]
-    with pytest.raises(UsageError, match=r"has shape \(1, 8, 8, 1\), \(8, 8, 1\) was given"):
+    with pytest.raises(UsageError, match=r"takes samples of shape \(1, 8, 8, 1\), an array of shape \(1, 8, 8, 1\)"):
         library.batch(image)
     with pytest.raises(UsageError, match="holds int8, float32"):
         library.batch(image[None].astype(np.float32))

@@ -52,7 +52,7 @@ class Library:
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
+            raise _not_loaded(path, error) from error
         self._level = level_of(library, path, core)
         self.manifest: dict[str, Any] = self._level.manifest
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
@@ -165,6 +165,7 @@ class Library:
             given: Sequence[Array] = arrays
             made = [np.empty(shape, dtype) for shape, dtype in self._made]
         else:
+            self._refuse_samples(arrays)
             given = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
             made = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         for k, array in enumerate(given):
@@ -174,6 +175,20 @@ class Library:
         self._called = given, made
         self._check(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _refuse_samples(self, arrays: Sequence[Any]) -> None:
+        """UsageError that names :meth:`batch` for a call with several samples."""
+        for tensor, array in zip(self.inputs, arrays, strict=False):
+            shape, given = self._shapes.of(tensor), tuple(getattr(array, "shape", ()))
+            if self._shapes.sizes or given == shape or not given or given[0] < 2:
+                continue
+            samples = given[1:] == shape or (shape[:1] == (1,) and given[1:] == shape[1:])
+            if samples:
+                axes = "" if given[1:] == shape else f".reshape(-1, {', '.join(map(str, shape))})"
+                raise UsageError(
+                    f"input {tensor['name']} has shape {shape}, {given} was given",
+                    hint=f"for {given[0]} samples in one call: lib.batch(array{axes})",
+                )
 
     def batch(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """Run on many samples, one after the other, in one call: ``arrays`` have an axis more than inputs, the first, and so
@@ -190,6 +205,8 @@ class Library:
                 hint="the first axis counts the samples, as many for each input",
             )
         count = next(iter(counts), 0) or 0
+        for tensor, array in zip(self.inputs, given, strict=False):
+            self._check_samples(tensor, array)
         self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in given])
         given = [np.require(array, requirements=("C", "A")) for array in given]
         made = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
@@ -197,6 +214,17 @@ class Library:
         places = _pointers(given), steps[0], _pointers(made), steps[1], ctypes.c_size_t(count)
         self._check(self._level.run_batch(self._memory, *places, *self._sizes))
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _check_samples(self, tensor: Mapping[str, Any], array: Array) -> None:
+        """UsageError for samples that are not as large as the input, with the reshape that makes them so."""
+        shape = self._shapes.of(tensor)
+        if self._shapes.sizes or array.shape[1:] == shape:
+            return
+        fits = array.ndim and array[:1].size == np.prod(shape, dtype=int)
+        raise UsageError(
+            f"input {tensor['name']} takes samples of shape {shape}, an array of shape {array.shape} was given",
+            hint=f"array.reshape(-1, {', '.join(map(str, shape))})" if fits else "the first axis counts the samples",
+        )
 
     def tensor(self, name: str) -> Array:
         """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
@@ -279,3 +307,16 @@ def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
 def _front(array: Array, shape: tuple[int, ...]) -> Array:
     """The elements at the front of an array, in a shape."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
+
+
+def _not_loaded(path: Path, error: OSError) -> ModelError:
+    """The refusal of a shared object by the system's loader, which names a missing dependency."""
+    text = str(error)
+    missing = text.split(":")[0].strip()
+    if "cannot open shared object file" in text and missing not in (str(path), path.name):
+        return ModelError(
+            f"{path.name} needs the library {missing}, which is not found",
+            where=str(path),
+            hint="install it, or add its folder to LD_LIBRARY_PATH",
+        )
+    return ModelError(f"{path.name} is no library made by microc: {text}", where=str(path))

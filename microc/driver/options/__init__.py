@@ -290,6 +290,10 @@ def _words(value: Any) -> str:
     return str(value)
 
 
+_OF_COMPILE = ("board", "check", "progress", "target")
+"""Arguments of microc.compile that are no options, which a typing error may mean."""
+
+
 def make_options(**values: Any) -> Options:
     """Options from keywords; UsageError for one that does not exist or has no such value.
 
@@ -297,7 +301,10 @@ def make_options(**values: Any) -> Options:
     """
     unknown = sorted(set(values) - set(OPTIONS))
     if unknown:
-        raise UsageError(f"there is no option {unknown[0]!r}", hint=suggestion(unknown[0], sorted(OPTIONS), "options"))
+        raise UsageError(
+            f"there is no option {unknown[0]!r}",
+            hint=suggestion(unknown[0], sorted((*OPTIONS, *_OF_COMPILE)), "options"),
+        )
     chosen = Options(**{name: OPTIONS[name].check(name, value) for name, value in values.items()})
     if chosen.protocol == "mlperf":
         chosen = replace(chosen, io_in_arena=False)
