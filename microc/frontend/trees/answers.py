@@ -39,18 +39,16 @@ def answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Arra
 
 
 def _undecided(estimator: Any, x: Array, shares: Array) -> Array:
-    """The rows whose label rounding decides: by scores, if those and not the probabilities make the label.
+    """Find the rows whose label rounding decides: by scores, if those and not the probabilities make the label.
 
-    Probabilities of SGD's modified Huber loss are clipped to 0 and 1: they are equal, while the scores are not. Those of other
-    losses approach 1 and differ by less than float32 has.
+    Probabilities that saturate are equal in float32 while their scores differ. A network that takes its label from them is
+    wrong on such rows, and no rounding excuses it.
     """
     if not hasattr(estimator, "decision_function"):
         return tied(shares)
     scores = np.asarray(estimator.decision_function(x))
     scores = np.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
-    top = np.sort(np.asarray(estimator.predict_proba(x.astype(np.float64))), axis=1)[:, -2:]
-    saturated = tied(shares) & (top[:, -1] != top[:, 0])
-    return np.asarray(saturated | tied(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0)))
+    return tied(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
 
 
 def _places(estimator: Any, label: Array) -> Array:

@@ -21,7 +21,7 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import lightgbm, xgboost
 from microc.frontend.trees.answers import answers
-from microc.frontend.trees.direct import named, writer_of
+from microc.frontend.trees.direct import named, scaled, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
 from microc.frontend.trees.known_rows import known_rows, parts
@@ -186,15 +186,20 @@ def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
 
 
 def _direct(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
-    """The graph of an estimator whose formula is written here."""
-    emit, where = writer_of(estimator), type(estimator).__name__
+    """The graph of an estimator whose formula is written here, alone or behind scalers in a pipeline."""
+    where = type(estimator).__name__
+    steps = [step for _, step in estimator.steps] if where == "Pipeline" else [estimator]
+    emit = writer_of(steps[-1])
     if emit is None:
         return None
     write = GraphBuilder(where)
     features = getattr(estimator, "n_features_in_", None)
     if features is None:
         raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
-    return write.graph(where, emit(write, write.input("input", _rows(input_shape, features, where)), estimator))
+    x: str | None = write.input("input", _rows(input_shape, features, where))
+    for scaler in steps[:-1]:
+        x = x and scaled(write, x, scaler)
+    return None if x is None else write.graph(where, emit(write, x, steps[-1]))
 
 
 def _checked(graph: Graph, estimator: Any) -> Graph:

@@ -112,3 +112,19 @@ def test_a_discriminant_of_badly_scaled_features() -> None:
     label, shares = library(reader.read(estimator, (60, x.shape[1])))(x[1::2][:60])
     np.testing.assert_allclose(shares, estimator.predict_proba(x[1::2][:60]), atol=1e-4)
     np.testing.assert_array_equal(label, estimator.predict(x[1::2][:60]))
+
+
+@pytest.mark.parametrize("scaler", [None, "StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler"])
+def test_saturated_probabilities_do_not_make_the_label(scaler: str | None) -> None:
+    """Scores of hundreds: probabilities of several classes are 1, or all are 0, while the label is clear."""
+    x, y = datasets.load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    for last in (
+        linear_model.SGDClassifier(loss="log_loss", random_state=0),
+        multiclass.OneVsRestClassifier(linear_model.LogisticRegression(C=1e3, max_iter=200)),
+    ):
+        estimator = last if scaler is None else pipeline.make_pipeline(getattr(preprocessing, scaler)(), last)
+        estimator.fit(x[::8], y[::8])
+        label, shares = library(reader.read(estimator, (200, 64)))(x[1:1600:8])
+        np.testing.assert_array_equal(label, estimator.predict(x[1:1600:8]))
+        np.testing.assert_allclose(shares, estimator.predict_proba(x[1:1600:8]), atol=1e-4)
