@@ -9,13 +9,13 @@
 #   make campaign   the tests again, with every pair of the tables that `make test` takes in turn
 #   make fuzz   mutated models through the whole compiler, their C under sanitizers, frames against the runtime and its slots;
 #               findings go to build/fuzz (MINUTES=60 for an hour, SEED=7 for other mutants, WHAT="tflite onnx keras mcg frames
-#               slots client"; slots take two of seven minutes)
+#               slots client readers"; slots take two of seven minutes)
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 MINUTES ?= 7
 SEED ?= 1
-WHAT ?= tflite onnx keras mcg frames slots client
+WHAT ?= tflite onnx keras mcg frames slots client readers
 
 .PHONY: demo test corpus campaign fuzz bench docs site wheel clean
 
