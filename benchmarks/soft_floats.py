@@ -1,6 +1,6 @@
 """Instructions of float operations on cores without a floating-point unit: counted in an emulator, and as estimated.
 
-    python benchmarks/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--json FILE]
+    python benchmarks/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--operators Add,Exp] [--json FILE]
 
 Networks of one operator run on normal random numbers. An element's difference between count and estimate says by how much the
 numbers in ``microc/isa/library.py`` are wrong.
@@ -84,6 +84,7 @@ def measure(name: str, operator: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--boards", default="microbit,mps2-an385,hifive1")
+    parser.add_argument("--operators", default=",".join(OPERATORS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
@@ -91,7 +92,7 @@ def main() -> None:
         f"{'board':14}{'operator':16}{'counted':>10}{'estimated':>10}{'error':>8}{'an element':>12}  calls an element"
     )
     for board in options.boards.split(","):
-        for operator in OPERATORS:
+        for operator in options.operators.split(","):
             row = measure(board, operator)
             rows.append(row)
             error, excess = row["estimated"] / row["counted"] - 1, (row["counted"] - row["estimated"]) / ELEMENTS

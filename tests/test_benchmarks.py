@@ -84,6 +84,8 @@ SMOKES = {
         "sklearn",
     ),
     "shipped": Smoke(("check", "--cores", "cortex-m4", "--models", "digits"), "digits_int8 "),
+    "library": Smoke(("--cores", "cortex-m0", "-o", "library.json"), "cortex-m0 "),
+    "soft_floats": Smoke(("--boards", "microbit", "--operators", "Add"), "microbit      Add"),
     "riscv_vector": Smoke(("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite")), "digits_int8 "),
     "tuning": Smoke(
         ("search", "--layers", "ic_pool", "--seeds", "1"),
@@ -116,6 +118,8 @@ MARKS = {
     "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": VECTORS,
+    "library": (pytest.mark.cross, needs("arm-none-eabi-gcc")),
+    "soft_floats": EMULATED,
     "shipped": (),
     "muriscv_nn": (pytest.mark.corpus, *VECTORS),
     "operators": EMULATED,

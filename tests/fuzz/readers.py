@@ -423,6 +423,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 
 _CLOSED: Mapping[str, str] = MappingProxyType(
     {
+        "codegen/library.py": "a table that comes with microc",
         "codegen/network.py": "text of microc's own",
         "codegen/project.py": "the runtime that comes with microc",
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",

@@ -76,6 +76,6 @@ def test_wide_integers_are_no_pairs(cpu: str) -> None:
     net = GraphBuilder()
     x = net.input("x", (3, 8), "int32")
     weights = net.constant("w", np.arange(-64, 64, dtype=np.int32).reshape(16, 8))
-    graph = net.graph("wide", {"y": net.op("dense", x, weights, out_dtype="int32")})
+    graph = net.graph("wide", {"y": net.op("dense", x, weights, out_dtype="int64")})
     module = compile_graph(graph, "wide", target_for(cpu), make_options())
     assert not any("dot2" in str(kernel.func) for kernel in module.kernels)

@@ -104,7 +104,7 @@ def test_plans_for_others_are_refused(tmp_path: Path, records: Path, plan: Plan)
         ("[]", "wrong plan"),
         ('{"microc_plan": 2, "core": "cortex-m4", "kernels": []}', "wrong plan: 1 was expected"),
         ('{"microc_plan": 1, "core": "cortex-m4", "kernels": [{"key": "\\u001b"}]}', "wrong plan"),
-        (" " * (LARGEST + 1), "the plan has more than 16 MB"),
+        (" " * (LARGEST + 1), "the plan cannot be read: it has more than"),
     ],
 )
 def test_what_is_no_plan_is_told(tmp_path: Path, text: str, said: str) -> None:

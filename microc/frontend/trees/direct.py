@@ -122,7 +122,9 @@ def _is_logistic(estimator: Any) -> bool:
     kind = type(estimator).__name__
     if kind == "OneVsRestClassifier":
         each = getattr(estimator, "estimators_", [])
-        return bool(each) and not estimator.multilabel_ and all(_is_logistic(m) or _is_binary_regression(m) for m in each)
+        return (
+            bool(each) and not estimator.multilabel_ and all(_is_logistic(m) or _is_binary_regression(m) for m in each)
+        )
     return kind == "SGDClassifier" and estimator.loss == "log_loss" and hasattr(estimator, "coef_")
 
 

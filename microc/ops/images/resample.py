@@ -172,17 +172,22 @@ def _constants(application: Application) -> Constants:
     """Indices lie on their axis; weights of integers are known, for their sums are bounded by them."""
     axes, (data, *_) = application.attrs["axes"], application.types
     found = {1 + k: Constant(Use.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
-    if not dtypes.is_float(data.dtype):
+    if not dtypes.is_float(data.dtype) and not _is_surface(application):
         weights = range(1 + len(axes), len(application.types))
         found |= {position: Constant(Use.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
     return found
+
+
+def _is_surface(application: Application) -> bool:
+    """Test for quantised data with weights of floats, which legalisation makes integers."""
+    return application.quantised and dtypes.is_float(application.types[-1].dtype)
 
 
 def _sound(application: Application) -> str:
     """Sums of integers, and half a unit, fit the dtype that they are made in."""
     attrs, data = application.attrs, application.types[0]
     weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
-    if not weights or dtypes.is_float(data.dtype):
+    if not weights or dtypes.is_float(data.dtype) or _is_surface(application):
         return ""
     if data.dtype == "bool":
         return "weighted sums of bool"

@@ -34,13 +34,15 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
     if len(attrs["inputs"]) != len(shapes):
         raise ModelError(f"einsum of {len(shapes)} operands by labels of {len(attrs['inputs'])}")
     for labels, shape in zip(attrs["inputs"], shapes, strict=True):
-        if len(labels) != len(shape) or not all(0 <= label < MOST_LABELS for label in labels):
+        if len(labels) != len(shape):
             raise ModelError(f"einsum of shape {tuple(shape)} by labels {labels}")
         for label, extent in zip(labels, shape, strict=True):
             known = found.get(label, 1)
             if 1 not in (known, extent) and known != extent:
                 raise ModelError(f"einsum of {known} and {extent} elements along one label")
             found[label] = extent if known == 1 else known
+    if len(found) > MOST_LABELS:
+        raise ModelError(f"einsum of {len(found)} labels, expected at most {MOST_LABELS}")
     return found
 
 
@@ -55,10 +57,13 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
+    # numpy takes the numbers 0 to 51 for labels, formats any
+    number = {label: k for k, label in enumerate(_extents(attrs, [array.shape for array in arrays]))}
     terms: list[Any] = []
     for array, labels in zip(arrays, attrs["inputs"], strict=True):
-        terms += [array.astype(wide), list(labels)]
-    return (np.asarray(np.einsum(*terms, list(attrs["output"]))).astype(arrays[0].dtype),)
+        terms += [array.astype(wide), [number[label] for label in labels]]
+    result = np.einsum(*terms, [number[label] for label in attrs["output"]])
+    return (np.asarray(result).astype(arrays[0].dtype),)
 
 
 def _compute(call: OpCall) -> te.Tensor:

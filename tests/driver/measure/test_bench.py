@@ -63,7 +63,7 @@ def test_what_does_not_fit_or_lacks_a_tool_is_a_row(
 
 def test_names_mean_boards() -> None:
     emulated = boards_of(["all-emulated"])
-    assert {board.name for board in emulated} < set(list_boards()) and all("emulator" in b.raw for b in emulated)
+    assert {board.name for board in emulated} < set(list_boards()) and all(board.virtual for board in emulated)
     with pytest.raises(UsageError, match="microbit"):
         boards_of(["micobit"])
 
