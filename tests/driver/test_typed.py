@@ -54,6 +54,7 @@ REFUSED = (
 
 
 READ = (
+    "driver/extended",
     "__init__", "errors", "driver/api", "driver/model", "driver/spoken", "driver/options/typed", "driver/options/checks",
     "driver/report/making", "driver/report/explain", "driver/measure/against", "driver/desktop/library",
     "tuning/api", "quantization/__init__", "quantization/run",
