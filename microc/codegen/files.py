@@ -48,7 +48,7 @@ def replacing(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         clear_left_behind(target.parent, target.name)
         temporary.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
-        lock = _locked(temporary)  # a writer who takes it for a dead one's before makes us write it again, no more
+        lock = _lock(temporary)  # a writer who takes it for a dead one's before makes us write it again, no more
     except OSError as error:
         raise unwritable(target, error) from error
     try:
@@ -89,7 +89,7 @@ def _clear(left: Path, place: Path | None) -> None:
     state = left.lstat()
     if hasattr(os, "getuid") and state.st_uid != os.getuid():
         return
-    lock = None if left.is_symlink() else _locked(left)  # BlockingIOError where its writer lives
+    lock = None if left.is_symlink() else _lock(left)  # BlockingIOError where its writer lives
     if lock is None and time.time() - state.st_mtime < _LONG_AGO:
         return
     try:
@@ -103,7 +103,7 @@ def _clear(left: Path, place: Path | None) -> None:
         _unlock(lock)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     """Lock a file or folder for as long as this process lives, unless :func:`_unlock` is called; None where there are no locks,
     BlockingIOError where another process has it."""
     try:
@@ -175,7 +175,7 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
     temporary = _sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = _make_locked(temporary)
+        lock = _make_and_lock(temporary)
     except OSError as error:
         raise unwritable(folder, error, option) from error
     try:
@@ -189,10 +189,10 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _make_locked(folder: Path) -> int | None:
+def _make_and_lock(folder: Path) -> int | None:
     """Make a folder that bears its name only once it is locked, or else another writer could take it for a dead one's."""
     unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    lock = _locked(unlocked)
+    lock = _lock(unlocked)
     try:
         os.rename(unlocked, folder)
     except OSError:
@@ -206,8 +206,8 @@ def _put(new: Path, folder: Path) -> None:
     """Give ``new`` the place of a folder, whose old content is at ``new``, or nowhere, then."""
     if not folder.exists():
         os.rename(new, folder)
-    elif not _exchanged(new, folder):
-        old, lock = _sibling(folder, _OLD), _locked(folder)
+    elif not _exchange(new, folder):
+        old, lock = _sibling(folder, _OLD), _lock(folder)
         try:
             os.rename(folder, old)
             try:
@@ -220,7 +220,7 @@ def _put(new: Path, folder: Path) -> None:
             _unlock(lock)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _exchange(one: Path, other: Path) -> bool:
     """Exchange two folders in one step, if the system and the file system can."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
     names = os.fsencode(one), os.fsencode(other)

@@ -133,7 +133,7 @@ def _is_binary_regression(estimator: Any) -> bool:
     return type(estimator).__name__ == "LogisticRegression" and np.shape(getattr(estimator, "coef_", ()))[:1] == (1,)
 
 
-def scaled(write: GraphBuilder, x: str, scaler: Any) -> str | None:
+def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
     """Emit (x - offset) * factor of a scaler of scikit-learn, folded in float64; None for any other transformer."""
     kind = type(scaler).__name__
     if kind == "StandardScaler":

@@ -21,7 +21,7 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import lightgbm, xgboost
 from microc.frontend.trees.answers import answers
-from microc.frontend.trees.direct import named, scaled, writer_of
+from microc.frontend.trees.direct import emit_scaler, named, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
 from microc.frontend.trees.known_rows import known_rows, parts
@@ -198,7 +198,7 @@ def _direct(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
         raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
     x: str | None = write.input("input", _rows(input_shape, features, where))
     for scaler in steps[:-1]:
-        x = x and scaled(write, x, scaler)
+        x = x and emit_scaler(write, x, scaler)
     return None if x is None else write.graph(where, emit(write, x, steps[-1]))
 
 
