@@ -26,7 +26,6 @@ from microc.codegen.relocatable import is_relocatable
 from microc.codegen.render import render, render_line
 from microc.codegen.samples import Frame, definitions, literals, sample_frames
 from microc.codegen.source import ModelContext, model_context
-from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError, suggestion
 from microc.frozen import frozen
@@ -285,7 +284,7 @@ def _context(
 ) -> PackageContext:
     package = Name(PACKAGE.format(name=module.name))
     frames = sample_frames(module) if frames is None else frames
-    model = model_context(module, version, stack_bound(module), package)
+    model = model_context(module, version, package)
     context = PackageContext(
         model=model,
         format=FormatContext(Code(chosen.title), Code(chosen.status), Code(chosen.checked)),

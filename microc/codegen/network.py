@@ -13,7 +13,6 @@ from microc.codegen.external import external_files
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
-from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name
 from microc.frozen import frozen
 from microc.isa import CORES
@@ -56,7 +55,7 @@ class ProbeContext:
 
 def network_files(module: Module, version: str) -> dict[str, str]:
     """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
-    return render_network(model_context(module, version, stack_bound(module)))
+    return render_network(model_context(module, version))
 
 
 def render_network(context: ModelContext) -> dict[str, str]:

@@ -27,7 +27,6 @@ from microc.codegen.render import render
 from microc.codegen.rpc import buffer_sizes, rpc_context
 from microc.codegen.sbom import with_sbom
 from microc.codegen.source import ModelContext, model_context
-from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Setting, Text, Word
 from microc.errors import UsageError
 from microc.frozen import frozen
@@ -123,7 +122,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     """
     several = len(modules) > 1
     networks = tuple(
-        Network(Word(f"{module.name}/" if several else ""), model_context(module, version, stack_bound(module)))
+        Network(Word(f"{module.name}/" if several else ""), model_context(module, version))
         for module in modules
     )
     loadable = is_relocatable(modules[0].options)

@@ -15,6 +15,7 @@ from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
 from microc.codegen.self_test import TestContext, test_context
+from microc.codegen.stack import StackBounds, stack_bounds
 from microc.codegen.tensor_unit import UNIT_NAMES, UnitContext, unit_context
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
@@ -56,7 +57,8 @@ class ModelContext:
     kernel_count: int
     macs: int
     const_bytes: int
-    stack_bound: int
+    stack_bounds: StackBounds
+    external: bool
     needs_math: bool
     needs_string: bool
     io_in_arena: bool
@@ -96,7 +98,7 @@ class Step:
     layer: Text
 
 
-def model_context(module: Module, version: str, stack_bound: int, stem: str = "model") -> ModelContext:
+def model_context(module: Module, version: str, stem: str = "model") -> ModelContext:
     """Print every part of the module once. ``stem``: what the names of the files begin with."""
     plan = module.plan
     if plan is None:
@@ -128,7 +130,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         kernel_count=len(module.calls),
         macs=module.macs,
         const_bytes=module.const_bytes,
-        stack_bound=stack_bound,
+        stack_bounds=stack_bounds(module),
+        external=any(kernel.external is not None for kernel in module.kernels),
         needs_math=printer.expr.needs_math,
         needs_string=bool(resets) or bool(plan.copies) or any("memcpy" in h for h in helpers),
         io_in_arena=plan.io_in_arena,

@@ -12,7 +12,6 @@ import numpy as np
 
 from microc.codegen.network import render_network
 from microc.codegen.source import model_context
-from microc.codegen.stack import stack_bound
 from microc.codegen.text import Name
 from microc.dtypes import Array, to_numpy
 from microc.module import Module
@@ -86,7 +85,7 @@ def build(jobs: Sequence[Job], folder: Path, compiler: str = "gcc", flags: Seque
     """The program of all networks, whose names differ; BuildError where the compiler refuses one."""
     sources = []
     for job in jobs:
-        context = replace(model_context(job.module, "0", stack_bound(job.module)), stem=Name(job.module.name))
+        context = replace(model_context(job.module, "0"), stem=Name(job.module.name))
         files, stem = render_network(context), job.module.name
         for name in (f"{stem}.h", f"{stem}_data.h"):
             (folder / name).write_text(files[name])
