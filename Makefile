@@ -17,7 +17,7 @@ MINUTES ?= 7
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames slots client readers
 
-.PHONY: demo test corpus campaign fuzz bench docs site wheel clean
+.PHONY: demo test corpus campaign fuzz bench digest digest-compare docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -39,6 +39,15 @@ fuzz: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@$(PYTHON) benchmarks/mlperf_tiny.py
+
+# proof that a refactoring changes no generated code: digests before, and a comparison after
+digest: $(VENV)/.test
+	@mkdir -p build
+	@$(PYTHON) -m tests.digest record build/digest.json --texts build/digest $(QUICK)
+
+digest-compare: $(VENV)/.test
+	@$(PYTHON) -m tests.digest record build/digest-now.json --texts build/digest-now $(QUICK)
+	@$(PYTHON) -m tests.digest compare build/digest.json build/digest-now.json --texts build/digest build/digest-now
 
 # pages of docs/ that are written from the code
 docs: $(VENV)/.test
