@@ -66,7 +66,8 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return [head, brace, *_guarded(name, [line.removeprefix("    ") for line in portable], cpu), end]
     if name in OWN:
         printer.needs_math = True
-        printer.helpers.update(dict.fromkeys(each for each in OWN if each != name and f"{each}(" in "".join(OWN[name])))
+        called = set(re.findall(r"\w+", "\n".join(OWN[name])))  # whole words: acosh_f32 does not call cosh_f32
+        printer.helpers.update(dict.fromkeys(each for each in OWN if each != name and each in called))
         return list(OWN[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)
