@@ -39,4 +39,5 @@ AVR = Family(
     flash_space=True,
     array_bytes=(1 << 15) - 1,
     own_math=_LACKING | _INEXACT,
+    double_bytes=4,
 )

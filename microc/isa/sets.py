@@ -178,7 +178,7 @@ class Family:
     (``platform.machine()``). ``flags``: what a search may try for a kernel beside those options, each a list of gcc's ``-f``
     options or a level (``O3``) with commas between; none of them changes a result. ``own_math``: functions of ``<math.h>`` that
     its C library lacks, or computes less exactly than operators promise: ``codegen/libm.py`` has them in portable C. It has all
-    others that code calls."""
+    others that code calls. ``double_bytes``: the size of C's ``double``; networks with float64 need 8."""
 
     name: str
     cores: tuple[Core, ...]
@@ -189,3 +189,4 @@ class Family:
     computers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     own_math: frozenset[str] = frozenset()
+    double_bytes: int = 8

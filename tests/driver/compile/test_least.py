@@ -20,7 +20,7 @@ from microc.driver.compile.budget import Room
 from microc.driver.compile.least import least_bytes, least_of
 from microc.driver.compile.pipeline import compile_model, read_at_largest
 from microc.driver.options import Options
-from microc.errors import FitError
+from microc.errors import FitError, UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.isa import CORES as CPUS
@@ -147,3 +147,18 @@ def test_a_constant_beyond_the_arrays_of_a_compiler_is_refused() -> None:
     with pytest.raises(FitError, match=r"takes 40000 bytes: compilers for avr make no array beyond 32767"):
         microc.compile(graph, board="arduino-mega")
     assert microc.compile(graph, board="nrf52840dk").module.const_bytes == 40_000
+
+
+def doubled() -> Graph:
+    """Through an intermediate value of float64."""
+    write = GraphBuilder()
+    wide = write.op("cast", write.input("x", (4,), "float32"), dtype="float64")
+    product = write.op("mul", wide, write.constant("factor", np.full(4, 1 / 3)))
+    return write.graph("doubled", {"y": write.op("cast", product, dtype="float32")})
+
+
+def test_float64_is_refused_on_a_core_whose_double_is_a_float32() -> None:
+    """avr-gcc 5: kernels read and write 4 bytes of the 8 that the plan and the protocol give a number."""
+    with pytest.raises(UnsupportedError, match=r"C's double has 4 bytes on avr; got float64, expected float32"):
+        microc.compile(doubled(), board="arduino-mega")
+    microc.compile(doubled(), board="nrf52840dk")
