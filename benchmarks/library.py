@@ -9,6 +9,7 @@ A C file has one function for each operation that generated C may leave to a lib
   sections that it reaches, as ``--gc-sections`` keeps them.
 - Stack: the disassembly tells each function's frame (pushed registers, subtracted bytes) and its calls and jumps. An operation
   takes the deepest path. Jumps to other functions count as calls.
+- Functions of ``math.h`` that generated C brings along (``Family.own_math``) stand for those of the library, none inlined.
 
 The table says for which versions of the compilers. Run it again for other ones.
 """
@@ -31,8 +32,10 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from microc.codegen.c_expr import MATH
+from microc.codegen.helpers import helper_texts
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
+from microc.isa import FAMILIES
 from microc.target import Board
 
 TABLE = Path(__file__).resolve().parents[1] / "microc" / "codegen" / "library.json"
@@ -46,7 +49,7 @@ CORES: Mapping[str, str] = {
 TWO, THREE = frozenset({"atan2", "fmax", "fmin", "fmod", "hypot", "pow"}), frozenset({"fma"})
 INTEGERS = {"int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t"}
 PADDING = frozenset({"nop", "c.nop", ".word", ".short", ".byte", ".insn", "udf", "unimp", "c.unimp"})
-HEAD = "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n"
 ALLOCATED = 2
 """SHF_ALLOC."""
 ABSOLUTE = 2
@@ -89,11 +92,23 @@ def linked(board: Board, folder: Path) -> tuple[Path, str, list[str]]:
     build, names = board.raw["build"], operations()
     gcc = build["prefix"] + "gcc"
     specs = [flag for flag in build.get("ld_flags", ()) if flag.startswith("--specs")]
-    flags = ["-std=gnu99", *build["c_flags"], "-O2", "-ffunction-sections", "-fdata-sections", "-w"]
+    kept = [flag for flag in build["c_flags"] if flag != "-mcall-prologues"]  # a frame is what a function itself pushes
+    own = FAMILIES[board.target.isa].own_math
+    texts = helper_texts([f"{name}_f32" for name in own], board.target.cpu).values()
+    helpers = "\n".join(re.sub("^static", "__attribute__((noinline)) static", "\n".join(t), flags=re.M) for t in texts)
+    names = {
+        name: re.sub(rf"\b({'|'.join(own)})f?\(", r"\1_f32(", text) if own else text for name, text in names.items()
+    }
+    flags = ["-std=gnu99", *kept, "-O2", "-ffunction-sections", "-fdata-sections", "-w"]
     room = [f"-Wl,--defsym=__{name}_size=0x400000" for name in ("flash", "ram", "TEXT_REGION", "stack")]
     elf, listing = folder / "probe.elf", folder / "probe.map"
     while True:
-        source = HEAD + "".join(text.replace(" F(", f" probe_{k}(", 1) + "\n" for k, text in enumerate(names.values()))
+        source = (
+            HEAD
+            + helpers
+            + "\n"
+            + "".join(text.replace(" F(", f" probe_{k}(", 1) + "\n" for k, text in enumerate(names.values()))
+        )
         table = ", ".join(f"(void *)probe_{k}" for k in range(len(names)))
         (folder / "probe.c").write_text(
             source + f"void *volatile table[] = {{ {table} }};\nint main(void) {{ for (;;) table[0]; }}\n"

@@ -78,6 +78,10 @@ class ExprPrinter:
                 return f"&{self.element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
                 return self._half(dtype, a), _PRIMARY
+            case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
+                self.needs_math = True  # a double of 32 bits would round the quotient up
+                pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
+                return f"{self._helper('floor_quotient_f32')}({pair})", _PRIMARY
             case ir.Cast(dtype, a):
                 return f"({dtypes.c_name(dtype)}){self._at(a, _PREFIX)}", _PREFIX
             case ir.Un(op, a):

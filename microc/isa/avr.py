@@ -14,9 +14,10 @@ _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_
 
 _LACKING = frozenset(("acosh", "asinh", "atanh", "erf", "exp2", "expm1", "log1p", "log2", "rint"))
 """Absent from libm.a of avr-libc 2.0.0 (``avr-nm -g``)."""
-_INEXACT = frozenset(("atan2", "cosh", "exp", "pow", "sinh"))
-"""Of avr-libc 2.0.0, relative errors counted in simavr: exp 6.4e-6 at 84 (7.6e-8 of the argument), cosh and sinh likewise; pow
-5.6e-6, and NaN of negative bases where the exponent is no int32; atan2 of two zeros is 0 where the second is negative."""
+_INEXACT = frozenset(("asin", "atan2", "cos", "cosh", "exp", "log", "log10", "pow", "sin", "sinh", "tan", "tanh"))
+"""Of avr-libc 2.0.0, errors counted in simavr, in units in the last place: sin, cos and tan have no digit of arguments beyond
+1e27; exp 50 at 84 (7.6e-8 of the argument), cosh and sinh likewise; pow 50, and NaN of negative bases whose exponent is no int32;
+asin 7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 for a negative second one, and not -0 for a negative first one."""
 
 
 def _product(instruction: str, right: str, registers: str) -> Body:
