@@ -149,6 +149,15 @@ def test_a_constant_beyond_the_arrays_of_a_compiler_is_refused() -> None:
     assert microc.compile(graph, board="nrf52840dk").module.const_bytes == 40_000
 
 
+def test_an_arena_beyond_the_arrays_of_a_compiler_is_refused() -> None:
+    """Two tensors of 20,000 bytes are alive at once; no board's RAM is asked for."""
+    write = GraphBuilder()
+    given = write.input("x", (1, 5000), "float32")
+    graph = write.graph("wide", {"y": write.op("mul", given, write.op("softmax", given, axis=1))})
+    with pytest.raises(FitError, match=r"the arena takes \d+ bytes: compilers for avr make no array beyond 32767"):
+        microc.compile(graph, "avr")
+
+
 def doubled() -> Graph:
     """Through an intermediate value of float64."""
     write = GraphBuilder()
