@@ -15,11 +15,14 @@ from microc.cli.compiling import compile_bundle, compile_model, progress, refuse
 from microc.cli.files import check_places
 from microc.cli.model_options import chosen_options
 from microc.cli.report import estimate_rows, state_rows
-from microc.errors import UsageError
+from microc.errors import ToolError, UsageError
 from microc.sealed import Later, Registry
 
 if TYPE_CHECKING:
+    from microc.device.toolchain import Sizes
+    from microc.driver.api import Program
     from microc.driver.check import Check
+    from microc.driver.compile.bundle import Bundle
 
 _SHOWN_SYMBOLS = 12
 
@@ -43,10 +46,11 @@ def compile_(arguments: Arguments) -> show.Answer:
     told = progress(arguments)
     if told is not None:
         told("C", 0, 2)
+    sizes = _linked_sizes(program)
     folder = program.write(arguments.output)
     if told is not None:
         told("report", 1, 2)
-    report = program.report()
+    report = _with_linked_flash(program.report(), sizes)
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
@@ -63,7 +67,7 @@ def compile_(arguments: Arguments) -> show.Answer:
         *_streamed_rows(report),
         *test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
-        ("flash, estimated", show.of(report["flash"], report["board_flash"])),
+        _flash_row(report),
         ("RAM", show.of(report["ram"], report["board_ram"])),
         *estimate_rows(report),
         *next_rows(arguments, folder, report["board"]),
@@ -74,8 +78,9 @@ def compile_(arguments: Arguments) -> show.Answer:
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     """Several networks in one firmware."""
     firmware = compile_bundle(arguments)
+    sizes = _linked_sizes(firmware)
     folder = firmware.write(output)
-    report = firmware.report()
+    report = _with_linked_flash(firmware.report(), sizes)
     cells = [
         (m["model"], m["source"], m["kernels"], *(show.count(m[key]) for key in ("macs", "weight_bytes", "arena")))
         for m in report["models"]
@@ -83,11 +88,34 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     rows = [
         ("firmware", f"{folder} for {report['board']}"),
         ("arena", f"{show.count(report['arena'])} bytes, {show.count(report['shared_arena'])} of them shared"),
-        ("flash, estimated", show.of(report["flash"], report["board_flash"])),
+        _flash_row(report),
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     text = show.table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2) + "\n\n" + show.facts(rows)
     return show.Answer({"folder": str(folder), "report": report}, text)
+
+
+def _linked_sizes(program: Program | Bundle) -> Sizes | None:
+    """Link the firmware before anything is written; FitError where the linker finds no room. None without a compiler, or with
+    one that fails: ``microc build`` says how."""
+    if program.board.target.isa == "host":
+        return None
+    from microc.driver.measure.firmware import linked_sizes
+
+    try:
+        return linked_sizes(program.files(), program.board)
+    except ToolError:
+        return None
+
+
+def _with_linked_flash(report: Mapping[str, Any], sizes: Sizes | None) -> dict[str, Any]:
+    """Replace the estimate of flash by that of the linked firmware."""
+    return {**report, "flash": sizes.flash if sizes else report["flash"], "flash_linked": sizes is not None}
+
+
+def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
+    name = "flash" if report["flash_linked"] else "flash, estimated"
+    return name, show.of(report["flash"], report["board_flash"])
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:

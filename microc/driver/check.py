@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,10 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from microc import __version__
-from microc.codegen.files import write_tree
 from microc.codegen.library import library_of, operations_of
 from microc.codegen.project import project_files
-from microc.device.toolchain import Sizes, board_tools
 from microc.driver.advice import advice, arithmetic_data
 from microc.driver.compile.arithmetic import arithmetic_of
 from microc.driver.compile.budget import Room, count_macs
@@ -23,7 +19,7 @@ from microc.driver.compile.fit import Footprint, capacity, check_modules, room_o
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import Least, least_of, shortages
 from microc.driver.compile.pipeline import compile_model, read_at_largest
-from microc.driver.measure.firmware import build, open_project
+from microc.driver.measure.firmware import linked_sizes
 from microc.driver.model import source_name
 from microc.driver.options import Options
 from microc.driver.report.summary import summary
@@ -123,7 +119,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         try:
             module = compile_model(source, board.target, options, None, room)
             need, compiled = check_modules((module,), board), summary(module, board)
-            sizes = None if options.relocatable or options.external else built_sizes(module, board)
+            sizes = linked_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
                 code = sizes.flash - need.weights - need.self_test
                 need, built = replace(need, code=code, linked_ram=sizes.ram + sizes.stack), True
@@ -150,17 +146,6 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         compiled=compiled,
         built=built,
     )
-
-
-def built_sizes(module: Module, board: Board) -> Sizes | None:
-    """Memory of the firmware that the board's compiler links; None where compiler or make are absent. FitError where the
-    linker finds no room."""
-    tools = board_tools(board)[:2]
-    if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, tools)):
-        return None
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        write_tree(Path(folder) / "firmware", project_files((module,), board, __version__))
-        return build(open_project(Path(folder) / "firmware")).sizes
 
 
 def estimate_error(module: Module, need: Footprint) -> int:

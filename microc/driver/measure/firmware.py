@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from microc.codegen.external import OWN
-from microc.codegen.files import MARKER
+from microc.codegen.files import MARKER, write_tree
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.network import shared_source
 from microc.codegen.relocatable import LINKED, is_relocatable
 from microc.device.boards import load_copy
-from microc.device.toolchain import Sizes, require, run_make, section_sizes
+from microc.device.toolchain import Sizes, board_tools, require, run_make, section_sizes
 from microc.driver import accepted
 from microc.driver.compile.fit import link_overflow
 from microc.driver.desktop.library import Library
@@ -149,6 +152,22 @@ def build(project: Project) -> BuildResult:
         raise overflow from error
     blob = pack(project.folder, project.manifest, project.board) if project.relocatable else None
     return BuildResult(project.elf, section_sizes(project.elf), None if blob is None else len(blob.pack()))
+
+
+def linked_sizes(files: Mapping[str, str | bytes], board: Board) -> Sizes | None:
+    """Link the firmware of a project's ``files`` in a temporary folder, and read its sizes.
+
+    None where they say nothing of the network on the board (it is loaded, or external code brings data of its own), or where
+    compiler or make are absent. FitError where the linker finds no room, ToolError where the C does not build.
+    """
+    if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, board_tools(board)[:2])):
+        return None
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        write_tree(Path(folder) / NEW, files)
+        project = open_project(Path(folder) / NEW)
+        if project.relocatable or any("external" in each.manifest for each in project.networks()):
+            return None
+        return build(project).sizes
 
 
 def host_library(project: Project) -> Library:

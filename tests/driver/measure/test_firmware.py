@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.cli import main
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.device import ports
 from microc.device.boards import load_board
@@ -313,11 +314,23 @@ def test_check_refuses(tmp_path: Path) -> None:
 @needs("arm-none-eabi-gcc")
 @pytest.mark.cross
 @pytest.mark.parametrize("board", ["microbit", "mps2-an386"])
-def test_exact_check_is_what_build_finds(board: str, tmp_path: Path) -> None:
+def test_compile_and_check_say_what_build_finds(
+    board: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The C library and the RPC count: an estimate alone said 14,758 bytes for a firmware of 20,052."""
-    sizes = firmware.build(
-        firmware.open_project(microc.compile(digits.FLOAT, board=board).write(tmp_path / "out"))
-    ).sizes
+    assert main(["compile", str(digits.FLOAT), "--board", board, "-o", str(tmp_path / "out"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["report"]
+    sizes = firmware.build(firmware.open_project(tmp_path / "out")).sizes
+    assert report["flash_linked"] and report["flash"] == sizes.flash
     found = check_model(digits.FLOAT, Options(), load_board(board), exact=True)
     assert found.verdict == "yes" and found.built and found.need is not None
     assert (found.need.flash, found.need.ram) == (sizes.flash, sizes.ram + sizes.stack)
+
+
+@needs("arm-none-eabi-gcc")
+@pytest.mark.cross
+def test_compile_writes_nothing_that_is_not_linked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The estimate leaves open whether 34,816 bytes are enough; the linker knows."""
+    board, out = digits.small_board(tmp_path, 34 * 1024, 0x4000), tmp_path / "out"
+    assert main(["compile", str(digits.FLOAT), "--board", str(board), "-o", str(out)]) == 4
+    assert "too many" in capsys.readouterr().err and not out.exists()
