@@ -49,6 +49,8 @@ CORES: Mapping[str, str] = {
 TWO, THREE = frozenset({"atan2", "fmax", "fmin", "fmod", "hypot", "pow"}), frozenset({"fma"})
 INTEGERS = {"int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t"}
 PADDING = frozenset({"nop", "c.nop", ".word", ".short", ".byte", ".insn", "udf", "unimp", "c.unimp"})
+CONSTANTS = (".rodata", ".srodata", ".data", ".sdata")
+"""Sections that lie among code, where a disassembler finds branches in numbers."""
 HEAD = "#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n#include <string.h>\n"
 ALLOCATED = 2
 """SHF_ALLOC."""
@@ -215,7 +217,7 @@ class Program:
                 }
         for address, function in self.functions.items():
             begin = self.section_at(address)
-            if begin is not None and not self.sections[begin].name.startswith(".rodata"):
+            if begin is not None and not self.sections[begin].name.startswith(CONSTANTS):
                 self.sections[begin].reaches |= {s for t in function.calls if (s := self.section_at(t)) is not None}
 
     def _functions(self, text: str) -> dict[int, Function]:
