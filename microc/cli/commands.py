@@ -211,7 +211,8 @@ def _verdict(found: Check) -> str:
     if found.verdict == "no":
         return "does not fit: " + "; ".join(found.reasons)
     if found.need is not None and found.verdict == "maybe":
-        return f"may fit: {show.count(found.need.flash)} bytes of flash, estimated, within the estimate's error"
+        least, most = (show.count(n) for n in (found.need.least_flash, found.need.flash))
+        return f"may fit: {least} to {most} bytes of flash, estimated; the board's compiler links it to know (microc doctor)"
     if found.need is None:
         return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if found.board else "")
     estimated = "" if found.built else ", estimated"

@@ -88,6 +88,11 @@ def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
     return frozenset(found)
 
 
+def operation_count(func: ir.PrimFunc, kind: str) -> int:
+    """Operations in the text of a kernel whose names have ``kind`` in them."""
+    return sum(kind in name for expr in walk_all_exprs(func.body) for name in _operations(expr))
+
+
 def _operations(expr: ir.Expr) -> set[str]:
     """Operations of one node of an expression, and of what an intrinsic means."""
     match expr:

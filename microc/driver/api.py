@@ -81,8 +81,8 @@ class Program:
     @knows_its_plugins
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order. ``flash`` and
-        ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there is (0: no bound);
-        cycles are estimates, ``share`` a layer's part of them, milliseconds None where no clock is known.
+        ``ram`` are what the firmware needs (flash: estimated from above), ``board_flash`` and ``board_ram`` what there is (0: no
+        bound); cycles are estimates, ``share`` a layer's part of them, milliseconds None where no clock is known.
         ``in_place`` of a layer: bytes of its results that lie over its operands; ``streamed``: the layers that it computes row
         by row, and what that costs, or None. ``memories``: what lies in each of the board's, where tensors have several.
         ``external``: whose code computes each region that a backend has code for, why, and what either takes.

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from microc import __version__
-from microc.codegen.library import library_of, operations_of
 from microc.codegen.project import project_files
 from microc.driver.advice import advice, arithmetic_data
 from microc.driver.compile.arithmetic import arithmetic_of
@@ -26,7 +25,7 @@ from microc.driver.report.summary import summary
 from microc.errors import FitError
 from microc.frozen import frozen
 from microc.graph.ir import Graph
-from microc.module import Arithmetic, Module
+from microc.module import Arithmetic
 from microc.ops import registry
 from microc.target import Board
 
@@ -48,7 +47,7 @@ class Check:
     ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
     on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
     compiled to know. ``state``: what is kept from run to run. ``built``: a compiler linked the firmware, so that ``need``
-    is exact; else it is an estimate, and only fits where the estimate's error does not matter.
+    is exact; else its flash is estimated from above.
     """
 
     model: str
@@ -124,7 +123,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
                 code = sizes.flash - need.weights - need.self_test
                 need, built = replace(need, code=code, linked_ram=sizes.ram + sizes.stack), True
             limit = capacity(board, "flash")
-            certain = built or not limit or need.flash + estimate_error(module, need) <= limit
+            certain = built or not limit or need.flash <= limit
         except FitError as error:
             reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram
@@ -146,12 +145,6 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
         compiled=compiled,
         built=built,
     )
-
-
-def estimate_error(module: Module, need: Footprint) -> int:
-    """Bytes of flash that an estimate may lack: library functions of the kernels, and half of the estimated code."""
-    library, _ = library_of(module.options["cpu"]).memory(operations_of(module))
-    return library + need.code // 2
 
 
 def describe(graph: Graph, source: str) -> dict[str, Any]:

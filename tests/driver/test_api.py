@@ -175,7 +175,7 @@ def test_program_reports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flash", "ram", "text"), [(9000, 1 << 17, "of flash, the board has 9000"), (1 << 20, 9000, "of RAM")]
+    ("flash", "ram", "text"), [(10_000, 1 << 17, "of flash, the board has 10000"), (1 << 20, 9000, "of RAM")]
 )
 def test_too_small_a_board(tmp_path: Path, flash: int, ram: int, text: str) -> None:
     with pytest.raises(FitError, match=text) as caught:

@@ -59,7 +59,7 @@ class Bundle:
 
     @knows_its_plugins
     def report(self) -> dict[str, Any]:
-        """Numbers of the firmware, in bytes (flash: an estimate), and every network's own report under ``models``."""
+        """Numbers of the firmware, in bytes (flash: estimated from above), and every network's own report under ``models``."""
         need = footprint(self.modules, self.board)
         return {
             "board": self.board.name,

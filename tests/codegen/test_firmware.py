@@ -1,0 +1,50 @@
+"""Tables of what a firmware takes around its networks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.codegen.firmware import PARTS, _tables, around, code_bound, library_bytes, parts_of
+from microc.device.boards import list_boards, load_board
+from microc.driver.compile.fit import footprint
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.options import make_options
+from microc.module import Module
+from tests.driver import digits
+
+
+def compiled(board: str) -> Module:
+    return compile_model(digits.FLOAT, load_board(board).target, make_options(), None)
+
+
+def test_every_board_has_a_row() -> None:
+    """Frameworks alone are unknown: they bring their own start-up and drivers."""
+    for name in list_boards():
+        board = load_board(name)
+        row = _tables()["boards"].get(name)
+        if board.target.isa == "host" or "framework" in board.raw:
+            assert row is None
+        else:
+            assert row is not None and row["core"] == board.target.cpu.partition("+")[0]
+            assert 3000 < around(board, "rpc")[0] == around(board, "rpc")[1] < 12_000
+    assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _tables()["cores"].values())
+
+
+def test_boards_without_a_row_are_between_those_of_their_core() -> None:
+    """A framework's core has no row, and takes the bounds of all."""
+    least, most = around(load_board("esp32"), "rpc")
+    assert least < most
+    module = compiled("esp32")
+    rows = _tables()["cores"].values()
+    assert code_bound(module) >= max(np.array(list(rows)) @ parts_of(module)) - 1
+
+
+@pytest.mark.parametrize(("board", "least"), [("microbit", 2000), ("mps2-an386", 0)])
+def test_float_support_is_the_library_s(board: str, least: int) -> None:
+    """A core without an FPU links sums, products and comparisons of floats."""
+    module = compiled(board)
+    need = footprint((module,), load_board(board))
+    assert library_bytes((module,)) >= least
+    assert need.least_flash < need.flash
+    assert need.code == around(load_board(board), "rpc")[1] + library_bytes((module,)) + code_bound(module)
