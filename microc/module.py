@@ -265,7 +265,8 @@ class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
-    source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
+    source location, ``rule`` the name of the schedule, which came with the compiler where it is ``shipped``; ``instructions``
+    and ``cycles`` are the cost model's estimates.
     ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
     model has it; ``unit``: what it does on a tensor unit, if it does. ``traffic``: what every argument is read and written, in
     their order; ``waits``: cycles among the others that the core waits for them where they lie, and where code is placed, for it.
@@ -281,6 +282,7 @@ class Call:
     macs: int = 0
     schedule: str = ""
     rule: str = ""
+    shipped: bool = False
     instructions: int = 0
     cycles: int = 0
     streamed: Streamed | None = None

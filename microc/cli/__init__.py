@@ -94,6 +94,7 @@ def _command(words: list[str]) -> int:
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
+    arguments.words = words
     from microc.cli import commands, project, show
     from microc.cli.model_options import chosen_options
     from microc.cli.piped import piped

@@ -30,6 +30,7 @@ class Arguments(SeeingArguments):
     """What the parser fills in; each command reads its own. Options of a compilation: :func:`chosen_options`."""
 
     command: str
+    words: list[str]
     json: bool = False
     quiet: bool = False
     verbose: bool = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from microc.cli.compiled_rows import next_rows, stream_rows, test_rows
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
 from microc.cli.files import check_places
 from microc.cli.model_options import chosen_options
-from microc.cli.report import estimate_rows, state_rows
+from microc.cli.report import advice_here, estimate_rows, next_steps, state_rows
 from microc.errors import ToolError, UsageError
 from microc.sealed import Later, Registry
 
@@ -31,6 +32,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
     from microc.codegen.files import check_folder
     from microc.codegen.relocatable import BLOB_SUFFIX
+    from microc.driver.report.summary import worth_a_line
     from microc.driver.report.words import memory_rows
 
     if arguments.output is None:
@@ -57,7 +59,7 @@ def compile_(arguments: Arguments) -> show.Answer:
         *stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
-        *_arithmetic_rows(report),
+        *_arithmetic_rows(report, ()),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
         (
             "arena",
@@ -72,7 +74,10 @@ def compile_(arguments: Arguments) -> show.Answer:
         *estimate_rows(report),
         *next_rows(arguments, folder, report["board"]),
     ]
-    return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+    about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
+    steps = advice_here(worth_a_line(report["next_steps"]), about, arguments, arguments.models[0])
+    text = "\n\n".join(filter(None, (show.facts(rows), next_steps(steps))))
+    return show.Answer({"folder": str(folder), "report": report}, text)
 
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
@@ -138,7 +143,7 @@ def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _arithmetic_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
     """What is computed in floats, why, and what to do about it."""
     rows: list[tuple[str, object]] = []
     if data["float_macs"]:
@@ -146,7 +151,7 @@ def _arithmetic_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
     if data["half_weights"]:
         count, saved = (show.count(data["half_weights"] * n) for n in (1, 2))
         rows.append(("  in 16 bits", f"{count} weights, which saves {saved} bytes"))
-    return [*rows, *(("  note", sentence) for sentence in data["advice"])]
+    return [*rows, *(("  note", sentence) for sentence in sentences)]
 
 
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -186,7 +191,7 @@ def check(arguments: Arguments) -> show.Answer:
         ("operators", _operators(data)),
         ("kernels", found.kernels),
         ("multiply-accumulates", show.count(found.macs)),
-        *_arithmetic_rows(data),
+        *_arithmetic_rows(data, data["advice"]),
         ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
         ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
     ]

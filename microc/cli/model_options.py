@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.driver.options import OPTIONS, Options
@@ -47,6 +47,23 @@ def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
         if given is not None:
             value = option.words[given] if option.words else given
             found[name] = joined(getattr(_DEFAULT, name), value) if _repeats(name) else value
+    return found
+
+
+def option_words(words: Sequence[str], board: str) -> list[str]:
+    """Those of a command line as its words, and the board's name: what another command repeats to mean the same network."""
+    flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
+    found, left = ["--board", board] if board else [], 0
+    for word in words:
+        flag = word.partition("=")[0]
+        if left:
+            left -= 1
+        elif flag in flags:
+            bare = isinstance(getattr(_DEFAULT, flags[flag]), bool) and not OPTIONS[flags[flag]].words
+            left = 0 if bare or flag != word else max(1, len(OPTIONS[flags[flag]].metavar.split()))
+        else:
+            continue
+        found.append(word)
     return found
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
+from microc.cli.report import advice_here, next_steps
 from microc.cli.session import build_firmware, line, load_inputs, opened_project
 from microc.driver.report.unit import unit_table
 
@@ -38,15 +40,17 @@ def profile(arguments: Arguments) -> show.Answer:
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
-        data = result.to_data()
+        report = of_profile(result, stack, verified)
+        advice = advice_here(report.data["advice"], report.data, arguments)
+        data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
             write_json(arguments.trace, to_trace(result))
         if arguments.csv is not None:
             rows = [{**k, "unit": result.unit} for k in data["kernels"]]
             write_csv(arguments.csv, _CSV, [[row[name] for name in _CSV] for row in rows])
         if arguments.html is not None:
-            write_text(arguments.html, of_profile(result, stack, verified).html())
-    return show.Answer(data, _text(result))
+            write_text(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
+    return show.Answer(data, "\n\n".join(filter(None, (_text(result), next_steps(advice)))))
 
 
 def _text(result: Profile) -> str:

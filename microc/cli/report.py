@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.model_options import chosen_options, spoken_options
+from microc.cli.model_options import chosen_options, option_words, spoken_options
 
 if TYPE_CHECKING:
     from microc.driver.report.report import Report
@@ -21,6 +22,7 @@ def report(arguments: Arguments) -> show.Answer:
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     made = _report(arguments.source, arguments, accuracy)
+    made = replace(made, data={**made.data, "advice": advice_here(made.data["advice"], made.data, arguments)})
     text = _text(made.data)
     if arguments.output is not None:
         text += f"\n\nreport: {made.save(arguments.output)}"
@@ -82,8 +84,34 @@ def _text(data: Mapping[str, Any]) -> str:
             for line in (accuracy_words(data["accuracy"], data["fingerprint"]) if data["accuracy"] else ())
         ),
     ]
-    todo = "".join(f"\n- {each['text']}" + f"\n  {each['command']}" * bool(each["command"]) for each in data["advice"])
-    return f"{show.facts(rows)}\n\n{layer_table(data['layers'])}" + f"\n\nwhat to do next{todo}" * bool(todo)
+    return "\n\n".join(filter(None, (show.facts(rows), layer_table(data["layers"]), next_steps(data["advice"]))))
+
+
+def advice_here(
+    advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
+) -> list[dict[str, Any]]:
+    """Advices whose commands can be typed here: the model by its path (of a project as far as it is found), and the options of
+    this command. ``data``: the report's; ``model``: what the command calls ``source`` unless given."""
+    from microc.driver.report.next_steps import respelled
+
+    given = model or arguments.source
+    if not given.is_dir():
+        own = option_words(arguments.words, arguments.board)
+        return [respelled(each, data, str(given), own) for each in advice]
+    beside = given.parent / data["source"]
+    path = str(beside) if not Path(data["source"]).exists() and beside.is_file() else data["source"]
+    return [respelled(each, data, path or data["model"], None) for each in advice]
+
+
+def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
+    """Advices with their commands, for a terminal; empty where there are none."""
+    from microc.driver.report import tables
+
+    lines = ["what to do next"]
+    for each in advice:
+        lines += tables.wrapped(each["text"], show.columns(), "- ")
+        lines += tables.command(each["command"], show.columns(), "  ") if each["command"] else []
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -76,6 +76,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "op": call.op,
                 "macs": call.macs,
                 "rule": call.rule,
+                "shipped": call.shipped,
                 "schedule": call.schedule,
                 "estimated_instructions": call.instructions,
                 "estimated_cycles": call.cycles,

@@ -17,7 +17,7 @@ from microc.driver.options import Options
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frozen import frozen
 from microc.graph.ir import Graph, Quant
-from microc.module import Arithmetic, Module
+from microc.module import Arithmetic
 from microc.ops.rounding import Ties
 from microc.target import Target, target_for
 
@@ -30,11 +30,12 @@ _WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 @frozen
 class Speeds:
-    """Estimated instructions on a core: of a layer in floats over those of it in int8, and what a result scaled by a float
-    takes more than one in fixed point."""
+    """Estimated instructions on a core: of a layer in floats over those of it in int8, what a result scaled by a float takes more
+    than one in fixed point, and what a dequantised number takes."""
 
     times: float
     scaling: float
+    dequantizing: float
 
 
 def advice(found: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
@@ -70,8 +71,13 @@ def arithmetic_data(found: Arithmetic, sentences: tuple[str, ...]) -> dict[str, 
         "float_reasons": list(found.reasons),
         "half_weights": found.half_weights,
         "double_weights": found.double_weights,
-        "advice": [*sentences, *_double(found.double_weights), *map(_wide, found.wide_weights)],
+        "advice": [*sentences, *notes(found)],
     }
+
+
+def notes(found: Arithmetic) -> tuple[str, ...]:
+    """Sentences about weights that take more bytes than they need."""
+    return (*_double(found.double_weights), *map(_wide, found.wide_weights))
 
 
 def _double(count: int) -> tuple[str, ...]:
@@ -89,12 +95,6 @@ def _wide(name: str) -> str:
     return f"{name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
 
 
-def told_of(module: Module, target: Target) -> dict[str, Any]:
-    """The same of a compiled network."""
-    requantize = module.options.get("requantize", "float")
-    return arithmetic_data(module.arithmetic, advice(module.arithmetic, module.source, target, requantize))
-
-
 @cache
 def speeds_on(cpu: str) -> Speeds:
     """How fast a core is in each arithmetic."""
@@ -102,7 +102,11 @@ def speeds_on(cpu: str) -> Speeds:
         compile_model(_layer(integers), target_for(cpu), Options(requantize=requantize)).instructions
         for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
     )
-    return Speeds(floats / fixed, (exact - fixed) / (_PIXELS * _CHANNELS))
+    count = _PIXELS * _CHANNELS
+    net = GraphBuilder()
+    reals = net.graph("reals", {"y": _reals(net, net.input("x", (1, count), "int8"), _SCALE)})
+    dequantized = compile_model(reals, target_for(cpu), Options()).instructions
+    return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
 
 
 def _layer(integers: bool) -> Graph:

@@ -27,11 +27,13 @@ ALIKE = 1.02
 
 @frozen
 class Choice:
-    """The schedule that won, and its lowered function; ``verified``: the verifier has seen that."""
+    """The schedule that won, and its lowered function; ``verified``: the verifier has seen that. ``shipped``: the schedule came
+    with the compiler."""
 
     schedule: Schedule
     func: ir.PrimFunc
     verified: bool = field(default=False, compare=False)
+    shipped: bool = field(default=False, compare=False)
 
 
 @frozen

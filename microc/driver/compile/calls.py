@@ -64,6 +64,7 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
             macs=group.macs,
             schedule=describe(schedule.trace),
             rule=schedule.rule,
+            shipped=choice.shipped,
             operators=applied(graph, nodes),
         ),
         Group(nodes, uses, bool(state)),

@@ -9,6 +9,7 @@ from microc.driver.options import Options
 from microc.errors import UsageError
 from microc.module import Module
 from microc.plan.code import with_hot_code
+from microc.target import CodeMemory
 
 
 def refuse_without_memory(options: Options, room: Room | None) -> None:
@@ -24,9 +25,25 @@ def code_placed(module: Module, options: Options, room: Room | None) -> Module:
     """The planned module with kernels in what its arena leaves of the memory for code, if that is asked for."""
     if not options.code_in_ram:
         return module
-    assert room is not None and room.code is not None and module.plan is not None
-    plan, code = module.plan, room.code
+    assert room is not None and room.code is not None
+    return with_hot_code(module, _left(module, room.code, options.io_in_arena))
+
+
+def gain_in_ram(module: Module, room: Room) -> float:
+    """Compute the share of the time that ``--code-in-ram`` would save; 0 where the board has no memory for code, or holds some.
+    The time is that with waiting for code, which is estimated for such boards alone."""
+    if room.code is None or module.plan is None or module.plan.code is not None:
+        return 0.0
+    found = with_hot_code(module, _left(module, room.code, module.plan.io_in_arena))
+    saved = found.plan.code.saved if found.plan is not None and found.plan.code is not None else 0
+    return saved / max(1, saved + sum(call.cycles for call in found.calls))
+
+
+def _left(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
+    """The memory for code without what arenas and outside inputs take of it."""
+    plan = module.plan
+    assert plan is not None
     arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main
-    outside = 0 if options.io_in_arena else ends_bytes(module)
+    outside = 0 if io_in_arena else ends_bytes(module)
     taken = arena + outside if code.main else arena if plan.arenas else 0
-    return with_hot_code(module, replace(code, size=max(code.size - taken, 0)))
+    return replace(code, size=max(code.size - taken, 0))

@@ -180,7 +180,7 @@ def shipped_choice(
     number = next((k for k, group in enumerate(lowered) if group.algorithm == best.algorithm), None)
     if number is None:
         raise ScheduleError(f"there is no algorithm {best.algorithm!r}")
-    return number, replayed(lowered[number], best.trace, best.name)
+    return number, replace(replayed(lowered[number], best.trace, best.name), shipped=True)
 
 
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:

@@ -62,6 +62,7 @@ def layers_of(
                 "linked": linked,
                 "arena": arena[step],
                 "rule": kernel["rule"],
+                "shipped": kernel.get("shipped", False),
                 "schedule": kernel["schedule"],
                 "c": functions.get(kernel["function"], []),
                 **({"tensor_unit": dict(kernel["tensor_unit"])} if "tensor_unit" in kernel else {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from microc.codegen.files import replacing
 from microc.driver import accepted
 from microc.driver.compile.fit import capacity
-from microc.driver.report.bottleneck import advice_for
 from microc.driver.report.layers import layers_of, slowest
+from microc.driver.report.next_steps import Situation, advice_for
 from microc.driver.report.schema import VERSION
 from microc.driver.report.words import milliseconds, stack_words, time_words
 from microc.driver.shown import signature, table
@@ -87,12 +87,15 @@ def report_of(
     profile: Profile | None = None,
     stack: int | None = None,
     accuracy: Mapping[str, Any] | None = None,
+    code_in_ram: float = 0.0,
+    notes: Sequence[str] = (),
 ) -> Report:
     """The report of a network that a manifest (:mod:`microc.codegen.manifest`) describes, on ``board``.
 
     ``model_c``: the printed network, for the C of every layer. ``numbers``: what :meth:`microc.Program.report` gives, for flash
     and RAM before anything is linked, and advice. ``profile``: what was measured; ``stack``: bytes that the board used at most;
-    ``accuracy``: of :func:`microc.driver.report.accuracy.read_accuracy`.
+    ``accuracy``: of :func:`microc.driver.report.accuracy.read_accuracy`. ``code_in_ram``, ``notes``: as in
+    :mod:`microc.driver.report.next_steps`, which are not known of a project.
     """
     clock, known = board.raw.get("clock_hz"), numbers or {}
     layers = layers_of(manifest, model_c, clock, profile)
@@ -138,7 +141,8 @@ def report_of(
         "firmware": size.parts() if size else None,
         "accuracy": dict(accuracy) if accuracy is not None else None,
     }
-    return Report({**data, "advice": advice_for(data, known.get("advice", ()))})
+    advice = known.get("next_steps") or advice_for(Situation(data, board, code_in_ram), notes)
+    return Report({**data, "advice": advice})
 
 
 def _measured(profile: Profile) -> dict[str, Any]:

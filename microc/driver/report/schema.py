@@ -134,13 +134,19 @@ SCHEMA: Mapping[str, Any] = {
                     "last": _STEP,
                 }
             ),
-            "layers": {"type": "array", "items": _object(_LAYER, optional={"tensor_unit": _object(_UNIT)})},
+            "layers": {
+                "type": "array",
+                "items": _object(_LAYER, optional={"tensor_unit": _object(_UNIT), "shipped": {"type": "boolean"}}),
+            },
             "firmware": {
                 "type": ["object", "null"],
                 "additionalProperties": _object(dict.fromkeys(("text", "data", "bss"), _COUNT)),
             },
             "accuracy": _object(_ACCURACY, "null"),
-            "advice": _objects({"text": _TEXT, "command": _TEXT}),
+            "advice": {
+                "type": "array",
+                "items": _object({"text": _TEXT, "command": _TEXT}, optional={"gain": _REAL_OR_NONE}),
+            },
         }
     ),
 }

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from microc.codegen.manifest import streaming_data
+from microc import __version__
+from microc.codegen.manifest import manifest, streaming_data
 from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
-from microc.driver.advice import told_of
-from microc.driver.compile.fit import capacity, footprint
+from microc.driver.advice import arithmetic_data, notes
+from microc.driver.compile.fit import capacity, footprint, room_of
+from microc.driver.compile.hot_code import gain_in_ram
 from microc.driver.report.memories import memories_data
+from microc.driver.report.report import Report, report_of
 from microc.driver.report.words import milliseconds
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.target import Board
+
+NOTED = 0.02
+"""Share of the time from which on ``microc compile`` speaks of what would save it."""
 
 
 def summary(module: Module, board: Board) -> dict[str, Any]:
@@ -22,7 +29,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
     plan = module.plan
     assert plan is not None
     need, cycles = footprint((module,), board), sum(c.cycles for c in module.calls)
-    return {
+    data = {
         "model": module.name,
         "source": module.source,
         "fingerprint": module.fingerprint,
@@ -31,7 +38,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "kernels": len(module.calls),
         "functions": len(module.kernels),
         "macs": module.macs,
-        **told_of(module, board.target),
+        **arithmetic_data(module.arithmetic, ()),
         "optimize": module.options["optimize"],
         "estimated_instructions": module.instructions,
         "estimated_cycles": cycles,
@@ -76,6 +83,28 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
             for k, c in enumerate(module.calls)
         ],
     }
+    steps = of_module(module, board, data).data["advice"]
+    return {**data, "advice": [_sentence(each) for each in worth_a_line(steps)], "next_steps": steps}
+
+
+def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
+    """Make the report of a planned network from what is known before anything is printed; ``numbers`` as in :func:`report_of`."""
+    return report_of(
+        manifest(module, __version__),
+        board,
+        numbers=numbers,
+        code_in_ram=gain_in_ram(module, room_of(board)),
+        notes=notes(module.arithmetic),
+    )
+
+
+def worth_a_line(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a report's advices those whose gain ``microc compile`` speaks of, and notes."""
+    return [each for each in steps if (each["gain"] or 0) >= NOTED or not each["command"]]
+
+
+def _sentence(advice: Mapping[str, Any]) -> str:
+    return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
 
 
 def _streamed(call: Call) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -77,6 +78,32 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
             for label, part in zip([name, *[""] * len(parts)], parts, strict=False)
         ]
     return "\n".join(lines)
+
+
+def wrapped(text: str, width: int = 0, head: str = "") -> list[str]:
+    """Lines of a text within ``width`` letters (0: any), the first behind ``head``, the others below it."""
+    text = _plain(text)
+    if not width:
+        return [head + text]
+    return textwrap.wrap(text, max(width, len(head) + _LEAST), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def command(text: str, width: int = 0, head: str = "") -> list[str]:
+    """Lines of a command of a shell within ``width`` letters (0: any), which it reads as one when they are copied."""
+    if not width or len(head) + len(text) <= width:
+        return [head + text]
+    parts = list[str]()
+    for word in shlex.split(text):
+        apart = word.startswith("-") or not parts or not parts[-1].startswith("-") or " " in parts[-1]
+        parts[len(parts) - (not apart) :] = [shlex.quote(word) if apart else f"{parts[-1]} {shlex.quote(word)}"]
+    lines = [head + parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(f" {part} \\") <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines[-1] += " \\"
+            lines.append(" " * (len(head) + 2) + part)
+    return lines
 
 
 def count(number: int) -> str:

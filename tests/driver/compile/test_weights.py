@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.advice import told_of
+from microc.driver.advice import notes
 from microc.driver.api import Program
 from microc.driver.compile.kernel import algorithms_of
 from microc.driver.compile.pipeline import compile_model
@@ -108,7 +108,7 @@ def test_what_stays_wide_is_told() -> None:
     for dtype, wide in (("float16", (weight,)), ("bfloat16", ())):
         module = compile_model(graph, target, make_options(weight_dtype=dtype))
         assert module.arithmetic.wide_weights == wide
-        assert any("float16 does not" in line for line in told_of(module, target)["advice"]) == bool(wide)
+        assert any("float16 does not" in line for line in notes(module.arithmetic)) == bool(wide)
         assert module.options["weight_dtype"] == dtype
 
 

@@ -68,15 +68,6 @@ def test_state_is_told() -> None:
     assert states and all(state["bytes"] > 0 for state in states)
 
 
-def test_advice_names_the_bottleneck(made: microc.Report) -> None:
-    most = max(made.data["layers"], key=lambda layer: layer["share"])
-    first = made.data["advice"][0]
-    assert most["name"] in first["text"]
-    assert first["command"] == f"microc explain digits_int8.tflite {most['step']} --board netduinoplus2"
-    floats = report(digits.FLOAT, board="microbit").data["advice"][0]
-    assert "no FPU" in floats["text"] and floats["command"].startswith("microc quantize digits_float.onnx")
-
-
 def test_notebooks(made: microc.Report) -> None:
     text = made._repr_html_()
     assert text.startswith("<table>") and "cycles" in text and "digits_int8" in repr(made) and len(repr(made)) < 300
