@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import microc
 from microc.cli import main
 from microc.cli.commands import COMMANDS
 from tests.driver import digits
@@ -20,9 +25,11 @@ from tests.driver import digits
 MODEL = str(digits.INT8)
 
 
-def on_terminal(*words: str, seconds: float = 60, **environment: str) -> tuple[int, str]:
-    """A command whose standard error is a terminal: its exit code, and what it wrote there."""
+def on_terminal(*words: str, seconds: float = 60, width: int = 0, **environment: str) -> tuple[int, str]:
+    """A command whose standard error is a terminal (``width``: in columns): its exit code, and what it wrote there."""
     master, slave = pty.openpty()
+    if width:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")} | {"TERM": "xterm", **environment}
     argv = [sys.executable, "-m", "microc", *words]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=slave, env=env)
@@ -45,19 +52,43 @@ def test_colours_only_where_they_are_wanted(capsys: pytest.CaptureFixture[str]) 
     assert main(["boards", "show", "x"]) == 2 and "\x1b" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", ["60", "80", "120"])
-@pytest.mark.parametrize(
-    "words", [["boards"], ["options"], ["doctor"], ["check", MODEL], ["size", MODEL], ["operators"], ["explain", MODEL]]
-)
-def test_tables_fit(
-    words: list[str], columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network whose layers are called as Keras and TensorFlow call them."""
+    net, folder = microc.GraphBuilder(), tmp_path_factory.mktemp("long")
+    value = net.input("serving_default_input_features_of_the_encoder:0", (1, 16))
+    for k in range(3):
+        path = f"functional_1/feature_extractor_backbone/stage_{k}/residual_block_{k}"
+        weight = net.new_constant(f"weight{k}", np.ones((16, 16), np.float32))
+        value = net.op("dense", value, weight, name=f"{path}/dense_{k}/BiasAdd;{path}/dense_{k}/MatMul/ReadVariableOp")
+    graph = net.graph("long", {"StatefulPartitionedCall:0": value})
+    return microc.save(graph, folder / "a_model_with_quite_a_long_name.mcg")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_lines_fit(
+    columns: int, long_names: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    whole = [line for line in lines if line.startswith(("any: ", "  apt-get", "to install", "arena: "))]
-    if columns != "60":  # eight columns of numbers take more than that
-        assert max(len(line) for line in lines if line not in whole) <= int(columns)
+    """Tables, facts, prose, help and commands to copy, whatever the layers are called."""
+    monkeypatch.chdir(long_names.parent)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    model, board, out = long_names.name, ("--board", "mps2-an386"), str(tmp_path / "report.json")
+    commands = [
+        ["boards"], ["options"], ["operators"], ["boards", "show", "mps2-an386"], ["export", "--list"],
+        ["check", model, *board, "--tensors"], ["report", model, *board, "-o", out], ["report", model, "--board", "microbit"],
+        ["compare", out, model, *board], ["explain", model, *board], ["tune", model, *board, "--space"],
+        ["compile", model, *board, "-o", str(tmp_path / "firmware")], ["quantize", "--help"], ["tune", "--help"], ["--help"],
+    ]  # fmt: skip
+    for words in commands:
+        assert main(words) == 0
+        wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > columns]
+        assert not [line for line in wide if str(tmp_path) not in line], words  # a path is one word
+
+
+def test_errors_fit_a_narrow_terminal() -> None:
+    said = on_terminal("compile", MODEL, "--board", "arduino-uno", "--format", "x", NO_COLOR="1", width=50)[1]
+    lines = said.replace("\r\n", "\n").split("\n")
+    assert "error[E0201]" in said and max(map(len, lines)) <= 50
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

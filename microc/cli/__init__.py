@@ -22,6 +22,8 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes of what Ctrl-C ended, as shells have it, and of what nobody reads."""
 _STREAMS = frozenset({"tune", "watch"})
 """Commands whose ``--json`` is lines, an object each."""
+_AS_IT_IS = frozenset({"explain", "completion"})
+"""Commands whose text has lines of code, which no terminal wraps."""
 COLLECT_AFTER = 1_000_000
 """Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""
 
@@ -111,7 +113,9 @@ def _command(words: list[str]) -> int:
         config = {"config": str(arguments.config.path)} if arguments.config else {}
         _write_json({"command": arguments.command, **config, **found, **answer.data}, words)
     elif not arguments.quiet and answer.text:
-        sys.stdout.write(answer.text.rstrip() + "\n")
+        text = answer.text.rstrip()
+        plain = arguments.command in _AS_IT_IS or getattr(arguments, "markdown", False)
+        sys.stdout.write((text if plain else show.fitted(text)) + "\n")
     sys.stdout.flush()
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")

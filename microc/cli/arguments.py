@@ -10,7 +10,7 @@ from typing import Any
 from microc import __version__
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
-from microc.cli.parser import Parser
+from microc.cli.parser import Help, Parser
 from microc.cli.project_options import force_option, project_commands
 from microc.cli.quantizing_options import quantizing_command
 from microc.cli.seeing_options import SeeingArguments, seeing_commands
@@ -116,7 +116,7 @@ def make_parser() -> Parser:
         "measure the result.",
         epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
         "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     _global_options(parser, False)
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
@@ -128,7 +128,7 @@ def make_parser() -> Parser:
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             epilog="examples:\n" + "\n".join(f"  microc {name} {example}".rstrip() for example in examples),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
         )
 
     _model_commands(add)

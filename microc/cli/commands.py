@@ -275,11 +275,13 @@ def flash(arguments: Arguments) -> show.Answer:
     from microc.cli.session import line
     from microc.driver.measure.firmware import open_project
     from microc.driver.measure.flashing import flash_project
+    from microc.driver.report import tables
 
     project = open_project(arguments.folder)
     commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
-    text = "\n".join(map(shlex.join, commands)) + (f"\nthe board answers: it {runs}" if answered else "")
+    shown = [line for command in commands for line in tables.command(shlex.join(command), show.columns())]
+    text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(
         {
             "runner": list(commands[0]),

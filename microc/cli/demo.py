@@ -14,7 +14,8 @@ from microc.errors import VerificationError
 if TYPE_CHECKING:
     from microc.driver.demo import Demonstration
 
-_SHOWN, _PER_ROW = 8, 4
+_SHOWN, _PER_ROW, _ACROSS = 8, 4, 20
+"""Images that are shown, beside each other at most, and letters that one takes across with its caption."""
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 _BAR = 30
 
@@ -55,8 +56,10 @@ def _lines(found: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
     yield f"\n  {report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates"
     yield f"  {found.title}"
     yield f"  compiled to C in {found.compiled_seconds:.1f} s, built in {found.built_seconds:.1f} s\n"
-    for first in range(0, _SHOWN, _PER_ROW):
-        yield from _drawn(found, range(first, first + _PER_ROW))
+    room = show.columns() // _ACROSS if show.columns() else _PER_ROW
+    beside = max(1, min(_PER_ROW, room))
+    for first in range(0, _SHOWN, beside):
+        yield from _drawn(found, range(first, min(first + beside, _SHOWN)))
     yield from _layers(found)
     total, stack = len(found.labels), found.stats.stack_bytes
     deep = f"{stack:,} bytes deep at most" if stack else "not measured"

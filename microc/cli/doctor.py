@@ -42,4 +42,15 @@ def doctor(arguments: Arguments) -> show.Answer:
 
 
 def _line(commands: tuple[tuple[str, ...], ...]) -> str:
-    return " && ".join(map(shlex.join, commands))
+    """A line for a shell, or several that it reads as one where a terminal is narrower."""
+    from microc.driver.report import tables
+
+    line = " && ".join(map(shlex.join, commands))
+    if not 0 < show.columns() < len(line) + len(_INDENT):
+        return line
+    parts = ["\n".join(tables.command(shlex.join(command), show.columns() - len(" && \\"))) for command in commands]
+    return f" && \\\n{_INDENT}".join(parts)
+
+
+_INDENT = "  "
+"""What stands before a line that is to be copied."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from microc.errors import UsageError, suggestion
@@ -70,6 +72,44 @@ class Parser(argparse.ArgumentParser):
                 f"{value!r} is no {what}",
                 hint=suggestion(str(value), map(str, action.choices), "commands" if named == "COMMAND" else "choices"),
             )
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose examples and tables keep their lines where the terminal has room for them."""
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading and textwrap.fill(heading, self._width - 1))
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        """As argparse's, with one word for choices that would make a line too long."""
+        if self._has_many(action):
+            return lambda size: ("WORD",) * size
+        return super()._metavar_formatter(action, default_metavar)
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = super()._expand_help(action)
+        return f"{text}; one of {', '.join(map(str, action.choices or ()))}" if self._has_many(action) else text
+
+    def _has_many(self, action: argparse.Action) -> bool:
+        """Test whether an option's choices take more letters than a line of the usage has for them."""
+        listed = action.metavar is None and action.choices is not None and bool(action.option_strings)
+        return listed and len(",".join(map(str, action.choices or ()))) > self._width // 3 - len("{}[]")
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (line for line in super()._fill_text(text, width, indent).splitlines())
+        return "".join(f"{part}\n" for line in lines for part in _narrow(line, self._width))
+
+
+def _narrow(line: str, width: int) -> list[str]:
+    """A line of prose or an example within ``width``; an example is read by a shell as one."""
+    if len(line) <= width:
+        return [line]
+    start = line[: len(line) - len(line.lstrip())]
+    example = line.lstrip().startswith("microc ")
+    parts = textwrap.wrap(
+        line, width - 2 * example, subsequent_indent=start + "  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [f"{part} \\" if example and part is not parts[-1] else part for part in parts]
 
 
 def _written(action: argparse.Action) -> str:

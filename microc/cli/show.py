@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,25 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
+def fitted(text: str) -> str:
+    """Lines of prose within the width of the terminal, with the indent of the line; what fits stays, and no word is broken."""
+    width = columns()
+    if not width:
+        return text
+    return "\n".join(part for line in text.split("\n") for part in _fitted(line, width))
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    start = line[: len(line) - len(line.lstrip())]
+    begin, hang = (start + "- ", start + "  ") if line.lstrip().startswith("- ") else (start, start)
+    text = line[len(begin) :]
+    return textwrap.wrap(
+        text, width, initial_indent=begin, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def of(number: int, room: int) -> str:
     """Bytes, and how many there are."""
     return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
@@ -81,11 +101,32 @@ def note(text: str) -> None:
 
 def refuse(error: MicrocError) -> None:
     """Write an error to standard error; in colours on a terminal, unless NO_COLOR or a dumb one says no."""
-    text = f"{error}\n"
+    text = _message(str(error)) + "\n"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
     control(text)
+
+
+def _message(text: str) -> str:
+    """An error within the width of the terminal: further lines of a part hang below it."""
+    width = error_columns()
+    if not width:
+        return text
+    lines = list[str]()
+    for line in text.split("\n"):
+        hang = " " * (len(line) - len(line.lstrip()) + (6 if line.startswith("  help: ") else 2))
+        lines += textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False,
+                               drop_whitespace=True) or [""]  # fmt: skip
+    return "\n".join(lines)
+
+
+def error_columns() -> int:
+    """Letters of a line of standard error, where that is a terminal; else 0."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def json_text(data: Mapping[str, Any], indent: int | None = None) -> str:

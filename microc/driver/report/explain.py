@@ -171,6 +171,10 @@ def _layers_text(module: Module, width: int) -> str:
 def _beside(columns: str, last: Sequence[str], width: int) -> str:
     """A table with a last column of words. Where lines are bounded they are wrapped in it, or, where it would be narrow, below
     their row."""
+    if "\n\n" in columns:  # tables below each other
+        first = columns.partition("\n\n")[0].splitlines()[2:]
+        named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last[1:], strict=False)]
+        return f"{columns}\n\n{last[0]}\n{facts(named, width)}"
     head, line, *rows = columns.splitlines()
     indent = max(map(len, (head, line, *rows))) + 2
     below = 0 < width < indent + _WORDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from microc.terminal import visible
 
@@ -19,14 +19,33 @@ def table(
     """Columns in line; the first ``left`` are flush left, the others, numbers, flush right.
 
     ``width``: letters of a line, where they are bounded. A last column of text is wrapped in itself then; of other texts the
-    widest are cut, with ``mark`` at their end, the first, which are names, last of all. Numbers are never cut.
+    widest are cut, with ``mark`` at their end, the first, which are names, last of all. Numbers are never cut: columns for which
+    no room is left are a table of their own below, behind the first column.
     """
     cells = [[_plain(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
+    return "\n\n".join(_one(part, some, width, mark) for part, some in _parts(cells, left, width))
+
+
+def _one(cells: Sequence[Sequence[str]], left: int, width: int, mark: str) -> str:
+    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     if width:
         widths = _fitting(widths, left, width)
     ruled = [cells[0], ["-" * w for w in widths], *cells[1:]]
     return "\n".join(line for row in ruled for line in _lines(row, widths, left, mark))
+
+
+def _parts(cells: list[list[str]], left: int, width: int) -> Iterator[tuple[list[list[str]], int]]:
+    """Tables that ``width`` (0: any) has room for, with their columns of text: neighbouring columns behind the first."""
+    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
+    least = [min(w, _LEAST) if k < left else w for k, w in enumerate(widths)]
+    taken, room = list[int](), width - least[0]
+    for k in range(1, len(least)):
+        if width and taken and room < least[k] + len(_GAP):
+            yield [[row[0], *(row[j] for j in taken)] for row in cells], 1 + sum(j < left for j in taken)
+            taken, room = [], width - least[0]
+        taken.append(k)
+        room -= least[k] + len(_GAP)
+    yield [[row[0], *(row[j] for j in taken)] for row in cells], min(left, 1) + sum(j < left for j in taken)
 
 
 def _plain(cell: object) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from microc.driver.report.tables import facts, table
+from microc.driver.report.tables import command, facts, table
 
 ROWS = [("conv1", "a long name of operators that are fused", 1234567), ("dense2", "dense", 1)]
 
@@ -37,3 +39,22 @@ def test_facts_are_wrapped_beside_their_name() -> None:
 
 def test_a_name_moves_no_cursor() -> None:
     assert "\x1b" not in table(("a",), [("x\x1b[2Jy\n",)], 1) + facts([("a", "\x1b[2J")])
+
+
+def test_columns_without_room_are_a_table_below() -> None:
+    """Behind the first column, so that rows are found again."""
+    found = table(("step", "name", "first", "second"), [("0", "a layer", 10**11, 10**12)], 2, 20)
+    assert [part.splitlines()[2] for part in found.split("\n\n")] == [
+        "0     a layer",
+        "0     100000000000",
+        "0     1000000000000",
+    ]
+    assert max(map(len, found.splitlines())) <= 20
+
+
+def test_commands_are_wrapped_as_a_shell_reads_them() -> None:
+    text = "microc compile 'a model.tflite' --board microbit --optimize speed -o firmware"
+    lines = command(text, 40, "  ")
+    assert max(map(len, lines)) <= 40 and len(lines) == 3 and lines[1].strip().startswith("--")
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(text)
+    assert command(text, 0, "  ") == [f"  {text}"]
