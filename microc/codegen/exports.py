@@ -48,7 +48,7 @@ PACKAGE = "{name}_model"
 _LARGEST = 1 << 20
 """Bytes of a description."""
 _TEXTS = ("title", "status", "checked", "sources")
-_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled", "boards")
+_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
 
 
 @frozen
@@ -60,7 +60,7 @@ class Format:
     exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run. ``target``: the core that
     networks are compiled for unless one is named. ``compiled``: a file that the export gets beside its C: that C as a module of
     WebAssembly, which a line of JavaScript names ``NETWORK``. ``boards``: the id that a board must have
-    (``[ids]`` of its file), empty where the format is for all.
+    (``[ids]`` of its file), empty where the format is for all. ``families``: of cores that it builds for; empty: all.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Format:
     target: str = "host"
     compiled: str = ""
     boards: str = ""
+    families: tuple[str, ...] = ()
 
 
 @frozen
@@ -160,14 +161,16 @@ def load_format(name: str) -> Format:
 def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("headers", data.get("sources"))
     data.setdefault("commands", [])
+    data.setdefault("families", [])
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*_TEXTS, *_OPTIONAL})
     wrong = [key for key in (*_TEXTS, "headers") if not isinstance(data.get(key), str)]
     wrong += [key for key in ("target", "compiled", "boards") if not isinstance(data.get(key, ""), str)]
     if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
         wrong.append("files")
-    if not isinstance(data["commands"], list) or not all(isinstance(value, str) for value in data["commands"]):
-        wrong.append("commands")
+    for key in ("commands", "families"):
+        if not isinstance(data[key], list) or not all(isinstance(value, str) for value in data[key]):
+            wrong.append(key)
     if not isinstance(data.get("fixed", False), bool):
         wrong.append("fixed")
     if not wrong and data["status"] not in STATUS:
@@ -177,16 +180,24 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"a format {what}",
             where=str(path),
-            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled, boards; a list: commands; a table: files; "
+            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled, boards; lists: commands, families; a table: files; "
             f"a bool: fixed; status: {', '.join(STATUS)}",
         )
-    commands, files = tuple(data.pop("commands")), MappingProxyType(dict(sorted(data.pop("files").items())))
-    return Format(name=folder.name, folder=folder, commands=commands, files=files, **data)
+    commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
+    files = MappingProxyType(dict(sorted(data.pop("files").items())))
+    return Format(name=folder.name, folder=folder, commands=commands, files=files, families=families, **data)
 
 
 def check_board(chosen: Format, board: Board) -> None:
-    """Refuse a real board that the format's build system does not know: UsageError. An emulated machine, or a core without a
-    board, is exported for whatever stands for all boards there."""
+    """Refuse a core that the format's build system does not build for, and a real board that it does not know: UsageError. An
+    emulated machine, or a core without a board, is exported for whatever stands for all boards there."""
+    if chosen.families and board.target.isa not in (*chosen.families, "host"):
+        others = ", ".join(name for name in list_formats() if _builds_for(load_format(name), board))
+        raise UsageError(
+            f"the format {chosen.name} does not build for {board.target.cpu}",
+            where=board.title,
+            hint=f"formats that do: {others}",
+        )
     emulated = board.raw.get("emulator") or board.raw.get("simulator")
     if chosen.boards and board.raw.get("memory") and not emulated and chosen.boards not in board.ids:
         raise UsageError(
@@ -194,6 +205,11 @@ def check_board(chosen: Format, board: Board) -> None:
             where=board.title,
             hint=f"leave --board out, or name a board that has an id {chosen.boards!r} in its file",
         )
+
+
+def _builds_for(found: Format, board: Board) -> bool:
+    known = not found.boards or found.boards in board.ids
+    return known and not found.target.startswith("wasm") and (not found.families or board.target.isa in found.families)
 
 
 def export_files(

@@ -61,6 +61,31 @@ def test_a_chip_of_esp_idf(board: str, chip: str) -> None:
     assert exported(board, "esp-idf").commands[0] == f"idf.py set-target {chip} build"
 
 
+def test_a_chip_for_cores_without_a_board() -> None:
+    for board, chip in (
+        (bare_board("host"), "esp32s3"),
+        (bare_board("xtensa-lx6"), "esp32s3"),
+        (load_board("hazard3-sim"), "esp32c3"),
+    ):
+        made = exported(board, "esp-idf")
+        assert made.commands[0] == f"idf.py set-target {chip} build"
+        assert f"for an ESP32-{chip[5:].upper()}" in str(made.files["README.md"])
+
+
+@pytest.mark.parametrize(
+    ("board", "name"),
+    [
+        ("arduino-mega", "esp-idf"), ("arduino-mega", "zephyr"), ("arduino-uno", "cmsis"), ("mps2-an386", "esp-idf"),
+        ("esp32-s3", "cmsis"), ("esp32-c3", "stm32cube"), ("hazard3-sim", "cmsis"),
+    ],
+)  # fmt: skip
+def test_a_build_system_for_other_cores(board: str, name: str) -> None:
+    """Its next commands would build for whatever stands for all boards there."""
+    with pytest.raises(UsageError, match=f"the format {name} does not build for ") as refused:
+        exported(board, name)
+    assert "arduino, c, cmake" in refused.value.hint and name not in refused.value.hint.split(", ")
+
+
 def test_a_machine_of_qemu_is_run() -> None:
     assert exported("mps2-an386", "zephyr").commands[1] == "west build -t run"
     assert exported("microbit", "zephyr").commands[1] == "west flash"  # which is a board, too
@@ -76,7 +101,6 @@ def test_a_machine_of_qemu_is_run() -> None:
         ),
         ("platformio", ".pio/build/native/program", "this computer"),
         ("zephyr", "west build -b native_sim ", "a program of this computer"),
-        ("esp-idf", "idf.py set-target esp32s3 build", "an ESP32-S3"),
         ("cmsis", "cpackget add ARM::Cortex_DFP", "a bare core"),
     ],
 )
