@@ -28,7 +28,21 @@ from microc.driver.measure.firmware import open_project
 from microc.schedule.cost import estimate
 
 ELEMENTS, COLUMNS = 256, 16
-OPERATORS = ("Add", "Mul", "Div", "Max", "Relu", "Clip", "QuantizeLinear", "MatMul", "Sqrt", "Exp")
+OPERATORS = (
+    "Add",
+    "Mul",
+    "Div",
+    "Max",
+    "Relu",
+    "Clip",
+    "QuantizeLinear",
+    "MatMul",
+    "Sqrt",
+    "Exp",
+    "Tanh",
+    "Erf",
+    "Log",
+)
 
 
 def network(operator: str) -> Any:
@@ -57,7 +71,7 @@ def measure(name: str, operator: str) -> dict[str, Any]:
     board = load_board(name)
     program = microc.compile(network(operator), board=board, optimize="speed")
     values = np.random.default_rng(1).normal(size=ELEMENTS).astype(np.float32)
-    if operator == "Sqrt":
+    if operator in ("Sqrt", "Log"):
         values = np.abs(values)
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = open_project(program.write(Path(folder) / "project"))

@@ -159,7 +159,8 @@ class Selector:
         """A function of mathematics: an instruction of the FPU, or the library's."""
         if name in _FPU_FUNCTIONS and self._fpu(dtype):
             return Counter({"float": 1})
-        return Counter({f"call_{name}" if name in ("sqrt", "rint") else "call_math": 1})
+        own = f"call_{name}"
+        return Counter({own if own in self.target.core.costs.lengths else "call_math": 1})
 
     def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
         """An intrinsic that the core lacks, as portable C."""
@@ -222,6 +223,8 @@ class Selector:
     def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
         """Two cheap values are selected by predication, where the core has it; a load in one of them takes a branch, half of the
         time."""
+        if dtypes.is_float(a.dtype) and not self._fpu(a.dtype) and isinstance(a, ir.Const) != isinstance(b, ir.Const):
+            return self._guarded(condition, b if isinstance(a, ir.Const) else a)
         left, right = self.count(a), self.count(b)
         if self._fpu(a.dtype):
             return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
@@ -229,6 +232,13 @@ class Selector:
             sides = {k: _HALF * v for k, v in (left + right).items()}
             return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
+
+    def _guarded(self, condition: ir.Expr, value: ir.Expr) -> Operations:
+        """A value, but for a range where it is a number (a clamp, an underflow): functions of the library are called for most,
+        once for equal parts."""
+        whole = self.once(value)
+        calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
+        return self.branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
         """A test that predicates, without branches."""
