@@ -4,6 +4,7 @@ model was not calibrated with."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def network() -> Graph:
         weight = (rng.normal(size=(outputs, inputs)) / np.sqrt(inputs)).astype(np.float32)
         return net.op("dense", x, net.new_constant("weight", weight))
 
-    more = {"scale": (0.02,), "zero_point": (3,), "axis": None}
+    more: dict[str, Any] = {"scale": (0.02,), "zero_point": (3,), "axis": None}
     stored = net.op("quantize", net.input("x", (1, 60)), out_dtype="int8", rounding="even", **more)
     value = net.op("dequantize", stored, **more)
     for function, inputs, outputs in (("tanh", 60, 14), ("sigmoid", 14, 22), ("erf", 22, 9)):
