@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.fixed import quantize_multiplier
+from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.transform import legalize
@@ -112,3 +112,37 @@ def test_integers_between_scales_round_as_often_as_asked() -> None:
     wanted = [(int(value) * mantissa + (1 << (30 - shift))) >> (31 - shift) for value in x]
     np.testing.assert_array_equal(results(graph, x, "single"), wanted)
     assert np.count_nonzero(results(graph, x, "tflm") != wanted)
+
+
+def int16_model(code: str, scale: float, options: str = "", **fields: float) -> bytes:
+    tensors = (quantised("x", (1, 65536), X16, 0, "INT16"), quantised("y", (1, 65536), scale, 0, "INT16"))
+    return single(Op(code, ("x",), ("y",), options, fields), tensors)
+
+
+X16 = float(np.float32(1.5e-4))
+
+
+@pytest.mark.parametrize("scale", [3.7e-5, 1.1e-4, 2.9e-4])
+def test_litert_divides_the_scales_of_int16_in_float32(scale: float) -> None:
+    x = np.arange(-32768, 32768).astype(np.int16)[None]
+    y, wide = np.float32(scale), x.astype(np.int64)
+    above = multiply_double_rounding(wide, *quantize_multiplier(float(np.float32(X16) / y)), NUMPY)
+    slope = float(np.float32(X16) * np.float32(0.2) / y)
+    below = multiply_double_rounding(wide, *quantize_multiplier(slope), NUMPY)
+    relu, leaky = (np.clip(np.where(x >= 0, above, low), -32768, 32767).astype(np.int16) for low in (0 * wide, below))
+    for data, wanted in (
+        (int16_model("RELU", float(y)), relu),
+        (int16_model("LEAKY_RELU", float(y), "LeakyReluOptions", Alpha=0.2), leaky),
+    ):
+        np.testing.assert_array_equal(results(tflite.read(data, "one.tflite"), x, "litert"), wanted)
+
+
+def test_litert_quantises_to_int16_by_the_reciprocal() -> None:
+    """Ties to even; dividing by the scale rounds one in a thousand to another number."""
+    tensors = (Tensor("x", (1, 65536)), quantised("y", (1, 65536), 3.7e-5, 0, "INT16"))
+    graph = tflite.read(single(Op("QUANTIZE", ("x",), ("y",)), tensors), "one.tflite")
+    scale = np.float32(3.7e-5)
+    x = (np.arange(-32768, 32768).astype(np.float32)[None] + np.float32(0.5)) * scale
+    wanted = np.clip(np.rint(x * (np.float32(1) / scale)), -32768, 32767).astype(np.int16)
+    np.testing.assert_array_equal(results(graph, x, "litert"), wanted)
+    assert (results(graph, x, "tflm") != wanted).any()

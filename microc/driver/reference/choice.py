@@ -103,7 +103,10 @@ def _of_file(runtime: str, data: bytes, file: str, options: Options) -> Referenc
     if runtime in RUNTIMES["tflite"]:
         from microc.driver.reference import tflite_runtimes
 
-        return tflite_runtimes.Micro(data, file) if runtime == "tflm" else tflite_runtimes.LiteRT(data, file)
+        if runtime == "tflm":
+            return tflite_runtimes.Micro(data, file)
+        own = options.rounding == "litert" and tflite_runtimes.quantises_to_int16(data)
+        return tflite_runtimes.LiteRT(data, file, own=own)
     if runtime == "onnxruntime":
         from microc.driver.reference.onnx_runtime import OnnxRuntime
 

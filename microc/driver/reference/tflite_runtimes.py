@@ -1,8 +1,8 @@
-"""TFLite models in TFLite Micro's interpreter, or in LiteRT's reference kernels; both keep every tensor."""
+"""TFLite models in TFLite Micro's interpreter, or in LiteRT; both keep every tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,24 +59,46 @@ class Micro:
         self._interpreter.reset()
 
 
+_KERNELS: Mapping[str, str] = {
+    "BUILTIN_REF": "reference kernels",
+    "BUILTIN_WITHOUT_DEFAULT_DELEGATES": "default kernels",
+    "BUILTIN": "default kernels and delegates",
+}
+"""LiteRT's sets of kernels, those that round as TFLite Micro's first; XNNPACK, a delegate, rounds in ways of its own."""
+
+
 class LiteRT:
-    """LiteRT's interpreter with its reference kernels; those for a PC (XNNPACK, ruy) round in ways of their own."""
+    """LiteRT's interpreter with the first set of kernels that has all operators of a model: no reference kernel computes ELU.
+
+    ``own``: its default kernels come first where floats become int16, which these round unlike the reference kernels.
+    """
 
     name = "litert"
 
-    def __init__(self, data: bytes, file: str) -> None:
+    def __init__(self, data: bytes, file: str, *, own: bool = False) -> None:
         module = imported("ai_edge_litert.interpreter", "ai-edge-litert")
+        self._interpreter: Any = None
+        refusals = []
+        for kernels in sorted(_KERNELS, key=lambda name: name == "BUILTIN_REF") if own else _KERNELS:
+            try:
+                interpreter = module.Interpreter(
+                    model_content=data,
+                    num_threads=1,
+                    experimental_op_resolver_type=getattr(module.OpResolverType, kernels),
+                    experimental_preserve_all_tensors=True,
+                )
+                interpreter.allocate_tensors()
+            except Exception as error:  # noqa: BLE001 - of whatever class LiteRT raises
+                refusals.append(error)
+                continue
+            self._interpreter, self.kernels = interpreter, _KERNELS[kernels]
+            break
+        if self._interpreter is None:
+            first = refusals[0]
+            raise ToolError(f"LiteRT does not run the model: {first}", where=file, hint="try --against tflm") from first
         self.version = version_of("ai-edge-litert")
-        try:
-            self._interpreter: Any = module.Interpreter(
-                model_content=data,
-                num_threads=1,
-                experimental_op_resolver_type=module.OpResolverType.BUILTIN_REF,
-                experimental_preserve_all_tensors=True,
-            )
-            self._interpreter.allocate_tensors()
-        except Exception as error:
-            raise ToolError(f"LiteRT does not run the model: {error}", where=file, hint="try --against tflm") from error
+        if self.kernels != _KERNELS["BUILTIN_REF"]:
+            self.version += f", {self.kernels}"
         self._names = tensor_names(data)
 
     def run(self, arrays: Sequence[Array]) -> Answer:
@@ -111,3 +133,23 @@ def _outputs(data: bytes) -> int:
 
     graph = tflite.Model.GetRootAs(data, 0).Subgraphs(0)
     return 0 if graph is None else int(graph.OutputsLength())
+
+
+def quantises_to_int16(data: bytes) -> bool:
+    """Test whether some operator of the first subgraph makes int16 of floats."""
+    import tflite
+
+    parts = tflite.Model.GetRootAs(data, 0)
+    graph = parts.Subgraphs(0)
+    if graph is None:
+        return False
+    for k in range(graph.OperatorsLength()):
+        operator = graph.Operators(k)
+        if operator is None or operator.InputsLength() != 1 or operator.OutputsLength() != 1:
+            continue
+        source, result = graph.Tensors(operator.Inputs(0)), graph.Tensors(operator.Outputs(0))
+        if source is None or result is None:
+            continue
+        if (source.Type(), result.Type()) == (tflite.TensorType.FLOAT32, tflite.TensorType.INT16):
+            return True
+    return False

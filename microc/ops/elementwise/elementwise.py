@@ -35,6 +35,10 @@ from microc.tir.ir import Expr
 # ---------------------------------------------------------------- one operand
 
 
+_LITERT = frozenset(("clip", "leaky_relu", "relu"))
+"""Functions whose scales LiteRT divides in another precision than TFLite Micro."""
+
+
 def _unary(function: Unary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         kind = types[0]
@@ -57,7 +61,7 @@ def _unary(function: Unary) -> OpDef:
         reference=reference,
         scalar=scalar,
         cases=lambda: _unary_cases(function),
-        attrs={**function.attrs, "rounding": ROUNDING},
+        attrs={**function.attrs, "rounding": ROUNDING_LITERT if function.name in _LITERT else ROUNDING},
         legalize=_legalize_unary,
         edges=function.edges,
     )

@@ -25,7 +25,10 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    ratio = np.float64(scale_in) / np.float64(scale_out)
+    single = node.attr("rounding") == Rounding.LITERT  # LiteRT divides the scales in float32, TFLite Micro in double
+    ratio = (
+        float(np.float32(scale_in) / np.float32(scale_out)) if single else np.float64(scale_in) / np.float64(scale_out)
+    )
     least, most = dtypes.int_range(source.dtype)
     bound = max(most - zero_in, zero_in - least)
     if node.op != "leaky_relu":
@@ -36,6 +39,8 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
         return rewrite.legalized()
     alpha = node.attr("alpha")
     slope = slope_ratio(scale_in, scale_out, alpha)
+    if single:
+        slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _with(rewrite, "sub", x, zero_in)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from microc.cli import main
 from microc.cli.measuring_options import AGAINST as OFFERED
 from microc.driver.measure import against
 from microc.driver.options import Options
-from microc.driver.reference import runtime
+from microc.driver.reference import runtime, tflite_runtimes
 from microc.driver.reference.choice import AGAINST
 from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import Tally
@@ -23,6 +23,8 @@ from microc.errors import ToolError, UsageError, VerificationError
 from microc.target import target_for
 from tests.corpus import models
 from tests.frontend.onnx_model import node, proto, read
+from tests.frontend.tflite_model import Op, Tensor, quantised
+from tests.ops.oracle import single
 
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
 
@@ -237,3 +239,53 @@ def test_pytorch_files_run_from_the_harmless_archive(tmp_path: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     torch.export.save(torch.export.export(module, (torch.zeros(1, 4),)), tmp_path / "net.pt2")
     assert microc.verify(tmp_path / "net.pt2", "torch", samples=2).agrees
+
+
+class FakeLiteRT:
+    """LiteRT's module, whose interpreter takes the default kernels alone."""
+
+    class OpResolverType:
+        BUILTIN_REF, BUILTIN_WITHOUT_DEFAULT_DELEGATES, BUILTIN = range(3)
+
+    asked: ClassVar[list[int]] = []
+    has: ClassVar[set[int]] = set()
+
+    class Interpreter:
+        def __init__(self, experimental_op_resolver_type: int, **options: object) -> None:
+            FakeLiteRT.asked.append(experimental_op_resolver_type)
+            if experimental_op_resolver_type not in FakeLiteRT.has:
+                raise ValueError("Didn't find op for builtin opcode 'ELU'")
+
+        def allocate_tensors(self) -> None:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("has", "own", "asked", "words"),
+    [
+        ({0, 1, 2}, False, [0], ""),
+        ({1, 2}, False, [0, 1], "default kernels"),
+        ({2}, False, [0, 1, 2], "default kernels and delegates"),
+        ({0, 1, 2}, True, [1], "default kernels"),
+        ({0}, True, [1, 2, 0], ""),
+    ],
+)
+def test_litert_falls_back_to_the_next_set_of_kernels(
+    monkeypatch: pytest.MonkeyPatch, has: set[int], own: bool, asked: list[int], words: str
+) -> None:
+    monkeypatch.setattr(tflite_runtimes, "imported", lambda *names: FakeLiteRT)
+    monkeypatch.setattr(tflite_runtimes, "version_of", lambda name: "2")
+    monkeypatch.setattr(FakeLiteRT, "has", has)
+    FakeLiteRT.asked.clear()
+    data = single(Op("ELU", ("x",), ("y",)), (Tensor("x", (1, 4)), Tensor("y", (1, 4))))
+    made = tflite_runtimes.LiteRT(data, "one.tflite", own=own)
+    assert FakeLiteRT.asked == asked and made.version == ", ".join(["2", *filter(None, [words])])
+    monkeypatch.setattr(FakeLiteRT, "has", set())
+    with pytest.raises(ToolError, match="LiteRT does not run the model"):
+        tflite_runtimes.LiteRT(data, "one.tflite", own=own)
+
+
+def test_a_model_that_makes_int16_of_floats() -> None:
+    tensors = (Tensor("x", (1, 4)), quantised("y", (1, 4), 0.01, 0, "INT16"), Tensor("z", (1, 4)))
+    assert tflite_runtimes.quantises_to_int16(single(Op("QUANTIZE", ("x",), ("y",)), tensors[:2]))
+    assert not tflite_runtimes.quantises_to_int16(single(Op("ELU", ("x",), ("z",)), (tensors[0], tensors[2])))
