@@ -13,9 +13,11 @@ from typing import Any
 from microc.codegen.external import OWN
 from microc.codegen.files import MARKER, write_tree
 from microc.codegen.manifest import SCHEMA_VERSION
+from microc.codegen.manifest_schema import fault
 from microc.codegen.network import shared_source
 from microc.codegen.relocatable import LINKED, is_relocatable
 from microc.device.boards import load_copy
+from microc.device.info import readable
 from microc.device.toolchain import Sizes, board_tools, require, run_make, section_sizes
 from microc.driver import accepted
 from microc.driver.compile.fit import link_overflow
@@ -128,7 +130,13 @@ def _manifest(path: Path) -> dict[str, Any]:
         ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
-            f"the project has schema version {version}, this microc knows {SCHEMA_VERSION}",
+            f"the project has schema version {readable(str(version), 40)}, this microc knows {SCHEMA_VERSION}",
+            where=str(path),
+            hint=_AGAIN.format(shlex.quote(str(path.parent))),
+        )
+    if wrong := fault(data):
+        raise OutputError(
+            f"{path} is damaged: {readable(wrong, 200)}",
             where=str(path),
             hint=_AGAIN.format(shlex.quote(str(path.parent))),
         )
@@ -178,6 +186,8 @@ def host_library(project: Project) -> Library:
         if "external" in told:
             folder = folder / OWN
             told = json.loads(read_text(folder / "manifest.json"))
+            if wrong := fault(told):
+                raise ValueError(f"{folder / 'manifest.json'} is damaged: {readable(wrong, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}
     except (OSError, ValueError, RecursionError) as error:
