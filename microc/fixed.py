@@ -163,6 +163,19 @@ def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any])
     return k.narrow(k.clamp(scaled, INT32_MIN, INT32_MAX))
 
 
+def shifted_right_even(x: Any, distance: int, near: int, k: Arith[Any]) -> Any:
+    """``round(x / 2**distance)``, ties to even, distance >= 1; x within ``near`` of a tie is one.
+
+    Factors that are no fractions of powers of two move ties by less than ``near``. Where it is negative there are no ties; they
+    would go to plus infinity.
+    """
+    lifted = x + ((1 << (distance - 1)) + max(near, 0))
+    level = lifted >> distance
+    if near < 0:
+        return level
+    return k.select((lifted & ((1 << distance) - 1)) <= 2 * near, level & -2, level)
+
+
 def reduce_multiplier(multiplier: Any) -> Any:
     """The 15-bit mantissa that TFLite uses for int64 accumulators."""
     m = np.asarray(multiplier, dtype=np.int64)

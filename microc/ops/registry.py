@@ -231,6 +231,7 @@ FAMILIES = (
     "pooling.pool",
     "pooling.window",
     "quantised.dynamic",
+    "quantised.even",
     "quantised.inverse_root",
     "quantised.mean_scale",
     "quantised.quantization",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from microc.schedule.tree import loops_around
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.names import BOUND
+from microc.tir.names import BOUND, TWO_ROUNDINGS
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
 RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
@@ -69,13 +69,16 @@ def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
 def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
     """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
 
-    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand.
+    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand, and
+    where a block says so.
     """
+    blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and TWO_ROUNDINGS in dict(s.annotations)]
+    apart = {id(s) for block in blocks for s in walk_stmt(block.body)}
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         match s:
             case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
-                s.value.dtype == "float32" and total == ir.Load(buffer, indices)
+                s.value.dtype == "float32" and total == ir.Load(buffer, indices) and id(s) not in apart
             ):
                 return ir.Store(buffer, indices, ir.call("fma", a, b, total))
             case _:

@@ -54,6 +54,8 @@ OPENED: Final = "opened"
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
+TWO_ROUNDINGS: Final = "two_roundings"
+"""Note on a sum of float products whose result is quantised: each product and each sum rounds, so that ties are the runtime's."""
 PROMISES: Final = (SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE)
 """Notes that tell of numbers in constants."""
 
@@ -91,6 +93,6 @@ LOOP_NOTES: Final = frozenset(
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
-        *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES),
+        *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES, TWO_ROUNDINGS),
     }
 )

@@ -210,6 +210,8 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "div": legalize_div,
     "squared_difference": squared_difference,
 }
+_EVEN = frozenset(("add", "sub", "mul"))
+"""Operators with a form in integers that rounds half to even."""
 
 
 def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
@@ -218,7 +220,7 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
     kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     if node.op in ("maximum", "minimum") and len({(kind.quant, kind.dtype) for kind in kinds}) == 1:
         return None
-    if node.attr("rounding") == Rounding.EVEN:
+    if node.attr("rounding") == Rounding.EVEN and node.op not in _EVEN:
         return through_float(node, graph)
     if node.op in _EXACT:
         return _EXACT[node.op](node, graph)

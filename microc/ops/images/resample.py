@@ -32,7 +32,7 @@ from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
-from microc.tir.names import ACC
+from microc.tir.names import ACC, TWO_ROUNDINGS
 
 INDEX_DTYPES = ("int16", "int32")
 _MOST_BITS = 14
@@ -122,7 +122,8 @@ def _compute(call: OpCall) -> te.Tensor:
         factor = reduce(lambda a, b: a * b, parts)
         return te.sum_reduce(ir.cast(wide, x[place(index, [tap.var for tap in taps])]) * factor, *taps)
 
-    acc = te.compute(shape, element, ACC)
+    notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs["rounding"] == Rounding.EVEN else ()
+    acc = te.compute(shape, element, ACC, notes=notes)
     if dtypes.is_float(dtype):
         return acc
     half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs.get("even_from")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
 from microc import dtypes
 from microc.fixed import INT32_MAX
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
-from microc.ops.quantised.requantization import Requantization, emit_requantize
+from microc.ops.quantised.exact import LARGEST_DOMAIN, ratio
+from microc.ops.quantised.requantization import Requantization, emit_requantize, emit_scaled_sum, within_float32
 from microc.ops.registry import Legalized
 from microc.ops.rounding import Rounding
 from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation
@@ -82,12 +83,54 @@ def _averaged(node: Node, graph: Graph) -> Legalized:
     rewrite.emit("dequantize", node.inputs, stored, {"scale": (1.0,), "zero_point": (zero,), "axis": None})
     mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
     rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
+    if node.attr("rounding") == Rounding.EVEN and activation not in ("tanh", "sigmoid"):
+        _emit_even(rewrite, mean)
+        return rewrite.legalized()
     rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
     if activation:
         mean, real = real, rewrite.value("active", result.shape, "float32")
         emit_activation(rewrite, activation, mean, real)
     rewrite.emit("quantize", (real,), node.outputs[0], quantize_attrs(result, node.attr("rounding")))
     return rewrite.legalized()
+
+
+def _emit_even(rewrite: Rewrite, mean: str) -> None:
+    """Append what scales means, ties to even. Times a common multiple of their counts they are integers, but for rounding."""
+    node, result = rewrite.node, rewrite.type(rewrite.node.outputs[0])
+    (scale, zero), (scale_out, zero_out) = (
+        scalar_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
+    )
+    assert result.quant is not None
+    least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
+    multiple = lcm(*_counts(node, rewrite.type(node.inputs[0]).shape, result.shape))
+    bound, factor = multiple * max(most - zero, zero - least), ratio(scale, scale_out)
+    low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
+    if 2 * bound > LARGEST_DOMAIN:
+        stored = rewrite.value("rounded", result.shape, result.dtype)
+        attrs = {**quantize_attrs(result, Rounding.EVEN), "scale": (float(np.float32(1 / factor)),)}
+        rewrite.emit("quantize", (mean,), stored, attrs)
+        rewrite.emit("clip", (stored,), node.outputs, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
+        return
+    times = rewrite.constant("multiple", np.array([multiple], np.float32))
+    large = rewrite.emit("mul", (mean, times), rewrite.value("multiple", result.shape, "float32"), {})
+    rounded = rewrite.emit("round", (large,), rewrite.value("rounded", result.shape, "float32"), {})
+    whole = rewrite.emit("cast", (rounded,), rewrite.value("whole", result.shape, "int32"), {"dtype": "int32"})
+    end: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    factor /= multiple
+    emit_scaled_sum(rewrite, whole, bound, factor, within_float32(float(factor)), end)
+
+
+def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[int]:
+    """How many elements windows average over."""
+    if node.attr("count_include_pad"):
+        return {prod(node.attr("kernel"))}
+    first = 2 if node.attr("layout") == "NCHW" else 1
+    sides = []
+    for axis, (kernel, stride) in enumerate(zip(node.attr("kernel"), node.attr("strides"), strict=True)):
+        size, before = data[first + axis], node.attr("padding")[axis]
+        starts = (at * stride - before for at in range(result[first + axis]))
+        sides.append({min(start + kernel, size) - max(start, 0) for start in starts})
+    return {rows * columns for rows in sides[0] for columns in sides[1]}
 
 
 def _summed(node: Node, graph: Graph) -> Legalized:
@@ -108,5 +151,11 @@ def _summed(node: Node, graph: Graph) -> Legalized:
     )
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, rounding, str(node.loc))
     parameters = Requantization((scale,), zero_out, low, high, result.dtype)
-    emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
+    if rounding == Rounding.EVEN:
+        least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
+        bound = count * max(most - zero_in, zero_in - least)
+        factor = ratio(scale_in, scale_out) / count
+        emit_scaled_sum(rewrite, total, bound, factor, within_float32(scale), parameters.result)
+    else:
+        emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
     return rewrite.legalized()

@@ -2,7 +2,7 @@
 
 Sources: TFLite Micro ``add_common.cc``, ``sub_common.cc``, ``mul_common.cc``; TFLite ``integer_ops/add.h``, ``mul.h``. Operands
 of a sum are shifted left (20 bits for 8-bit data, 15 for 16-bit), scaled to twice the larger scale, added, and scaled to the
-output. With rounding ``even`` (ONNX) they go through floats instead.
+output. With rounding ``even`` (ONNX) bytes become ``sum_even`` and ``product_even``, others go through floats.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
 from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, exponent, flag, integer, mantissa
 from microc.ops.constants import Application, centred, product_fault, stored, zero_point_of
+from microc.ops.quantised.even import emit_product, emit_sum
+from microc.ops.quantised.exact import ratio
 from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rounding import Multiplier, Rounding
@@ -120,7 +122,7 @@ def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
 
 
 def legalize_add(node: Node, graph: Graph) -> Legalized | None:
-    """add: ``qadd``, a detour through floats (``even``), or the float operator and its activation apart."""
+    """add: ``qadd``, ``sum_even``, or the float operator and its activation apart."""
     return _legalize(node, graph, _emit_sum)
 
 
@@ -130,7 +132,7 @@ def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
 
 
 def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
-    """mul: ``qmul``, a detour through floats (``even``), or the float operator and its activation apart."""
+    """mul: ``qmul``, ``product_even``, or the float operator and its activation apart."""
     return _legalize(node, graph, _emit_product)
 
 
@@ -138,7 +140,7 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
-        return through_float(node, graph)
+        return _legalize_even(node, graph)
     kind = graph.types[node.outputs[0]]
     assert kind.quant is not None
     low, high = activation_range(str(node.attrs.get("activation", "")), kind.quant, kind.dtype, where=str(node.loc))
@@ -149,6 +151,26 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
     rewrite = Rewrite(node, graph)
     emit(rewrite, {**common, "rounding": node.attrs.get("rounding", Rounding.DOUBLE)})
     return rewrite.legalized()
+
+
+def _legalize_even(node: Node, graph: Graph) -> Legalized:
+    """``sum_even`` or ``product_even`` of bytes where factors are exact; a detour through floats in other cases."""
+    kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
+    activation = str(node.attrs.get("activation", ""))
+    if any(dtypes.nbytes(kind.dtype) > 1 for kind in kinds[:2]) or activation in ("tanh", "sigmoid"):
+        return through_float(node, graph)
+    result = kinds[-1]
+    assert result.quant is not None
+    (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in (*node.inputs, *node.outputs))
+    low, high = activation_range(activation, result.quant, result.dtype, Rounding.EVEN, str(node.loc))
+    end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
+    if node.op == "mul":
+        done = emit_product(rewrite, node.inputs, zeros, ratio(a, b, out), end)
+    else:
+        scales = ratio(a, out), ratio(b, out) * (-1 if node.op == "sub" else 1)
+        done = emit_sum(rewrite, node.inputs, zeros, scales, end)
+    return rewrite.legalized() if done else through_float(node, graph)
 
 
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:

@@ -7,6 +7,8 @@ GetQuantizedConvolutionMultipler as floats); ONNX Runtime's QLinearConv and QGem
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from microc.fixed import quantize_multiplier, reduce_multiplier
 from microc.frozen import frozen
 from microc.graph.ir import Attr, Quant
 from microc.ops.arith import Rewrite
+from microc.ops.quantised.even import emit_requantize_even
+from microc.ops.quantised.exact import is_exact_scale
 from microc.ops.rounding import Multiplier, Rounding
 
 
@@ -115,3 +119,21 @@ def _fixed(multipliers: tuple[float, ...], most: int) -> tuple[np.ndarray[tuple[
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
     shifts = np.array([shift if mantissa else common for mantissa, shift in pairs], np.int64)
     return mantissas, shifts
+
+
+def emit_scaled_sum(
+    rewrite: Rewrite,
+    x: str,
+    bound: int,
+    factor: Fraction,
+    scale: float,
+    result: Mapping[str, Attr],
+    more: Mapping[str, Attr] = MappingProxyType({}),
+) -> None:
+    """Append what scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even: ``requantize_float`` by the
+    float32 ``scale``, and where that is not exact for all of them ``requantize_even``, if that is. ``more`` are attributes of the
+    former."""
+    low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
+    inexact = not is_exact_scale(scale, bound, factor, low - zero, high - zero)
+    if not (inexact and emit_requantize_even(rewrite, x, bound, factor, result)):
+        rewrite.emit("requantize_float", (x,), rewrite.node.outputs, {**result, "scale": scale, **more})

@@ -26,8 +26,9 @@ from microc.ops.axes import along_axes
 from microc.ops.constants import Application, window_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.numbers import compute_dtype
+from microc.ops.quantised.exact import ratio
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
-from microc.ops.quantised.requantization import within_float32
+from microc.ops.quantised.requantization import emit_scaled_sum, within_float32
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
@@ -200,9 +201,10 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rounding, mean = str(node.attr("rounding")), node.op == "mean"
     if rounding == Rounding.EVEN:
-        target |= {"scale": within_float32(mean_scale(scale_in, scale_out, count if mean else 1))}
-        target |= {"average": (float(scale_in), float(scale_out), count)} if mean else {}
-        rewrite.emit("requantize_float", (total,), node.outputs[0], target)
+        scale = within_float32(mean_scale(scale_in, scale_out, count if mean else 1))
+        average: dict[str, Attr] = {"average": (float(scale_in), float(scale_out), count)} if mean else {}
+        factor = ratio(scale_in, scale_out) / (count if mean else 1)
+        emit_scaled_sum(rewrite, total, bound, factor, scale, target, average)
         return rewrite.legalized()
     whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
     mantissa, shift = mean_multiplier(*whole, count) if mean else whole
