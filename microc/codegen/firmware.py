@@ -4,7 +4,7 @@
 network (start-up, drivers, the protocol's runtime, its share of the C library), by protocol. ``cores``: bytes of code for each of
 :data:`PARTS` of a network. Library functions of kernels come from :mod:`microc.codegen.library`.
 
-An optimising compiler makes of a kernel between 0.7 and 5 times what the cost model counts, so that the sum is a bound, not
+An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is a bound, not
 a prediction: where a compiler is there, linking gives the number (:func:`microc.driver.measure.firmware.linked_sizes`).
 """
 

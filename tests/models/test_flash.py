@@ -31,9 +31,11 @@ FAMILIES: Mapping[str, str] = {
     "RV64": "hifive-unleashed", "RV64D": "qemu-riscv64", "AVR": "arduino-mega",
 }  # fmt: skip
 """A board for each family of cores."""
+WITHOUT_ROOM = frozenset({("AVR", "classifier")})
+"""Networks whose arena a family's board does not hold."""
 EXACT, ESTIMATED = 1.03, 2.7
 """Factors that said flash may be over the firmware, with the compiler and without. Measured: 1 and 2.6 (RV32F, a network
-of 22 small kernels; Cortex-M 1.4 but for M55, AVR 1.2)."""
+of 22 small kernels; Cortex-M 1.4 but for M55, AVR 1.7)."""
 
 
 @cache
@@ -45,7 +47,7 @@ def pairs() -> list[tuple[str, str]]:
     """Every second family with another network; all networks on every family where everything is asked for."""
     names = list(NETWORKS)
     if everything():
-        return [(family, name) for family in FAMILIES for name in names]
+        return [(family, name) for family in FAMILIES for name in names if (family, name) not in WITHOUT_ROOM]
     return [(family, names[(5 * k) % len(names)]) for k, family in enumerate(FAMILIES) if k % 2 == 0]
 
 
@@ -71,7 +73,7 @@ def test_flash_is_never_under_the_firmware(family: str, name: str) -> None:
 def table() -> None:
     """Print the worst of every family: percents that the estimate is over the firmware, and the linked number differs from it."""
     for family in FAMILIES:
-        found = {name: flash(family, name) for name in NETWORKS}
+        found = {name: flash(family, name) for name in NETWORKS if (family, name) not in WITHOUT_ROOM}
         over = {name: 100 * (estimated / built - 1) for name, (estimated, _, built) in found.items()}
         least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
         mean, differs = sum(over.values()) / len(over), max(abs(linked - built) for _, linked, built in found.values())
