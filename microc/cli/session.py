@@ -175,19 +175,22 @@ def load_array(path: Path) -> Array:
     """The array in a .npy file."""
     import numpy as np
 
+    from microc.device.info import readable
+    from microc.driver.data import numpy_files
     from microc.driver.data.files import DAMAGE
 
     try:
         with open_regular(path) as file:
-            array = np.load(file, allow_pickle=False)
+            array = numpy_files.load(file)
     except OSError as error:
         hint = nearest_file(path) or "write it with numpy.save"
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except DAMAGE as error:
         hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
-        raise UsageError(f"{path} is no .npy file of numbers", where=str(path), hint=hint) from error
+        why = f": {readable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
+        raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
-        hint = f'save each by itself: numpy.save("{path.stem}.npy", arrays[{array.files[0] if array.files else ""!r}])'
+        hint = f'save each by itself: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
         raise UsageError(f"{path} holds several arrays", where=str(path), hint=hint)
     return array
 

@@ -12,7 +12,8 @@ from tokenize import TokenError
 
 import numpy as np
 
-from microc.driver.data import pictures, sounds
+from microc.device.info import readable
+from microc.driver.data import numpy_files, pictures, sounds
 from microc.dtypes import Array
 from microc.errors import UsageError, nearest_file
 from microc.reading import open_regular, read_text
@@ -52,14 +53,15 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
         if is_table(path):
             return _read_table(path)
         with open_regular(path) as file:
-            loaded = np.load(file, allow_pickle=False)
-            return {ROWS: loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+            loaded = numpy_files.load(file)
+            return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
     except OSError as error:
         hint = nearest_file(path) or _DATA
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except DAMAGE as error:
+        why = f": {error}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(
-            f"{path} holds no arrays that can be read", where=str(path), hint=_rename(path) or _DATA
+            f"{path} holds no arrays that can be read{readable(why, 300)}", where=str(path), hint=_rename(path) or _DATA
         ) from error
 
 
@@ -110,7 +112,10 @@ def _sample(path: Path, picture: pictures.Reader | None) -> Array:
     if sounds.is_sound(path):
         return sounds.read(path)
     with open_regular(path) as file:
-        return np.asarray(np.load(file, allow_pickle=False))
+        loaded = numpy_files.load(file)
+    if not isinstance(loaded, np.ndarray):
+        raise ValueError(f"{path.name} holds several arrays, expected one sample")
+    return loaded
 
 
 def _read_table(path: Path) -> dict[str, Array]:
