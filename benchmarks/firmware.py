@@ -69,7 +69,7 @@ def linked(module: Module, board: Board) -> tuple[int, int] | None:
     except MicrocError:
         return None
     assert sizes is not None
-    return sizes.flash, sizes.ram
+    return sizes.flash, sizes.static_ram
 
 
 def measure_board(board: Board) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def main() -> None:
     right = int(np.sum(np.array(labels) == y_test[: arguments.samples]))
     print(f"wines: {' '.join(map(str, labels))}")
     print(f"{right} of {len(labels)} right; scikit-learn says the same of {int(np.sum(expected == labels))}")
-    trees = project.manifest["const_bytes"]
-    print(f"firmware {sizes.flash:,} bytes of flash, {sizes.ram:,} of RAM, RPC included; {trees:,} bytes of trees")
+    trees, ram = project.manifest["const_bytes"], sizes.static_ram + project.peak_stack
+    print(f"firmware {sizes.flash:,} bytes of flash, {ram:,} of RAM, RPC and stack included; {trees:,} bytes of trees")
 
 
 if __name__ == "__main__":

@@ -254,20 +254,21 @@ def build(arguments: Arguments) -> show.Answer:
 
     project = firmware.open_project(arguments.folder)
     result = firmware.build(project)
-    sizes = result.sizes
+    sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
         ("flash", show.of(sizes.flash, capacity(project.board, "flash"))),
-        ("RAM", show.of(sizes.ram + sizes.stack, capacity(project.board, "ram"))),
-        ("  static and arena", f"{show.count(sizes.ram)} bytes"),
-        ("  stack", f"{show.count(sizes.stack)} bytes"),
+        ("RAM", show.of(ram, capacity(project.board, "ram"))),
+        ("  static and arena", f"{show.count(sizes.static_ram)} bytes"),
+        ("  stack", f"{show.count(project.peak_stack)} bytes at most, {show.count(sizes.reserved_stack)} reserved"),
     ]
     network = result.network
     if network is not None:
         rows.append(("network", f"{project.blob}, {show.count(network)} bytes"))
     symbols = [(s.name, s.section, show.count(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
     text = show.facts(rows) + "\n\n" + show.table(("largest symbols", "section", "bytes"), symbols, 2)
-    return show.Answer({"elf": str(result.elf), "sizes": asdict(sizes), "network_bytes": network}, text)
+    data = {"elf": str(result.elf), "ram": ram, "sizes": asdict(sizes), "network_bytes": network}
+    return show.Answer(data, text)
 
 
 def flash(arguments: Arguments) -> show.Answer:

@@ -36,7 +36,7 @@ def demo(arguments: Arguments) -> show.Answer:
         "accuracy": found.right / len(found.labels),
         "reference_accuracy": found.reference,
         "flash": found.sizes.flash,
-        "ram": found.sizes.ram,
+        "ram": found.ram,
         "arena": found.report["arena"],
         "stack": found.stats.stack_bytes or None,
         "unit": found.clock.unit,
@@ -62,11 +62,11 @@ def _lines(found: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
         yield from _drawn(found, range(first, min(first + beside, _SHOWN)))
     yield from _layers(found)
     total, stack = len(found.labels), found.stats.stack_bytes
-    deep = f"{stack:,} bytes deep at most" if stack else "not measured"
+    deep = f"{stack:,} measured" if stack else "not measured"
     share, needed = 100 * found.right / total, 100 * found.reference
     yield f"  accuracy   {found.right} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
     yield f"  flash      {sizes.flash:,} bytes, {report['weight_bytes']:,} of them weights and tables"
-    yield f"  RAM        {sizes.ram:,} bytes, {report['arena']:,} of them arena; stack {deep}"
+    yield f"  RAM        {found.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({deep})"
     yield f"  line       {total} images in {found.line_seconds:.1f} s, {found.stats.bad_frames} damaged frames"
     yield "\n  passed" if found.passed else "\n  FAILED: less accurate than the reference"
 

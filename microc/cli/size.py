@@ -106,7 +106,10 @@ def _text(report: SizeReport) -> str:
     rows = [
         (part, PARTS[part], show.count(sizes["text"] + sizes["data"]), show.count(sizes["data"] + sizes["bss"]))
         for part, sizes in report.parts().items()
+        if part != "stack"
     ]
+    reserved = f"the most that a run takes; {show.count(report.reserved_stack)} reserved"
+    rows.append(("stack", reserved, "0", show.count(report.stack)))
     rows.append(("total", f"size(1): text {report.text}, data {report.data}, bss {report.bss}",
                  show.count(report.flash), show.count(report.ram)))  # fmt: skip
     parts = show.table(("part", "what it is", "flash", "RAM"), rows, 2)

@@ -41,7 +41,8 @@ def around(board: Board, protocol: str) -> tuple[int, int]:
     core = board.target.cpu.partition("+")[0]
     like = [row for row in rows.values() if LIKE.get(row["core"], row["core"]) == LIKE.get(core, core)]
     named = [rows[board.name]] if board.name in rows and rows[board.name]["core"] == core else like
-    found = [row[protocol][0] for row in named or rows.values() if protocol in row]
+    measured = [row for row in named if protocol in row] or [row for row in rows.values() if protocol in row]
+    found = [row[protocol][0] for row in measured]
     return min(found), max(found)
 
 

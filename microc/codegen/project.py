@@ -122,8 +122,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     """
     several = len(modules) > 1
     networks = tuple(
-        Network(Word(f"{module.name}/" if several else ""), model_context(module, version))
-        for module in modules
+        Network(Word(f"{module.name}/" if several else ""), model_context(module, version)) for module in modules
     )
     loadable = is_relocatable(modules[0].options)
     protocol = SLOTS if loadable else modules[0].options["protocol"]

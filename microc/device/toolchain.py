@@ -59,12 +59,13 @@ class Symbol:
 
 @frozen
 class Sizes:
-    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``ram``: data, bss and arena,
-    without the space reserved for the stack (``stack``). ``sections``: allocated ones with their sizes, in file order."""
+    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``static_ram``: data, bss and arena.
+    ``reserved_stack``: the section that the linker script keeps for the stack. ``sections``: allocated ones with their sizes, in
+    file order."""
 
     flash: int
-    ram: int
-    stack: int
+    static_ram: int
+    reserved_stack: int
     sections: tuple[tuple[str, int], ...]
     symbols: tuple[Symbol, ...]
 

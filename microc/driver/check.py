@@ -97,6 +97,7 @@ class Check:
             "reasons": list(self.reasons),
             "flash": self.need.flash if self.need else None,
             "ram": self.need.ram if self.need else None,
+            "ram_taken": self.need.taken_ram if self.need else None,
             "arena": self.need.arena if self.need else None,
             "state": self.state,
             **{name: self.compiled[name] if self.compiled else None for name in _ESTIMATED},
@@ -121,7 +122,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
             sizes = linked_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
                 code = sizes.flash - need.weights - need.self_test
-                need, built = replace(need, code=code, linked_ram=sizes.ram + sizes.stack), True
+                need, built = replace(need, code=code, linked_ram=sizes.static_ram), True
             limit = capacity(board, "flash")
             certain = built or not limit or need.flash <= limit
         except FitError as error:

@@ -35,12 +35,14 @@ class Demonstration:
     """What was done, and found.
 
     ``images`` and ``scores`` are int8, (n, 1, 8, 8, 1) and (n, 10); ``labels`` the true digits. ``report`` is
-    :meth:`microc.driver.api.Program.report`. ``ticks`` of one run are by kernel, on ``clock``. Times are in seconds.
+    :meth:`microc.driver.api.Program.report`. ``ram``: bytes needed,
+    stack included. ``ticks`` of one run are by kernel, on ``clock``. Times are in seconds.
     """
 
     report: dict[str, Any]
     title: str
     sizes: Sizes
+    ram: int
     compiled_seconds: float
     built_seconds: float
     line_seconds: float
@@ -87,6 +89,7 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
         project = firmware.open_project(program.write(place))
         compiled = time.monotonic()
         sizes = firmware.build(project).sizes
+        ram = sizes.static_ram + project.peak_stack
         built = time.monotonic()
         with Device(project) as device:
             scores = _classified(device, images, progress)
@@ -94,7 +97,7 @@ def demonstrate(board: str, progress: Progress | None = None) -> Demonstration:
             device.set_inputs(images[0])
             ticks, stats = device.kernel_ticks(), device.stats()
             return Demonstration(
-                program.report(), program.board.title, sizes, compiled - begin, built - compiled, line,
+                program.report(), program.board.title, sizes, ram, compiled - begin, built - compiled, line,
                 images, labels, scores, tuple(device.kernels), ticks, device.clock, stats, reference,
             )  # fmt: skip
 

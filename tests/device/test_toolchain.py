@@ -76,9 +76,9 @@ def test_sizes_of_a_host_program(tmp_path: Path) -> None:
     assert found["filled"] == (".data", 400)
     assert found["empty"] == (".bss", 800)
     assert found["main"][0] == ".text"
-    assert sizes.ram >= 1200
+    assert sizes.static_ram >= 1200
     assert sizes.flash >= 1400
-    assert sizes.stack == 0
+    assert sizes.reserved_stack == 0
     subprocess.run(["strip", "p"], cwd=tmp_path, check=True)
     assert section_sizes(tmp_path / "p").symbols == ()
 
@@ -98,10 +98,10 @@ def test_firmware_builds_without_warnings(name: str, tmp_path: Path) -> None:
     board = load_board(name)
     sizes = section_sizes(build(board, tmp_path, "-Wl,--defsym=__stack_size=1024"))
     sections = dict(sizes.sections)
-    assert sizes.stack == sections[".stack"] == 1024
+    assert sizes.reserved_stack == sections[".stack"] == 1024
     assert sizes.flash == sections[".text"] + sections[".data"]
-    assert sizes.ram == sections[".data"] + sections[".bss"]
-    assert sizes.ram < 1000
+    assert sizes.static_ram == sections[".data"] + sections[".bss"]
+    assert sizes.static_ram < 1000
     assert not any(s.startswith(".ARM") for s in sections)
 
 
@@ -113,7 +113,7 @@ def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     board = load_board(path)
     assert (board.flash_bytes, board.ram_bytes) == (128 << 10, 32 << 10)
-    assert section_sizes(build(board, tmp_path)).stack == 4096
+    assert section_sizes(build(board, tmp_path)).reserved_stack == 4096
 
 
 @pytest.mark.cross

@@ -53,7 +53,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     run_make(project.folder, ("CFLAGS=-Werror",))
     result = build(project)
     assert 0 < result.sizes.flash <= board.flash_bytes
-    assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
+    assert result.sizes.static_ram + result.sizes.reserved_stack <= board.ram_bytes
     assert explained(project) == size_program(project)
     if not project.emulated and not (simulated(board) and find_program(board.raw["simulator"]["argv"][0])):
         return

@@ -67,6 +67,7 @@ class Bundle:
             "arena": need.arena,
             "flash": need.flash,
             "ram": need.ram,
+            "ram_taken": need.taken_ram,
             "board_flash": capacity(self.board, "flash"),
             "board_ram": capacity(self.board, "ram"),
             "models": [

@@ -121,7 +121,7 @@ def _measured(
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build(project).sizes
-        row = replace(row, flash=sizes.flash, ram=sizes.ram + sizes.stack)
+        row = replace(row, flash=sizes.flash, ram=sizes.static_ram + project.peak_stack)
         here = project.emulated or "simulator" in board.raw or board.target.isa == "host"
         if not here:
             flash_project(project, port=AUTO, patience=patience)

@@ -78,6 +78,11 @@ class Project:
         names = _manifest(self.folder / MARKER).get("models", ())
         return tuple(open_project(self.folder, name) for name in names) or (self,)
 
+    @property
+    def peak_stack(self) -> int:
+        """Bytes of stack that a run of any of its networks takes at most, as gcc compiles them."""
+        return max(int(network.manifest["stack_bound"]) for network in self.networks())
+
 
 @frozen
 class BuildResult:

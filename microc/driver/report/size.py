@@ -41,13 +41,17 @@ class LayerSize:
 
 @frozen
 class SizeReport:
-    """A program's memory. ``text``, ``data`` and ``bss`` are the totals of size(1), but code that runs from RAM is data."""
+    """A program's memory in bytes. ``text``, ``data`` and ``bss`` are the totals of size(1), but code that runs from RAM is data.
+
+    ``stack``: the most that a run takes (:mod:`microc.codegen.stack`).
+    """
 
     program: str
     board: str
     text: int
     data: int
     bss: int
+    stack: int
     layers: tuple[LayerSize, ...]
     symbols: tuple[SymbolSize, ...] = field(repr=False)
 
@@ -56,8 +60,18 @@ class SizeReport:
         return self.text + self.data
 
     @property
+    def reserved_stack(self) -> int:
+        """The part of ``bss`` that the linker script keeps for the stack."""
+        return sum(symbol.size for symbol in self.symbols if symbol.part == "stack")
+
+    @property
+    def static_ram(self) -> int:
+        return self.data + self.bss - self.reserved_stack
+
+    @property
     def ram(self) -> int:
-        return self.data + self.bss
+        """RAM needed: static RAM, the arena in it, and the deepest stack of a run."""
+        return self.static_ram + self.stack
 
     def of_network(self, name: str) -> tuple[LayerSize, ...]:
         """The layers of one network, by their steps."""
@@ -72,7 +86,7 @@ class SizeReport:
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        totals = {"text": self.text, "data": self.data, "bss": self.bss, "flash": self.flash, "ram": self.ram}
+        totals = {name: getattr(self, name) for name in ("text", "data", "bss", "stack", "flash", "ram")}
         return {
             "program": self.program,
             "board": self.board,
@@ -101,7 +115,7 @@ def measure(project: Project, elf: Path | None = None) -> SizeReport:
     totals = {kind: sum(s.size for s in symbols if s.kind == kind) for kind in KINDS}
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
     layers = tuple(layer for network in together for layer in _layers(network.manifest, ordered))
-    return SizeReport(path.name, project.board.name, **totals, layers=layers, symbols=ordered)
+    return SizeReport(path.name, project.board.name, **totals, stack=project.peak_stack, layers=layers, symbols=ordered)
 
 
 def _layers(manifest: Mapping[str, Any], symbols: Sequence[SymbolSize]) -> list[LayerSize]:

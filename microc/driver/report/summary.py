@@ -56,6 +56,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "stack_bound": stack_bound(module),
         "flash": need.flash,
         "ram": need.ram,
+        "ram_taken": need.taken_ram,
         "board_flash": capacity(board, "flash"),
         "board_ram": capacity(board, "ram"),
         "inputs": [tensor_data(module, name) for name in module.inputs],

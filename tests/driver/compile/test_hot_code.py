@@ -156,7 +156,7 @@ def test_boards_of_ours_link(name: str, tmp_path: Path) -> None:
     assert region.origin <= place < place + code <= region.origin + region.size and code > 1000
     size, sections = measure(project), section_sizes(project.elf)
     assert sum(layer.code for layer in size.layers) <= code <= size.data
-    assert (size.flash, size.ram) == (sections.flash, sections.ram + sections.stack)
+    assert (size.flash, size.static_ram) == (sections.flash, sections.static_ram)
 
 
 def test_arenas_come_first(tmp_path: Path) -> None:
