@@ -152,7 +152,11 @@ def _moved(match: Match) -> Replacement | None:
     if all(_order(match, name, len(match.type(name).shape)) is None for name in inputs if name):
         return None
     definition = registry.get(node.op)
-    positions = [k for k, places in enumerate(definition.axis_map(node, match.scope.types)) if places is not None]
+    mapped = definition.axis_map(node, match.scope.types)
+    positions = [k for k, places in enumerate(mapped) if places is not None]
+    if not definition.elementwise:  # what has other axes than the data, as the indices of gather, does not broadcast
+        extents = len(match.type(inputs[0]).shape)
+        positions = [k for k in positions if len(match.type(inputs[k]).shape) == extents]
     rank = max((len(match.type(inputs[k]).shape) for k in positions), default=0)
     orders = {k: _order(match, inputs[k], rank) for k in positions}
     large = (o for k, o in orders.items() if not definition.elementwise or match.type(inputs[k]).size == kind.size)

@@ -116,6 +116,19 @@ def test_reductions_take_the_axes_where_they_are(op: str, axes: tuple[int, ...],
     assert [node.op for node in graph.nodes].index(op) < 3
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("axis", [2, 3])
+def test_indices_of_a_gather_are_not_turned(axis: int, rank: int) -> None:
+    """An axis of indices is none of the data's, as where an image grows by its nearest elements."""
+    net = Network(x=(1, 1, 6, 5))
+    y = net.conv("x", 8)
+    places = np.array([0, 0, 1, 1, 2, 2, 3, 4])
+    y = net.op("gather", y, net.constant(places.reshape((8,) if rank == 1 else (2, 4))), axis=axis, batch_dims=0)
+    if rank == 1:
+        net.conv(y, 1)
+    assert len(moved(run(net))) == rank - 1
+
+
 def test_channel_shuffle_moves_channels_only() -> None:
     net = Network(x=(1, 1, 4, 4))
     parted = net.op("reshape", net.conv("x", 6), shape=(1, 2, 3, 4, 4))
