@@ -150,7 +150,7 @@ def fault(data: Any) -> str:
 
 def _wanted(wrong: Any) -> str:
     words = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
-    return words.get(wrong.validator, wrong.validator + " {}").format(wrong.validator_value)
+    return str(words.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
 
 
 def _inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:

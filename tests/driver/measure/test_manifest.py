@@ -22,7 +22,7 @@ from tests.campaign import everything
 DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits" / "digits_int8.tflite"
 MUTANTS = 20_000 if everything() else 300
 DELETED = object()
-STRANGE = (None, {}, [], "x", "", "../up", -1, 0, 1.5, 1e300, True, [[]], DELETED)
+STRANGE: tuple[object, ...] = (None, {}, [], "x", "", "../up", -1, 0, 1.5, 1e300, True, [[]], DELETED)
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,8 @@ def exactly(terms: Sequence[tuple[Array, Fraction]], zero: int) -> Array:
     total = np.asarray(sum(np.asarray(x, object) * int(factor * q) for x, factor in terms), object)
     level, rest = total // q, total % q
     up = np.asarray((2 * rest > q) | ((2 * rest == q) & (level % 2 == 1)))
-    return np.clip((level + up.astype(int)).astype(np.int64) + zero, -128, 127).astype(np.int8)
+    result: Array = np.clip((level + up.astype(int)).astype(np.int64) + zero, -128, 127).astype(np.int8)
+    return result
 
 
 def exact(scale: float) -> Fraction:
@@ -118,7 +119,7 @@ def test_averages(out: tuple[float, int], padding: int, counts: bool) -> None:
     count = np.full_like(count, 6) if counts else count
     multiple = math.lcm(*np.unique(count).tolist())
     wanted = exactly([(total * (multiple // count), exact(0.1) / exact(out[0]) / multiple)], out[1])
-    attrs = {
+    attrs: dict[str, Attr] = {
         "kernel": (2, 3),
         "strides": (1, 1),
         "padding": (padding,) * 4,
