@@ -92,7 +92,7 @@ def everything() -> dict[str, object]:
     tuning = microc.tune(digits.INT8, trials=0)
     return {
         "Graph": graph, "GraphBuilder": microc.GraphBuilder(), "Program": program, "Module": program.module,
-        "Library": library, "Report": library.report(), "Bundle": microc.bundle(program),
+        "Library": library, "Report": microc.report(library), "Bundle": microc.bundle(program),
         "Explanation": found, "Kernel": found.kernel, "Schedule": microc.Schedule(func), "Tuning": tuning,
         "Database": tuning.database, "Comparison": microc.verify(digits.INT8, "reference", samples=1),
         "TimingResult": library.time_evaluator(1, 1), "Bound": microc.Bound(4), "Replacement": Replacement(),

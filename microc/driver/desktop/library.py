@@ -22,7 +22,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError, suggestion
 
 if TYPE_CHECKING:
-    from microc.driver.report.report import Report
+    pass
 
 
 class Library:
@@ -250,15 +250,10 @@ class Library:
         number, repeats = accepted.integer("number", number, 1), accepted.integer("repeats", repeats, 1)
         return time_runs(self.run, number, repeats)
 
-    def report(self, accuracy: Mapping[str, Any] | None = None) -> Report:
-        """What the network costs on this computer, layer by layer, from estimates: what :func:`microc.report` gives, with
-        ``accuracy`` as there. Cycles are those of the core whose kernels run, the arena is in bytes; a firmware's flash and RAM
-        are None. The C of layers is there unless the library was loaded as a shared object. Nothing is refused."""
-        from microc.device.boards import load_board
-        from microc.driver.report.report import report_of
-
-        code = self._sources.get(f"{self._level.folder}model.c", "")
-        return report_of(self.manifest, load_board("host"), model_c=code, accuracy=accuracy)
+    @property
+    def model_c(self) -> str:
+        """C of the kernels that run; empty where the library was loaded as a shared object."""
+        return self._sources.get(f"{self._level.folder}model.c", "")
 
     def export_library(self, path: str | Path) -> Path:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).

@@ -55,7 +55,7 @@ def report(
         if isinstance(model, api.Program):
             return of_program(model, accuracy)
         if isinstance(model, Library):
-            return model.report(accuracy)
+            return of_library(model, accuracy)
         return of_project(
             model if isinstance(model, Project) else open_project(accepted.path("a project", model)), accuracy
         )
@@ -65,6 +65,12 @@ def report(
     except FitError:
         program = _too_large(model, found, make_options(**options), teller(progress))
     return of_program(program, accuracy)
+
+
+def of_library(library: Library, accuracy: Mapping[str, Any] | None = None) -> Report:
+    """Return the report of a network on this computer, from estimates. Cycles are those of the core whose kernels run, the arena
+    is in bytes; a firmware's flash and RAM are None."""
+    return report_of(library.manifest, load_board("host"), model_c=library.model_c, accuracy=accuracy)
 
 
 def _too_large(model: Any, board: str | Path | Board, options: Options, progress: Progress | None) -> api.Program:
