@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from microc import dtypes
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.graph.ir import TensorType
 from microc.ops import registry
 
@@ -32,7 +34,7 @@ _MOST_BRACKETS = 4 * MAX_NESTED
 
 
 def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
-    """ModelError for extents below zero and for a tensor larger than any, UnsupportedError for one of too many axes.
+    """ModelError for extents below zero, UnsupportedError for a tensor larger than any and for one of too many axes.
 
     ``shape``: extents as Python's integers, whose product does not overflow. ``dtype``: one that is none counts as a byte.
     """
@@ -42,7 +44,7 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
         raise ModelError(f"shape {tuple(shape)} has a negative extent", where=where)
     size = prod(shape) * (dtypes.nbytes(dtype) if dtypes.is_valid(dtype) else 1)
     if size > MAX_BYTES:
-        raise ModelError(
+        raise UnsupportedError(
             f"a tensor of shape {tuple(shape)} and dtype {dtype} takes {size} bytes; the largest takes {MAX_BYTES}",
             where=where,
             hint="bind smaller extents with --input-shape, or cut the network",
@@ -52,7 +54,8 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
 def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
     """The types of what one of our operators makes of ``types``, each within the bounds.
 
-    Raises ModelError, with the place, for operands and attributes that make no sense or are too large.
+    Raises ModelError, with the place, for operands and attributes that make no sense, UnsupportedError for those that are too
+    large or of a dtype that the operator does not take.
     """
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
@@ -62,12 +65,22 @@ def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], whe
     try:
         made = registry.infer(op, attrs, types)
     except ModelError as error:
-        raise type(error)(error.what, where=where, hint=error.hint) from error
+        kind = UnsupportedError if _hangs_on_dtypes(op, attrs, types) else type(error)
+        raise kind(error.what, where=where, hint=error.hint) from error
     except (ArithmeticError, ValueError) as error:
         raise ModelError(f"{op} cannot have these sizes: {error}", where=where) from error
     for kind in made:
         check_shape(kind.shape, kind.dtype, where)
     return made
+
+
+def _hangs_on_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Test whether the operator takes operands of these shapes in some other dtype."""
+    for dtype in ("float32", "int32", "bool"):
+        with suppress(MicrocError, ArithmeticError, ValueError):
+            registry.infer(op, attrs, [replace(kind, dtype=dtype) for kind in types])
+            return True
+    return False
 
 
 def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
@@ -81,7 +94,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
         return  # of slices and the like, whose results say how large they are
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
     if largest > MAX_WINDOW:
-        raise ModelError(f"a window, a step or a padding of {largest}; the largest is {MAX_WINDOW}", where=where)
+        raise UnsupportedError(f"a window, a step or a padding of {largest}; the largest is {MAX_WINDOW}", where=where)
     rank = len(padding) // 2
     if rank and types and len(types[0].shape) == rank + 2:
         first = 2 if attrs.get("layout") == "NCHW" else 1
@@ -91,7 +104,7 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
         check_shape([max(extent, 0) for extent in shape], types[0].dtype, where)
     kernel = attrs.get("kernel", ())
     if isinstance(kernel, tuple) and prod(kernel) > MAX_TAPS:
-        raise ModelError(f"a window of {prod(kernel)} elements; the largest has {MAX_TAPS}", where=where)
+        raise UnsupportedError(f"a window of {prod(kernel)} elements; the largest has {MAX_TAPS}", where=where)
 
 
 def read_json(text: bytes, where: str) -> Any:

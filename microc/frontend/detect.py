@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from errno import EFBIG
 from pathlib import Path
 
-from microc.errors import ModelError, OutputError, nearest_file
+from microc.errors import ModelError, OutputError, UnsupportedError, nearest_file
 from microc.frontend import foreign
 from microc.frontend.archive import HDF5, ZIP
 from microc.graph.file import is_graph_file
@@ -90,7 +90,7 @@ def contents(path: Path) -> bytes:
     except OSError as error:
         if error.errno == EFBIG:
             what = f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network"
-            raise ModelError(what, where=path.name) from error
+            raise UnsupportedError(what, where=path.name) from error
         if not path.exists():
             hint = nearest_file(path) or f"give the path of a model: {foreign.READ}"
             raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error

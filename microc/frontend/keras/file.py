@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import ModelError, UnsupportedError
 from microc.frontend.archive import members
 from microc.frontend.budget import MAX_STORED, read_json
 from microc.frontend.keras.weights import BROKEN, Group, stored_groups
@@ -75,7 +75,7 @@ def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
-                raise ModelError("the archive unfolds to too many bytes", where=file_name)
+                raise UnsupportedError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
             config, stored = read_json(archive.read(_CONFIG), f"{file_name} {_CONFIG}"), archive.read(_WEIGHTS)
         return config, Weights(stored_groups(stored, file_name), file_name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:

@@ -140,7 +140,7 @@ class _Reader:
         """The input of a sequential model that has no input layer."""
         shape = config.get("build_config", {}).get("input_shape")
         if shape is None:
-            raise ModelError(
+            raise UnsupportedError(
                 "the model was saved before its input's shape was known",
                 where=self.file,
                 hint="build it, or give it an Input layer",
@@ -161,7 +161,7 @@ class _Reader:
             spelled = ", ".join("?" if extent is None else str(extent) for extent in declared)
             hint = f"it is ({spelled}): give it with --input-shape {name}=1,..."
             if given is None:
-                raise ModelError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
+                raise UnsupportedError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
             raise UsageError(f"shape {shape} does not fit input {name!r}", where=self.file, hint=hint)
         if not dtypes.is_valid(dtype):
             raise UnsupportedError(f"an input of {dtype}", where=self.file)

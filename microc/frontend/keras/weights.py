@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from microc.dtypes import Array
-from microc.errors import ModelError, ToolError
+from microc.errors import ModelError, ToolError, UnsupportedError
 from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frozen import frozen
 
@@ -78,7 +78,7 @@ class Group:
             check_shape(shape, dtype.name, where)
             self.left.bytes -= data.size * dtype.itemsize
             if self.left.bytes < 0:
-                raise ModelError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
+                raise UnsupportedError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
             return np.asarray(data[()])
         except BROKEN as error:
             raise self._broken(error) from error

@@ -21,6 +21,7 @@ from microc.ops import registry
 FLOAT = ("float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 NUMBERS = (*FLOAT, *INTEGERS)
+SIGNED = tuple(kind for kind in NUMBERS if not kind.startswith("uint"))
 MOVABLE = (
     "float32",
     "float64",
@@ -214,7 +215,7 @@ class Application(Operands):
         if self._folds(op, inputs, kind):
             return self._folded(op, inputs, attrs, output)
         if 0 in kind.shape:
-            self.broken(f"computes shape {kind.shape}, without elements")
+            self.refuse(f"a result of shape {kind.shape}, without elements", "cut the network before it")
         self.builder.define(output, kind, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)

@@ -120,7 +120,7 @@ class Builder:
         """Define ``name`` as constant data."""
         self._added += data.nbytes
         if self._added > MAX_STORED:
-            raise ModelError(f"constants unfold to more than {MAX_STORED} bytes", where=self.file.name)
+            raise UnsupportedError(f"constants unfold to more than {MAX_STORED} bytes", where=self.file.name)
         self.define(name, TensorType(data.shape, data.dtype.name), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name

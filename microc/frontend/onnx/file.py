@@ -154,7 +154,7 @@ def _parse(data: bytes, name: str) -> Any:
 
 def _opset(model: Any, name: str) -> int:
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
-    if not versions and any(entry.domain == "ai.onnx.ml" for entry in model.opset_import):
+    if not versions and any(entry.domain for entry in model.opset_import):
         return OPSETS.stop - 1  # none of the default operators is there
     if len(versions) != 1:
         raise ModelError(

@@ -10,7 +10,7 @@ from microc import dtypes
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
 from microc.frontend.onnx.alike import COMPARISONS
-from microc.frontend.onnx.application import FLOAT, INTEGERS, MOVABLE, NUMBERS, Application, Spelling
+from microc.frontend.onnx.application import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Application, Spelling
 from microc.frontend.onnx.elementwise import composed
 
 
@@ -94,7 +94,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "IsNaN": Spelling(is_nan, FLOAT),
     "Mod": Spelling(quotient, NUMBERS),
     "Not": Spelling(logical_not, ("bool",)),
-    "Shrink": composed(formulas.shrink, NUMBERS, bias=0.0, lambd=0.5),
+    "Shrink": composed(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
     "Swish": composed(formulas.swish, alpha=1.0),
     "ThresholdedRelu": composed(formulas.thresholded_relu, alpha=1.0),
     "Where": Spelling(where, ("bool",)),

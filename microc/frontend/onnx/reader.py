@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from microc.dtypes import HALF
-from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.errors import UnsupportedError, UsageError
 from microc.frontend.onnx import attention as onnx_attention
 from microc.frontend.onnx import control as onnx_control
 from microc.frontend.onnx import determinant as onnx_determinant
@@ -257,7 +257,7 @@ def _inferred(builder: Builder, value: Input, symbols: Mapping[str, int]) -> tup
         if bound is not None:
             found.append(bound)
     if value.shape is None or len(found) != len(value.shape):
-        raise ModelError(
+        raise UnsupportedError(
             f"the input's shape {_spelled(value)} is not fully known",
             where=_where(builder, value),
             hint=f"kernels are compiled for one shape: give it with --input-shape {value.name}=1,...",

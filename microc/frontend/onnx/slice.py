@@ -175,8 +175,13 @@ def pad(application: Application) -> None:
     mode = attributes.text("mode", "constant")
     widths, value = padding(application), application.value(0)
     for axis, (before, after) in enumerate(widths):
-        if extents[axis] + min(before, 0) + min(after, 0) < 1:
-            application.broken(f"padding {widths} of shape {extents} leaves nothing")
+        left = extents[axis] + min(before, 0) + min(after, 0)
+        if left < 0:
+            application.broken(f"padding {widths} of shape {extents} takes more than there is")
+        if not left:
+            application.refuse(
+                f"padding {widths} of shape {extents}, which leaves nothing", "cut the network before it"
+            )
         value = cut(application, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if not any(before or after for before, after in widths):

@@ -85,8 +85,10 @@ def resize_bilinear(application: Application) -> None:
 def _sizes(application: Application, data: str) -> tuple[int, int]:
     application.rank(data, 4)
     sizes = application.integers(1)
-    if len(sizes) != 2 or not 1 <= min(sizes) <= max(sizes) <= _MOST:
+    if len(sizes) != 2 or min(sizes) < 1:
         application.broken(f"resizing to {sizes}; sides have 1..{_MOST} pixels")
+    if max(sizes) > _MOST:
+        application.refuse(f"resizing to {sizes}; sides have 1..{_MOST} pixels", "resize to fewer pixels")
     return sizes[0], sizes[1]
 
 

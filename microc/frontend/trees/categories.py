@@ -104,8 +104,10 @@ class _Grown:
 def _edges(wanted: Array, where: str) -> list[float]:
     """Where runs of categories begin, and where they have ended."""
     found = np.unique(wanted)
-    if not len(found) or found[0] < 0 or found[-1] >= MOST_CATEGORIES:
+    if not len(found) or found[0] < 0:
         raise ModelError(f"a split over {len(found)} categories", where=where)
+    if found[-1] >= MOST_CATEGORIES:
+        raise UnsupportedError(f"a split by category {found[-1]}, expected 0..{MOST_CATEGORIES - 1}", where=where)
     breaks = np.flatnonzero(np.diff(found) > 1)
     begins, ends = np.concatenate([found[:1], found[breaks + 1]]), np.concatenate([found[breaks], found[-1:]]) + 1
     return [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]

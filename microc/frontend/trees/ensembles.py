@@ -38,8 +38,10 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
     kind = write.type(x)
     if len(kind.shape) != 2:
         raise ModelError(f"trees for data of shape {kind.shape}, expected rows of features", where=where)
-    if not 1 <= ensemble.targets <= MOST_TARGETS:
+    if ensemble.targets < 1:
         raise ModelError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
+    if ensemble.targets > MOST_TARGETS:
+        raise UnsupportedError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     for tree in ensemble.trees:
         if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
             raise ModelError(f"a tree adds to result {tree.target} of {ensemble.targets}", where=where)

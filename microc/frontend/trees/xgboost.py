@@ -56,7 +56,7 @@ def parse(data: bytes, file: str, stopped: bool | None = None) -> tuple[Ensemble
     file was saved by an estimator. ModelError where the file is broken, UnsupportedError for what is no sum of trees.
     """
     if len(data) > _MOST_JSON:
-        raise ModelError(f"{len(data)} bytes of trees; the most are {_MOST_JSON}", where=file)
+        raise UnsupportedError(f"{len(data)} bytes of trees; the most are {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
     try:
         return _ensemble(model["learner"], file, stopped)

@@ -21,6 +21,8 @@ SUMS = ("seanet_conv", "seanet_transpose_conv", "gen_resnet8_trained_int16x8")
 """Layers on 16-bit data, whose sums ONNX Runtime takes in float32: one step of 65536 apart in places, more behind a softmax."""
 TIE = "gen_mobilenetv3s_075_64_int8"
 """ONNX Runtime leaves some of its layers in floats, where a sum is 2e-8 of itself away from a tie."""
+SUM = "ortq_mobilenetv2_qdq_s8_perch"
+"""ONNX Runtime adds in float32, where a sum is on the other side of a tie than the exact one: 0.0016 is a step of the output."""
 LARGE = "tfs_mobilenet_v1_025_224_uint8"
 """Where operators are not fused its layers are in floats, of which a sum here and there is on the other side of a tie."""
 RELATIVE = 4e-6
@@ -57,7 +59,9 @@ def _compare(path: Path, found: list[list[Array]], wanted: list[list[Array]]) ->
     for got, want in zip((a for f in found for a in f), (a for w in wanted for a in w), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         apart = np.abs(got.astype(np.float64) - want)
-        if want.dtype.kind == "f":
+        if path.stem == SUM:
+            assert apart.max(initial=0) <= 0.0016
+        elif want.dtype.kind == "f":
             assert apart.max(initial=0) <= RELATIVE * max(float(np.abs(want).max(initial=0)), 1.0)
         elif path.stem == TIE:
             assert apart.max(initial=0) <= 2
