@@ -65,8 +65,8 @@ def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], whe
     try:
         made = registry.infer(op, attrs, types)
     except ModelError as error:
-        kind = UnsupportedError if _hangs_on_dtypes(op, attrs, types) else type(error)
-        raise kind(error.what, where=where, hint=error.hint) from error
+        refusal = UnsupportedError if _hangs_on_dtypes(op, attrs, types) else type(error)
+        raise refusal(error.what, where=where, hint=error.hint) from error
     except (ArithmeticError, ValueError) as error:
         raise ModelError(f"{op} cannot have these sizes: {error}", where=where) from error
     for kind in made:

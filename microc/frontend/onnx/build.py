@@ -18,6 +18,9 @@ from microc.frontend.onnx.file import OnnxFile, Operator
 from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 
+_TIMES_STORED = 10
+"""How often each initialiser may be stored again: once transposed, once dequantised, once for each body that reads it."""
+
 
 @frozen
 class Stored:
@@ -69,6 +72,7 @@ class Builder:
         self.lost: set[str] = set(outer.lost) if outer is not None else set()
         self.dequantized: dict[str, Node] = {}
         self._added = 0
+        self._most = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
         self._names: Names = outer._names if outer is not None else Names()
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
@@ -119,8 +123,8 @@ class Builder:
     def constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""
         self._added += data.nbytes
-        if self._added > MAX_STORED:
-            raise UnsupportedError(f"constants unfold to more than {MAX_STORED} bytes", where=self.file.name)
+        if self._added > self._most:
+            raise UnsupportedError(f"constants unfold to more than {self._most} bytes", where=self.file.name)
         self.define(name, TensorType(data.shape, data.dtype.name), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name

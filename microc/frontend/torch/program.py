@@ -94,7 +94,7 @@ class _Checker:
     def node(self, node: dict[str, Any]) -> None:
         self.nodes += 1
         if self.nodes > _MOST_NODES:
-            raise ModelError(f"more than {_MOST_NODES} operators", where=self.file)
+            raise UnsupportedError(f"more than {_MOST_NODES} operators", where=self.file)
         node["metadata"] = {}
         target = node["target"]
         known = _TARGET.fullmatch(target)

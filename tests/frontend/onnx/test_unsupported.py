@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,8 +11,10 @@ import pytest
 from onnx import TensorProto, checker, helper, shape_inference
 
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.onnx import reader
+from microc.frontend.budget import MAX_STORED
+from microc.frontend.onnx import build, reader
 from tests.campaign import everything
+from tests.corpus import models
 from tests.frontend.onnx_model import node, proto
 
 DTYPES = (
@@ -102,3 +105,25 @@ def test_a_model_of_another_domain_alone() -> None:
     with pytest.raises(ModelError, match="which version") as caught:
         reader.read(model.SerializeToString(), "m.onnx", {})
     assert caught.value.code == "E0301"
+
+
+@pytest.mark.parametrize("path", models("*.onnx"), ids=lambda path: path.stem)
+def test_real_files_store_a_tenth_of_what_they_may(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MAX_STORED", MAX_STORED // 10)
+    monkeypatch.setattr(build, "_TIMES_STORED", build._TIMES_STORED // 10)
+    try:
+        reader.read(path.read_bytes(), path.name, {"*": (1, 64, 21)} if "pulsevad" in path.stem else {})
+    except ModelError as error:
+        assert "unfold" not in error.what
+
+
+def test_what_may_be_stored_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight that is stored transposed eight times, where a small file may unfold two of them."""
+    weight = np.ones((32, 64), np.float32)
+    monkeypatch.setattr(build, "MAX_STORED", 2 * weight.nbytes)
+    names = [f"y{k}" for k in range(8)]
+    model = proto([node("MatMul", ["x", "w"], [name]) for name in names], {"x": (1, 32)}, {"w": weight}, outputs=names)
+    assert len(reader.read(model.SerializeToString(), "m.onnx", {}).outputs) == 8
+    monkeypatch.setattr(build, "_TIMES_STORED", 0)
+    with pytest.raises(UnsupportedError, match="unfold to more"):
+        reader.read(model.SerializeToString(), "m.onnx", {})
