@@ -1,11 +1,12 @@
-"""Flash of a firmware before it is linked, as a bound that links keep within.
+"""Flash of a firmware before it is linked, estimated from above.
 
 ``firmware.json`` is measured by ``benchmarks/firmware.py``. It has two tables. ``boards``: bytes of flash and static RAM around a
 network (start-up, drivers, the protocol's runtime, its share of the C library), by protocol. ``cores``: bytes of code for each of
 :data:`PARTS` of a network. Library functions of kernels come from :mod:`microc.codegen.library`.
 
-An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is a bound, not
-a prediction: where a compiler is there, linking gives the number (:func:`microc.driver.measure.firmware.linked_sizes`).
+An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is no
+prediction, and no proof either (docs/measuring.md has the errors). Where a compiler is there, linking gives the number
+(:func:`microc.driver.measure.firmware.linked_sizes`).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def parts_of(module: Module) -> tuple[float, ...]:
 
 
 def code_bound(module: Module) -> int:
-    """Bytes that the code of a network takes at most, without library functions."""
+    """Estimate from above the bytes of a network's code, without library functions."""
     rows: Mapping[str, Sequence[float]] = _tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(LIKE.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]

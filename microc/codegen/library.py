@@ -9,9 +9,11 @@ nothing.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from microc import dtypes
@@ -31,6 +33,8 @@ LIKE: Mapping[str, str] = {
 UNMEASURED = 1.5
 """Factor on the largest stack of all measured cores, for a core without a row: Xtensa's register windows take 16 bytes a call
 beside the frame, and 64-bit pointers make frames of saved registers twice as large. Measured: none of these cores."""
+REMEMBERED = 256
+"""Kernels whose operations are kept: stack and flash ask for them several times."""
 ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
@@ -82,15 +86,18 @@ def operations_of(module: Module) -> frozenset[str]:
 
 def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
     """Operations of a kernel. Compilers copy and clear memory where they see fit, so that every kernel may."""
-    found = {"copy"}
-    for expr in walk_all_exprs(func.body):
-        found |= _operations(expr)
-    return frozenset(found)
+    return frozenset({"copy", *_counts(func.body, SCALAR.entries)})
 
 
 def operation_count(func: ir.PrimFunc, kind: str) -> int:
     """Operations in the text of a kernel whose names have ``kind`` in them."""
-    return sum(kind in name for expr in walk_all_exprs(func.body) for name in _operations(expr))
+    return sum(count for name, count in _counts(func.body, SCALAR.entries).items() if kind in name)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
+    """Count each operation in the text of a kernel; what an intrinsic means depends on the plugins that hold."""
+    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations(expr)))
 
 
 def _operations(expr: ir.Expr) -> set[str]:

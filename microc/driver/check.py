@@ -33,6 +33,9 @@ VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": No
 """Whether a network fits: proven that it does not, neither proven, compiled and fitting."""
 
 
+RESERVE = 0.25
+"""Share of the estimated code that must be free before an estimate says that a network fits. Measured on 74 firmwares of models
+that the estimate was not fitted to: one is over it, by 20 % of the estimated code (an unrolled GRU of integers on Cortex-M0)."""
 _ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "memories", "layers")
 """What is known of a compiled network alone."""
 
@@ -47,7 +50,7 @@ class Check:
     ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
     on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
     compiled to know. ``state``: what is kept from run to run. ``built``: a compiler linked the firmware, so that ``need``
-    is exact; else its flash is estimated from above.
+    is exact; else its flash is estimated from above, and only fits with a RESERVE.
     """
 
     model: str
@@ -124,7 +127,7 @@ def check_model(source: Path | Graph, options: Options, board: Board | None = No
                 code = sizes.flash - need.weights - need.self_test
                 need, built = replace(need, code=code, linked_ram=sizes.static_ram), True
             limit = capacity(board, "flash")
-            certain = built or not limit or need.flash <= limit
+            certain = built or not limit or need.flash + int(RESERVE * need.code) <= limit
         except FitError as error:
             reasons, need, compiled = (error.what,), None, None
     bounded = board or options.flash or options.ram

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from microc.codegen.firmware import PARTS, _tables, around, code_bound, library_bytes, parts_of
 from microc.device.boards import list_boards, load_board
+from microc.driver.check import check_model
 from microc.driver.compile.fit import footprint
 from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
+from microc.driver.options import Options, make_options
 from microc.module import Module
 from tests.driver import digits
 
@@ -48,3 +51,17 @@ def test_float_support_is_the_library_s(board: str, least: int) -> None:
     assert library_bytes((module,)) >= least
     assert need.least_flash < need.flash
     assert need.code == around(load_board(board), "rpc")[1] + library_bytes((module,)) + code_bound(module)
+
+
+@pytest.mark.parametrize(("room", "verdict"), [(1.05, "maybe"), (1.4, "yes")])
+def test_without_a_compiler_a_network_fits_with_a_reserve(
+    room: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is no proof: networks are known whose firmware is larger."""
+    monkeypatch.setattr("microc.driver.check.linked_sizes", lambda *_: None)
+    board = load_board(digits.small_board(tmp_path, 1 << 20, 1 << 17))
+    need = check_model(digits.FLOAT, Options(), board, exact=True).need
+    assert need is not None
+    flash = need.weights + int(room * need.code)
+    found = check_model(digits.FLOAT, Options(), load_board(digits.small_board(tmp_path, flash, 1 << 17)), exact=True)
+    assert found.verdict == verdict and not found.built
