@@ -122,7 +122,7 @@ def _compute(call: OpCall) -> te.Tensor:
         factor = reduce(lambda a, b: a * b, parts)
         return te.sum_reduce(ir.cast(wide, x[place(index, [tap.var for tap in taps])]) * factor, *taps)
 
-    notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs["rounding"] == Rounding.EVEN else ()
+    notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs.get("rounding") == Rounding.EVEN else ()
     acc = te.compute(shape, element, ACC, notes=notes)
     if dtypes.is_float(dtype):
         return acc
