@@ -65,7 +65,7 @@ def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int
 def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     shape = _result(attrs, TensorType(x.shape, x.dtype.name))
-    wide = np.float64 if x.dtype.kind == "f" or combine != "add" else np.int64
+    wide = np.float64 if x.dtype.kind == "f" else x.dtype if combine != "add" else np.int64
     taps = _taps(attrs, x.astype(wide), _neutral(combine, x.dtype.name), shape[2:])
     return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
 
@@ -146,14 +146,16 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     x = arrays[0]
     spatial, size = x.shape[2:], prod(x.shape[2:])
     shape = _result(attrs, TensorType(x.shape, x.dtype.name))
-    taps = _taps(attrs, x.astype(np.float64), -np.inf, shape[2:])
     steps = np.array(_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
     flat = (np.indices(spatial) * steps).sum(0)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
-    places = _taps(attrs, (flat + planes).astype(np.float64), 0, shape[2:])
-    best = np.expand_dims(taps.argmax(0), 0)
-    value, place = (np.take_along_axis(each, best, 0)[0] for each in (taps, places))
-    return value.astype(x.dtype), place.astype(np.int64)
+    value, place = np.zeros(shape, x.dtype), np.full(shape, -1, np.int64)
+    taps = zip(_taps(attrs, x, 0, shape[2:]), _taps(attrs, flat + planes, -1, shape[2:]), strict=True)
+    for tap, where in taps:  # in the data's own dtype: float64 confounds wide integers
+        larger = (tap > value) | (np.isnan(tap) & ~np.isnan(value))
+        better = (where >= 0) & ((place < 0) | larger)
+        value, place = np.where(better, tap, value), np.where(better, where, place)
+    return value, place
 
 
 def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:

@@ -8,8 +8,9 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops import registry
+from microc.ops.registry import Case
 from tests.frontend.tflite_model import Op, quantised
-from tests.ops.harness import legalized, run_legalized
+from tests.ops.harness import check_expression, legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single
 
 
@@ -43,6 +44,23 @@ def test_layouts_agree(op: str) -> None:
     np.testing.assert_array_equal(columns.transpose(0, 2, 3, 1), rows)
     (kind,) = definition.infer(planes, [TensorType((2, 3, 5, 6), "float32")])
     assert kind.shape == columns.shape
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float32"])
+@pytest.mark.parametrize("op", ["window_max", "window_argmax"])
+def test_windows_compare_in_the_dtype_of_their_data(op: str, dtype: str) -> None:
+    """Neighbours among wide integers are one number in float64; what is largest may be as small as what padding holds."""
+    low, high = (-np.inf, np.inf) if dtype == "float32" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    near = high if dtype == "float32" else high - 1
+    x = np.array([[[low, low, near, high, high, near, low, 3]]], dtype)
+    attrs: dict[str, Attr] = {"kernel": (2,), "strides": (1,), "padding": (1, 1), "dilation": (1,)}
+    case = Case(attrs, (TensorType(x.shape, dtype),), arrays=(x,))
+    definition = registry.get(op)
+    check_expression(definition, case)
+    value, *place = definition.reference({**definition.defaults, **attrs}, [x])
+    assert value.reshape(-1).tolist() == np.array([low, low, near, high, high, high, near, 3, 3], dtype).tolist()
+    if place:
+        assert place[0].reshape(-1).tolist() == [0, 0, 2, 2 if dtype == "float32" else 3, 3, 4, 5, 7, 7]
 
 
 def test_padding_counts_only_when_asked() -> None:
