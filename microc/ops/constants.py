@@ -135,6 +135,9 @@ def stored(application: Application) -> str:
             return f"{name} is no {dtype}; got {attrs[name]}, expected {low}..{high}"
     if attrs.get("minimum", low) > attrs.get("maximum", high):
         return f"minimum={attrs['minimum']} is above maximum={attrs['maximum']}"
+    zero = attrs.get("zero_point", 0)
+    if attrs.get("minimum", low) - zero > INT32_MAX or attrs.get("maximum", high) - zero < INT32_MIN:
+        return f"zero_point={zero} is more than {INT32_MAX} from minimum..maximum"  # the difference is clamped in int32
     return ""
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from microc.errors import ModelError
+from microc.fixed import INT32_MIN
 from microc.frontend import graph_file
 from microc.graph.file import to_bytes
-from microc.graph.ir import Graph
+from microc.graph.ir import Graph, TensorType
+from microc.ops.constants import Application, stored
 from microc.ops.lowering import lower_group
 from microc.ops.multiples import ONES
 from microc.ops.registry import constant_fault, get, registry
@@ -79,6 +81,7 @@ def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Gr
         ("qsoftmax", 1, 5, "table"),
         ("qsoftmax", 1, -1, "table"),
         ("qdiv", 2, -(1 << 31), "reciprocals is a factor"),
+        ("qlog_softmax", 2, -(1 << 31), "reals.*expected at least"),
     ],
 )
 def test_constants_of_files_are_judged(name: str, operand: int, value: int, said: str) -> None:
@@ -102,6 +105,13 @@ def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: 
     graph = hostile(name, 0, 0, 1, **attrs)
     with pytest.raises(ModelError, match=said):
         graph_file.read(to_bytes(graph), "hostile.mcg")
+
+
+def test_bounds_are_as_near_to_the_zero_point_as_int32_reaches() -> None:
+    attrs = {"zero_point": INT32_MIN, "minimum": 0, "maximum": 9, "out_dtype": "int32"}
+    kind = TensorType((4,), "int32")
+    assert "is more than 2147483647 from" in stored(Application(attrs, (kind,), (None,)))
+    assert not stored(Application({**attrs, "minimum": -1}, (kind,), (None,)))
 
 
 def test_promises_of_files_are_not_believed() -> None:

@@ -126,7 +126,14 @@ def _compute_broadcast(call: OpCall) -> te.Tensor:
 
 
 def _cases_broadcast() -> Iterable[Case]:
-    for shape, result in (((3,), (2, 3)), ((2, 1), (2, 4)), ((), (2, 2)), ((1, 3, 1), (2, 3, 2)), ((2,), (2,))):
+    for shape, result in (
+        ((3,), (2, 3)),
+        ((2, 1), (2, 4)),
+        ((), (2, 2)),
+        ((), (2, 24)),
+        ((1, 3, 1), (2, 3, 2)),
+        ((2,), (2,)),
+    ):
         yield Case({"shape": result}, (TensorType(shape, "int8"),))
     yield Case({"shape": (2, 2)}, (TensorType((2, 1), "float32"),))
     yield Case({"shape": (0, 3)}, (TensorType((1, 3), "float32"),), name="empty")

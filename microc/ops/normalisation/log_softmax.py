@@ -196,7 +196,31 @@ def _sound_bytes(application: Application) -> str:
     powers, classes = application.data[1], application.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
-    return "" if powers is None or powers[0] == INT32_MAX else f"powers[0]={powers[0]}, expected {INT32_MAX}"
+    if powers is not None and powers[0] != INT32_MAX:
+        return f"powers[0]={powers[0]}, expected {INT32_MAX}"
+    reals = application.data[2]
+    return "" if reals is None else _fault_of_reals(reals.astype(np.int64), application.attrs)
+
+
+def _fault_of_reals(reals: Array, attrs: Mapping[str, Any]) -> str:
+    """Check that a real less every logarithm fits int32 at the distances that are not passed over.
+
+    Logarithms at which a distance counts are those up to a largest, for their limit grows with them: it is found by bisection.
+    """
+    distances = np.arange(len(reals), dtype=np.int64)
+    low, high = np.full_like(distances, -1), np.full_like(distances, INT32_MAX)
+    while (low < high).any():
+        middle = (low + high + 1) >> 1
+        limit = multiply_double_rounding(middle + INT32_MIN, attrs["multiplier"], attrs["shift"], NUMPY)
+        counts = limit < -distances
+        low, high = np.where(counts, middle, low), np.where(counts, high, middle - 1)
+    wrong = (-distances > attrs["least"]) & (reals < INT32_MIN + low)
+    if not wrong.any():
+        return ""
+    first = int(wrong.argmax())
+    return (
+        f"reals[{first}]={reals[first]} at multiplier={attrs['multiplier']}, expected at least {INT32_MIN + low[first]}"
+    )
 
 
 def _cases_bytes() -> Iterable[Case]:

@@ -33,6 +33,7 @@ from microc.ops.quantised.quantization_cases import (
 from microc.ops.quantised.requantization import Requantization, emit_requantize
 from microc.ops.quantised.requantize import like_first
 from microc.ops.quantised.scaling import (
+    float_above,
     float_below,
     to_integer,
 )
@@ -76,8 +77,10 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     least, most = np.maximum(low - zero, -(1 << 31)), np.minimum(high - zero, INT32_MAX)
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
     with np.errstate(over="ignore", invalid="ignore"):
-        ceiling = np.vectorize(float_below, otypes=[np.float32])(most)
-        steps = rounded(bounded(x / scale, least.astype(np.float32), ceiling)).astype(np.int64)
+        floor, ceiling = (
+            np.vectorize(end, otypes=[np.float32])(ends) for end, ends in ((float_above, least), (float_below, most))
+        )
+        steps = rounded(bounded(x / scale, floor, ceiling)).astype(np.int64)
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 

@@ -157,7 +157,15 @@ def quantize_cases() -> Iterable[Case]:
         [0.0, 0.25, -0.25, 0.75, -0.75, 1.25, 31.9, -32.1, 1e9, -1e9, 0.12, 63.75, -64.25, np.inf, -np.inf, 5.0]
     )
     for rounding in Ties:
-        for dtype, zero in (("int8", 0), ("int8", -128), ("uint8", 127), ("int16", 0), ("int32", 0)):
+        for dtype, zero in (
+            ("int8", 0),
+            ("int8", -128),
+            ("uint8", 127),
+            ("int16", 0),
+            ("int32", 0),
+            ("int32", -1),
+            ("int32", 200),
+        ):
             attrs: dict[str, Attr] = {
                 "scale": (0.5,),
                 "zero_point": (zero,),

@@ -34,6 +34,7 @@ from microc.ops.quantised.scaling import (
     Output,
     Scale,
     double_rounded,
+    float_above,
     float_below,
     single_rounded,
     to_integer,
@@ -155,7 +156,8 @@ def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> 
 def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     scale = np.float32(attrs["scale"]) if attrs.get("scale") is not None else np.asarray(arrays[1], np.float32)
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    scaled = np.clip(np.asarray(arrays[0]).astype(np.float32) * scale, np.float32(low - zero), float_below(high - zero))
+    least, most = float_above(max(low - zero, INT32_MIN)), float_below(min(high - zero, INT32_MAX))
+    scaled = np.clip(np.asarray(arrays[0]).astype(np.float32) * scale, np.float32(least), np.float32(most))
     return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 

@@ -270,12 +270,18 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
     rounds to even. Half away: truncating x +- p, where p is the largest float32 below one half; with one half itself, the
     largest float32 below 0.5 would become 1.
     """
-    x = ir.clamp(x, float(low), float_below(high))
+    low, high = max(low, INT32_MIN), min(high, INT32_MAX)
+    x = ir.clamp(x, float_above(low), float_below(high))
     if max(-low, high) >= 1 << 22:
         return ir.cast("int32", ir.call("rint" if rounding == Ties.EVEN else "round", x))
     if rounding == Ties.EVEN:
         return ir.cast("int32", (x + TO_WHOLE) - TO_WHOLE)
     return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
+
+
+def float_above(value: int) -> float:
+    """The smallest float32 that is not below ``value``."""
+    return 0.0 - float_below(-value)  # of zero no negative one
 
 
 def float_below(value: int) -> float:

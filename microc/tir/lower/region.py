@@ -123,4 +123,4 @@ def consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
         hidden = any(var in free_vars(t) for t in terms if t != var)
         if hidden or terms.get(var, 0) != (1 if axis == len(indices) - 1 else 0):
             return False
-    return True
+    return bool(indices)
