@@ -36,7 +36,8 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str
 
     With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
     unproven; the interpreter checks it at every access. ``tables``: the constants that such an index may be loaded from, those
-    whose numbers have been judged (``OpDef.constants``); None: all.
+    whose numbers have been judged (``OpDef.constants``); None: all, for loops that were verified with them before, that are
+    ours, or that a caller gives with its constants (:func:`microc.build`).
     """
     require_fixed(func)
     check_name(func.name, func.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -172,7 +172,7 @@ class Space:
         """A point as a kernel; None where there is no such schedule."""
         found = self.priced(point)
         if found is not None and not found.choice.verified:
-            found = self._built[point] = _verified(found)
+            found = self._built[point] = _verified(found, self.task.lowered[found.number].tables)
         return found
 
     def priced(self, point: Point) -> Candidate | None:
@@ -259,10 +259,10 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def _verified(candidate: Candidate) -> Candidate | None:
-    """What the verifier does not refuse."""
+def _verified(candidate: Candidate, tables: Container[str]) -> Candidate | None:
+    """What the verifier does not refuse; ``tables``: as it takes them, for rules may be the user's."""
     try:
-        verify(candidate.choice.func, trust_data=True)
+        verify(candidate.choice.func, trust_data=True, tables=tables)
     except MicrocError:
         return None
     return candidate._replace(choice=replace(candidate.choice, verified=True))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from microc.driver.tuned.records import Database
+from microc.tir import ir
 from microc.tuning.model import Analytic
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks
@@ -30,6 +31,20 @@ def test_points_are_kernels_or_none(cpu: str) -> None:
     built = [candidate for point in drawn if (candidate := space.candidate(point))]
     assert built and all(c.instructions > 0 and c.code > 0 for c in built)
     assert all(space.candidate(c.point) is c for c in built)
+
+
+def test_candidates_take_no_index_from_constants_that_are_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule may be the user's: what it makes is verified with the group's tables, as what is compiled."""
+    space = space_of(product())
+    point = next(p for p in space.points if space.priced(p))
+    found = space.priced(point)
+    assert found is not None
+    x, table = ir.Buffer("x", (4,), "int32"), ir.Buffer("c", (1,), "int32", "const")
+    out = ir.Buffer("y", (1,), "int32")
+    func = ir.PrimFunc("f", (x, out, table), ir.Store(out, (ir.const(0, "int32"),), x[table[0]]))
+    made = found._replace(choice=replace(found.choice, func=func, verified=False))
+    monkeypatch.setattr(space, "priced", lambda _: made)
+    assert space.candidate(point) is None
 
 
 def test_neighbours_differ_in_one_decision() -> None:

@@ -97,7 +97,7 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
 
     body = _visit(first.func, load).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
-    verify(func, trust_data=True)
+    verify(func, trust_data=True)  # numbers of the table were literals, with which each member was verified
     values, tables = dict(module.values), {}
     for member, (kernel, _) in enumerate(family):
         name = f"{kernel.name}_{TABLE}"

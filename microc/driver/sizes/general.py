@@ -6,7 +6,7 @@ they are written always are. What was made is compared with the function of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -157,7 +157,7 @@ class GeneralMaker(Maker):
                 *points, largest = (schedule.func for _, schedule in made)
                 funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
-                func = self.generalised(funcs, arrays)
+                func = self.generalised(funcs, arrays, groups[count - 1].tables)
                 yield way, Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (Unlike, ScheduleError) as error:
                 yield way, str(error)
@@ -190,10 +190,16 @@ class GeneralMaker(Maker):
         trace = narrowed(way.schedule.trace, funcs, self.family.fitter.divides)
         return replace(way, schedule=replace(way.schedule, trace=trace))
 
-    def generalised(self, funcs: Sequence[ir.PrimFunc], arrays: Sequence[Sequence[Array]]) -> ir.PrimFunc:
+    def generalised(
+        self,
+        funcs: Sequence[ir.PrimFunc],
+        arrays: Sequence[Sequence[Array]],
+        tables: Container[str] | None = None,
+    ) -> ir.PrimFunc:
         """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
 
-        ``arrays``: the constants of each. Those of the points must be the leading part of the largest's.
+        ``arrays``: the constants of each. Those of the points must be the leading part of the largest's. ``tables``: those that
+        may become indices, as the verifier takes them, which sees no function of sizes again.
         """
         count = len(self.family.graphs)
         largest = arrays[count]
@@ -202,9 +208,9 @@ class GeneralMaker(Maker):
                 raise Unlike("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
-            _checked(general.at(self.family.maxima), "at the largest sizes")
+            _checked(general.at(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _checked(general.at(self.family.at(point)), f"at sizes {point}")
+                small = _checked(general.at(self.family.at(point)), f"at sizes {point}", tables)
                 if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
                     continue
                 if not computes_alike(small, largest, funcs[k], arrays[k]):
@@ -249,8 +255,8 @@ def _is_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
-def _checked(func: ir.PrimFunc, when: str) -> ir.PrimFunc:
-    if wrong := fault(func, trust_data=True):
+def _checked(func: ir.PrimFunc, when: str, tables: Container[str] | None) -> ir.PrimFunc:
+    if wrong := fault(func, trust_data=True, tables=tables):
         raise Unlike(f"{when} {wrong}")
     return func
 

@@ -10,8 +10,11 @@ import pytest
 
 import microc
 from microc import te, tir, topi
+from microc.driver.sizes import general
 from microc.dtypes import Array
 from microc.errors import MicrocError, ProgramError, UnsupportedError, UsageError
+from microc.tir import ir
+from microc.tir.generalise import Unlike
 from tests.device.smoke import needs
 
 DICE = np.random.default_rng(5)
@@ -188,3 +191,13 @@ def test_what_is_refused(wrong: Callable[[], Any], kind: type[MicrocError], said
     with pytest.raises(kind) as caught:
         wrong()
     assert said in str(caught.value) and caught.value.exit_code in (2, 3)
+
+
+def test_no_index_of_sizes_is_from_a_constant_that_nobody_has_judged() -> None:
+    """Register sees no function of sizes again."""
+    x, table = ir.Buffer("x", (4,), "int32"), ir.Buffer("c", (1,), "int32", "const")
+    out = ir.Buffer("y", (1,), "int32")
+    func = ir.PrimFunc("f", (x, out, table), ir.Store(out, (ir.const(0, "int32"),), x[table[0]]))
+    assert general._checked(func, "here", ("c",)) is func
+    with pytest.raises(Unlike, match="nobody has judged"):
+        general._checked(func, "here", ())
