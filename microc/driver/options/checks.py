@@ -107,7 +107,10 @@ def external(what: str, value: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
         raise accepted.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
-        accepted.text(what, name): str(accepted.path(what, place)) if place else "" for name, place in given.items()
+        accepted.text(what, name): ""
+        if place is None or place is False or (isinstance(place, str) and not place)
+        else str(accepted.path(what, place))
+        for name, place in given.items()
     }
 
 

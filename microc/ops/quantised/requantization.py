@@ -132,8 +132,8 @@ def emit_scaled_sum(
 ) -> None:
     """Append what scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even: ``requantize_float`` by the
     float32 ``scale``, and where that is not exact for all of them ``requantize_even``, if that is. ``more`` are attributes of the
-    former."""
+    former, which is taken if there are any: a mean over as many elements as a run has must be one node at all sizes."""
     low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
-    inexact = not is_exact_scale(scale, bound, factor, low - zero, high - zero)
+    inexact = not more and not is_exact_scale(scale, bound, factor, low - zero, high - zero)
     if not (inexact and emit_requantize_even(rewrite, x, bound, factor, result)):
         rewrite.emit("requantize_float", (x,), rewrite.node.outputs, {**result, "scale": scale, **more})
