@@ -424,6 +424,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 _CLOSED: Mapping[str, str] = MappingProxyType(
     {
         "codegen/library.py": "a table that comes with microc",
+        "codegen/firmware.py": "a table that comes with microc",
+        "cli/commands.py": "a manifest that the same command has made",
         "codegen/network.py": "text of microc's own",
         "codegen/project.py": "the runtime that comes with microc",
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",
@@ -475,6 +477,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "driver/compile/cache.py": ("cache", "cache inside"),
         "driver/config.py": ("configuration",),
         "driver/data/files.py": ("arrays", "sounds", "pictures"),
+        "driver/data/numpy_files.py": ("arrays",),
         "driver/data/pictures.py": ("pictures",),
         "driver/data/sounds.py": ("sounds",),
         "driver/desktop/load.py": ("sources",),
