@@ -12,6 +12,7 @@ from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees.ensembles import emit_ensemble, emit_post
 from microc.frontend.trees.forests import isolating
+from microc.frontend.trees.known_rows import parts
 
 Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
 
@@ -20,7 +21,32 @@ def writer_of(estimator: Any) -> Write | None:
     """What writes the results of a fitted estimator for rows of features, by their names; None where others read it."""
     if _is_logistic(estimator):
         return logistic
+    if _is_linear(estimator):
+        return linear
     return next((WRITERS[kind.__name__] for kind in type(estimator).__mro__ if kind.__name__ in WRITERS), None)
+
+
+def refuse_ties(estimator: Any) -> None:
+    """Refuse estimators whose converters answer otherwise than scikit-learn if rows or quantiles are equal."""
+    for part in parts(estimator):
+        kind = type(part).__name__
+        if kind == "LocalOutlierFactor" and hasattr(part, "_fit_X"):
+            count = part.n_neighbors_
+            near = part.kneighbors(n_neighbors=min(count + 1, len(part._fit_X) - 1))[0]
+            if near.shape[1] > count and np.isclose(near[:, count - 1], near[:, count], rtol=1e-6, atol=0).any():
+                raise UnsupportedError(
+                    f"LocalOutlierFactor with n_neighbors={part.n_neighbors} on this training data is not supported: "
+                    "the converter's formula differs by which of several equally far rows is the last neighbour",
+                    where=kind,
+                    hint="train an IsolationForest, or choose an n_neighbors that leaves no equally far row out",
+                )
+        if kind == "QuantileTransformer" and (np.diff(getattr(part, "quantiles_", [[0]]), axis=0) == 0).any():
+            raise UnsupportedError(
+                "QuantileTransformer with repeated quantiles_ before another estimator is not supported: "
+                "the converter's formula differs by half of a repeated quantile's share",
+                where=kind,
+                hint="compile the transformer and the estimator each alone, or take a RobustScaler",
+            )
 
 
 def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
@@ -110,10 +136,135 @@ def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     return {"label": named(write, place, np.asarray(estimator.classes_)), "probabilities": shares}
 
 
+def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """``label`` and ``scores`` W x + b of a OneVsRestClassifier of linear ones that give no probabilities.
+
+    skl2onnx divides the scores by the sum of their magnitudes. Of two classes the first one's score is minus the second's.
+    """
+    weight, bias = _one_for_each_class(estimator)
+    operands = (
+        write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
+    )
+    scores = write.emit("dense", (x, *operands))
+    if write.shape(scores)[1] == 1:
+        scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
+    place = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": named(write, place, np.asarray(estimator.classes_)), "scores": scores}
+
+
+def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """A GaussianMixture's ``label`` and ``probabilities``, from squares of (x - mean) * precision.
+
+    skl2onnx multiplies the squares out, whose float32 sums cancel when means are many deviations from zero.
+    """
+    means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
+    kind, (components, features) = estimator.covariance_type, means.shape
+    rows = write.shape(x)[0]
+    apart = write.emit("sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _float32(means))))
+    if kind in ("diag", "spherical"):
+        roots = np.broadcast_to(roots.reshape(components, -1), means.shape)
+        halves = np.log(roots).sum(axis=1)
+        scaled = write.emit("mul", (apart, write.new_constant("precision", _float32(roots))))
+    else:
+        roots = np.broadcast_to(roots, (components, features, features))
+        halves = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        column = write.reshape(apart, (rows, components, 1, features))
+        scaled = write.emit("matmul", (column, write.new_constant("precision", _float32(roots))))
+        scaled = write.reshape(scaled, (rows, components, features))
+    squares = write.emit("sum", (write.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
+    bias = halves + np.log(np.asarray(estimator.weights_, np.float64))
+    half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
+    scores = write.emit("sub", (write.new_constant("bias", _float32(bias - bias.max())[None]), half))
+    place = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": place, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
+
+
+def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+    """A QuantileTransformer's ``variable``: shares of the training rows, as sums of ramps and steps.
+
+    A repeated quantile is a step. scikit-learn gives its middle for a feature equal to it, skl2onnx an end of it.
+    """
+    where = type(estimator).__name__
+    if estimator.output_distribution != "uniform":
+        raise UnsupportedError(
+            f"QuantileTransformer with output_distribution={estimator.output_distribution!r} is not supported: "
+            "it takes the inverse of the normal distribution",
+            where=where,
+            hint="set output_distribution='uniform'",
+        )
+    references = np.asarray(estimator.references_, np.float64)
+    columns = [_shares(column, references) for column in np.asarray(estimator.quantiles_, np.float64).T]
+    shape = write.shape(x)
+    wide = write.reshape(x, (shape[0], 1, shape[1]))
+    zero = write.new_constant("zero", np.zeros((1, 1, 1), np.float32))
+    start, slope, most = (_table([ramps[part] for ramps, _ in columns]) for part in range(3))
+    ramp = write.emit("sub", (wide, write.new_constant("start", _float32(start))))
+    ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _float32(slope)))), zero))
+    ramp = write.emit("minimum", (ramp, write.new_constant("most", _float32(most))))
+    total = write.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
+    if any(len(steps[0]) for _, steps in columns):
+        threshold, height = (_table([steps[part] for _, steps in columns]) for part in range(2))
+        above = write.emit("greater", (wide, write.new_constant("threshold", _float32(threshold))))
+        steps = write.emit("where", (above, write.new_constant("height", _float32(height)[None]), zero))
+        total = write.emit("add", (total, write.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
+    return {"variable": total}
+
+
+_NARROW = 64
+"""Steps of float32 in a ramp whose start may be rounded: by half a step, 1 % of the share between two quantiles."""
+
+
+def _shares(column: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    """Ramps (start, slope, most) and steps (threshold, height) of one feature; a step is taken above its threshold."""
+    values, first, count = np.unique(column, return_index=True, return_counts=True)
+    low, high = references[first], references[first + count - 1]
+    rise = low[1:] - high[:-1]
+    jump = high - low
+    below = values.astype(np.float32)  # the largest float32 <= value: x > below means x > value
+    below = np.where(below > values, np.nextafter(below, np.float32(-np.inf)), below)
+    before = np.where(below == values, np.nextafter(below, np.float32(-np.inf)), below)  # x > before means x >= value
+    # At a value scikit-learn gives the middle of its step, at the smallest 0 and at the largest 1.
+    at = jump / 2
+    at[-1] = jump[-1]
+    at[0] = 0.0
+    thresholds, heights = np.concatenate([before, below]), np.concatenate([at, jump - at])
+    width = np.diff(values)
+    wide = width > _NARROW * np.spacing(np.abs(values).max(initial=0.0).astype(np.float32))
+    for place in np.flatnonzero(~wide).tolist():  # float32 cannot hold the ramp: a step at each of its float32s
+        inner = _between(before[place + 1], values[place])
+        share = rise[place] * np.append((inner.astype(np.float64) - values[place]) / width[place], 1.0)
+        starts = np.append(np.nextafter(inner, np.float32(-np.inf)), before[place + 1])
+        thresholds, heights = np.append(thresholds, starts), np.append(heights, np.diff(share, prepend=0.0))
+    taken = heights > 0
+    return (values[:-1][wide], (rise / width)[wide], rise[wide]), (thresholds[taken], heights[taken])
+
+
+def _between(last: Array, low: Array) -> Array:
+    """Float32s above ``low`` up to ``last``, ascending."""
+    found = []
+    while last > low:
+        found.append(last)
+        last = np.nextafter(last, np.float32(-np.inf))
+    return np.array(found[::-1], np.float32)
+
+
+def _table(columns: list[Array]) -> Array:
+    """Columns of different lengths side by side, at least one row."""
+    table = np.zeros((max(1, *(len(column) for column in columns)), len(columns)))
+    for place, column in enumerate(columns):
+        table[: len(column), place] = column
+    return table
+
+
+def _float32(x: Array) -> Array:
+    return np.asarray(x, np.float32)
+
+
 def _one_for_each_class(estimator: Any) -> tuple[Array, Array]:
     """Weights (classes, features) and biases (classes,); of two classes those of the second alone."""
     members = getattr(estimator, "estimators_", [estimator])
-    weights, biases = ([np.asarray(getattr(m, name)) for m in members] for name in ("coef_", "intercept_"))
+    weights = [np.atleast_2d(m.coef_) for m in members]
+    biases = [np.broadcast_to(m.intercept_, len(weight)) for m, weight in zip(members, weights, strict=True)]
     return np.concatenate(weights), np.concatenate(biases)
 
 
@@ -126,6 +277,20 @@ def _is_logistic(estimator: Any) -> bool:
             bool(each) and not estimator.multilabel_ and all(_is_logistic(m) or _is_binary_regression(m) for m in each)
         )
     return kind == "SGDClassifier" and estimator.loss == "log_loss" and hasattr(estimator, "coef_")
+
+
+def _is_linear(estimator: Any) -> bool:
+    """Test whether :func:`linear` is what an estimator computes."""
+    each = getattr(estimator, "estimators_", [])
+    return (
+        type(estimator).__name__ == "OneVsRestClassifier"
+        and bool(each)
+        and not estimator.multilabel_
+        and all(
+            hasattr(m, "decision_function") and not hasattr(m, "predict_proba") and type(m).__name__ in _LINEAR
+            for m in each
+        )
+    )
 
 
 def _is_binary_regression(estimator: Any) -> bool:
@@ -160,9 +325,20 @@ def named(write: GraphBuilder, place: str, classes: Array | None) -> str:
     return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), place), {"axis": 0})
 
 
+_LINEAR = (
+    "LinearSVC",
+    "PassiveAggressiveClassifier",
+    "Perceptron",
+    "RidgeClassifier",
+    "RidgeClassifierCV",
+    "SGDClassifier",
+)
+"""Classifiers whose decision function is W x + b."""
 WRITERS: Mapping[str, Write] = {
+    "GaussianMixture": mixture,
     "IsolationForest": isolation,
     "LinearDiscriminantAnalysis": discriminant,
     "NearestCentroid": centroids,
+    "QuantileTransformer": quantiles,
 }
 """By the name of the class or of one that it extends."""

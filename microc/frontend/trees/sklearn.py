@@ -21,7 +21,7 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import lightgbm, xgboost
 from microc.frontend.trees.answers import answers
-from microc.frontend.trees.direct import emit_scaler, named, writer_of
+from microc.frontend.trees.direct import emit_scaler, named, refuse_ties, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
 from microc.frontend.trees.known_rows import known_rows, parts
@@ -62,6 +62,8 @@ def read(
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
         direct = _direct(estimator, input_shape)
+        if direct is None:
+            refuse_ties(estimator)
         return direct or _checked(_through_onnx(estimator, input_shape), estimator)
     ensemble, features = found
     shape = _rows(input_shape, features, type(estimator).__name__)

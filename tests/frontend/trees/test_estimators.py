@@ -14,6 +14,7 @@ from sklearn import (
     discriminant_analysis,
     ensemble,
     linear_model,
+    mixture,
     multiclass,
     naive_bayes,
     neighbors,
@@ -54,6 +55,54 @@ def test_isolation_forest(features: float) -> None:
     label, scores = library(reader.read(estimator, rows.shape))(rows)
     np.testing.assert_allclose(scores, estimator.decision_function(rows), atol=2e-6)
     np.testing.assert_array_equal(label, estimator.predict(rows))
+
+
+@pytest.mark.parametrize("data_set", ["iris", "digits"])
+def test_quantile_transformer(data_set: str) -> None:
+    """Features equal to repeated quantiles, constant ones, quantiles that differ in float64 only."""
+    x = getattr(datasets, f"load_{data_set}")().data[:, :30].astype(np.float32)
+    estimator = preprocessing.QuantileTransformer(n_quantiles=75).fit(x[::2])
+    rows = np.concatenate([x[1:160:4], x[:20] * np.float32(1.01) - np.float32(0.3)])
+    found = library(reader.read(estimator, rows.shape))(rows)
+    np.testing.assert_allclose(found, estimator.transform(rows), atol=2e-4)
+    with pytest.raises(UnsupportedError, match="QuantileTransformer with output_distribution='normal'"):
+        reader.read(preprocessing.QuantileTransformer(n_quantiles=9, output_distribution="normal").fit(x))
+    before = pipeline.make_pipeline(preprocessing.QuantileTransformer(n_quantiles=75), linear_model.Ridge())
+    with pytest.raises(UnsupportedError, match="QuantileTransformer with repeated quantiles_"):
+        reader.read(before.fit(x, x[:, 2]))
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_mixture_far_from_zero(kind: str) -> None:
+    """Means 1e4 deviations from zero, whose squares cancel in float32 unless the means are subtracted first."""
+    x = np.random.default_rng(4).normal(size=(90, 3)) + np.repeat([[0.0], [1.5], [4.0]], 30, axis=0)
+    x = (x + 1e4).astype(np.float32)
+    estimator = mixture.GaussianMixture(3, covariance_type=kind, random_state=0).fit(x.astype(np.float64))
+    label, shares = library(reader.read(estimator, x.shape))(x)
+    np.testing.assert_allclose(shares, estimator.predict_proba(x.astype(np.float64)), atol=1e-3)
+    np.testing.assert_array_equal(label, estimator.predict(x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("data_set", ["iris", "breast_cancer"])
+@pytest.mark.parametrize("member", [svm.LinearSVC(random_state=0), linear_model.RidgeClassifier()])
+def test_one_for_each_class_of_linear_scores(data_set: str, member: object) -> None:
+    held = getattr(datasets, f"load_{data_set}")()
+    x = held.data.astype(np.float32)
+    estimator = multiclass.OneVsRestClassifier(member).fit(x[::2], held.target[::2])
+    label, scores = library(reader.read(estimator, x[1:80:2].shape))(x[1:80:2])
+    wanted = estimator.decision_function(x[1:80:2].astype(np.float64))
+    np.testing.assert_allclose(scores[:, 1] if wanted.ndim == 1 else scores, wanted, atol=1e-4 * np.abs(wanted).max())
+    np.testing.assert_array_equal(label, estimator.predict(x[1:80:2]))
+
+
+def test_outliers_by_neighbours_that_tie_are_refused() -> None:
+    x = datasets.load_digits().data[:300].astype(np.float32)
+    with pytest.raises(UnsupportedError, match="LocalOutlierFactor with n_neighbors=20"):
+        reader.read(neighbors.LocalOutlierFactor(novelty=True).fit(x))
+    x = datasets.load_wine().data.astype(np.float32)
+    estimator = neighbors.LocalOutlierFactor(novelty=True).fit(x[::2])
+    scores = library(reader.read(estimator, x[1:40:2].shape))(x[1:40:2])[1]
+    np.testing.assert_allclose(scores.reshape(-1), estimator.decision_function(x[1:40:2]), atol=1e-4)
 
 
 def test_trees_of_one_row() -> None:
