@@ -215,14 +215,14 @@ class Compiler:
         return words
 
     def _told(self, what: Compilation) -> Iterator[object]:
-        """What is said of a network without writing it."""
+        """Answers of explain and check, which write nothing."""
         place = PLACES[what.place].split()[-2:]
         yield self._run(["explain", what.network, *place])
         if place[0] == "--board":
             yield self._run(["check", what.network, *place])
 
     def _run(self, words: Sequence[str]) -> dict[str, Any]:
-        """What a command prints with ``--json``, without the names of this machine's folders and files."""
+        """Run a command with ``--json``; its answer, without the names of this machine's folders and files."""
         out, error = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
             code = command([*words, "--json"] + (["--no-cache"] if words[0] in ("compile", "export") else []))

@@ -151,7 +151,7 @@ def wrong(name: str, data_set: str) -> str:
 
 
 def _numbers_differ(estimator: Any, rows: Array, found: Array) -> str:
-    """How the second output differs from the method that gives it; empty where they agree.
+    """Describe the difference of the second output from the method that gives it; empty if they agree.
 
     Of two classes a decision function gives the second one's score, which is a network's last column.
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import microc
 from microc.cli import main
 from tests.device.smoke import needs
 
@@ -35,6 +36,9 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str], as_json: bool = T
 def test_commands_that_link_say_the_same_ram(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     built = said(["build", str(project)], capsys)
     ram = built["ram"]
+    compiled = ["compile", str(DIGITS), "--board", BOARD, "-o", str(project), "--force"]
+    assert said(compiled, capsys)["report"]["ram"] == ram
+    assert main(["build", str(project), "-q"]) == 0
     stack = json.loads((project / "manifest.json").read_text(encoding="utf-8"))["stack_bound"]
     assert ram == built["sizes"]["static_ram"] + stack
     assert said(["size", str(project)], capsys)["totals"]["ram"] == ram
@@ -55,9 +59,8 @@ def test_texts_say_what_json_says(project: Path, capsys: pytest.CaptureFixture[s
         assert f"{ram:,}" in said(words, capsys, as_json=False)
 
 
-def test_estimates_of_all_commands_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compile", str(DIGITS), "--board", BOARD, "-o", str(tmp_path / "out"), "--force"]
-    report = said(words, capsys)["report"]
+def test_estimates_of_command_and_library_are_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    report = microc.compile(DIGITS, board=BOARD).report()
     reported = said(["report", str(DIGITS), "--board", BOARD], capsys)
     assert report["ram"] == reported["totals"]["ram"]
     assert report["ram"] <= report["ram_taken"] <= report["board_ram"]

@@ -115,7 +115,7 @@ def _command(words: list[str]) -> int:
     elif not arguments.quiet and answer.text:
         text = answer.text.rstrip()
         plain = arguments.command in _AS_IT_IS or getattr(arguments, "markdown", False)
-        sys.stdout.write((text if plain else show.fitted(text)) + "\n")
+        sys.stdout.write((text if plain else show.fit_to_terminal(text)) + "\n")
     sys.stdout.flush()
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")

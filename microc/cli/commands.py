@@ -52,7 +52,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     folder = program.write(arguments.output)
     if told is not None:
         told("report", 1, 2)
-    report = _with_linked_flash(program.report(), sizes)
+    report = _with_linked_sizes(program.report(), sizes)
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
@@ -85,7 +85,7 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     firmware = compile_bundle(arguments)
     sizes = _linked_sizes(firmware)
     folder = firmware.write(output)
-    report = _with_linked_flash(firmware.report(), sizes)
+    report = _with_linked_sizes(firmware.report(), sizes)
     cells = [
         (m["model"], m["source"], m["kernels"], *(show.count(m[key]) for key in ("macs", "weight_bytes", "arena")))
         for m in report["models"]
@@ -113,9 +113,13 @@ def _linked_sizes(program: Program | Bundle) -> Sizes | None:
         return None
 
 
-def _with_linked_flash(report: Mapping[str, Any], sizes: Sizes | None) -> dict[str, Any]:
-    """Replace the estimate of flash by that of the linked firmware."""
-    return {**report, "flash": sizes.flash if sizes else report["flash"], "flash_linked": sizes is not None}
+def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[str, Any]:
+    """Replace estimates of flash and RAM by those of the linked firmware."""
+    if sizes is None:
+        return {**report, "flash_linked": False}
+    stack = max(each["stack_bound"] for each in report.get("models", (report,)))
+    ram, taken = (sizes.static_ram + room for room in (stack, max(stack, sizes.reserved_stack)))
+    return {**report, "flash": sizes.flash, "ram": ram, "ram_taken": taken, "flash_linked": True}
 
 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:

@@ -53,4 +53,4 @@ def _line(commands: tuple[tuple[str, ...], ...]) -> str:
 
 
 _INDENT = "  "
-"""What stands before a line that is to be copied."""
+"""Indent of a line that is to be copied."""

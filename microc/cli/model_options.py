@@ -51,7 +51,7 @@ def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def option_words(words: Sequence[str], board: str) -> list[str]:
-    """Those of a command line as its words, and the board's name: what another command repeats to mean the same network."""
+    """Collect the compilation options of a command line, and the board, as the words that another command repeats."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
     found, left = ["--board", board] if board else [], 0
     for word in words:

@@ -92,15 +92,15 @@ def advice_here(
 ) -> list[dict[str, Any]]:
     """Advices whose commands can be typed here: the model by its path (of a project as far as it is found), and the options of
     this command. ``data``: the report's; ``model``: what the command calls ``source`` unless given."""
-    from microc.driver.report.next_steps import respelled
+    from microc.driver.report.next_steps import rewrite_command
 
     given = model or arguments.source
     if not given.is_dir():
         own = option_words(arguments.words, arguments.board)
-        return [respelled(each, data, str(given), own) for each in advice]
+        return [rewrite_command(each, data, str(given), own) for each in advice]
     beside = given.parent / data["source"]
     path = str(beside) if not Path(data["source"]).exists() and beside.is_file() else data["source"]
-    return [respelled(each, data, path or data["model"], None) for each in advice]
+    return [rewrite_command(each, data, path or data["model"], None) for each in advice]
 
 
 def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:

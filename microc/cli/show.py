@@ -57,15 +57,15 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
-def fitted(text: str) -> str:
-    """Lines of prose within the width of the terminal, with the indent of the line; what fits stays, and no word is broken."""
+def fit_to_terminal(text: str) -> str:
+    """Wrap lines of prose to the width of the terminal, at their own indent; lines that fit stay, and no word is broken."""
     width = columns()
     if not width:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _fitted(line, width))
+    return "\n".join(part for line in text.split("\n") for part in _fit_line(line, width))
 
 
-def _fitted(line: str, width: int) -> list[str]:
+def _fit_line(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     start = line[: len(line) - len(line.lstrip())]

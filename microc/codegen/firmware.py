@@ -24,7 +24,7 @@ from microc.target import Board
 
 TABLE = Path(__file__).with_name("firmware.json")
 PARTS = ("network", "calls", "tensors", "integer code", "float code", "float operations", "functions")
-"""What the code of a network is bounded by: one a network, its calls, its values that are no constants, bytes of kernels that
+"""Terms of the bound of a network's code: one a network, its calls, its values that are no constants, bytes of kernels that
 the cost model counts (of integers alone, with floats), operations of floats in these, functions that the library of the core
 lacks, which are printed."""
 
@@ -48,7 +48,7 @@ def around(board: Board, protocol: str) -> tuple[int, int]:
 
 
 def parts_of(module: Module) -> tuple[float, ...]:
-    """How much of each of PARTS a network has."""
+    """Count each of PARTS of a network."""
     integers = floats = operations = 0
     for kernel in module.kernels:
         if any("float" in name for name in kernel_operations(kernel.func)):

@@ -19,12 +19,14 @@ _COUNTS = {"type": "array", "items": _COUNT}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def _object(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING, *types: str) -> dict[str, Any]:
+def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """Schema of an object: keys that it must have, keys that it may have, other ``types`` that may stand in its place."""
     return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
 
 
-def _objects(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    return {"type": "array", "items": _object(required, optional)}
+def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """Schema of an array of objects."""
+    return {"type": "array", "items": object_schema(required, optional=optional)}
 
 
 def _mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,10 +56,10 @@ _WEIGHTS = {
     "scales": {"type": ["array", "null"], "items": _REAL, "minItems": 3, "maxItems": 3},
     "axis": {"type": ["integer", "null"]},
 }
-_OPERATOR = {
+OPERATOR = {
     "op": _TEXT,
     "attributes": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
-    "weights": _objects(_WEIGHTS),
+    "weights": objects_schema(_WEIGHTS),
 }
 _KERNEL = {
     "index": _COUNT,
@@ -70,20 +72,20 @@ _KERNEL = {
     "estimated_instructions": _COUNT,
     "estimated_cycles": _COUNT,
     "estimated_code": _COUNT,
-    "operators": _objects(_OPERATOR),
+    "operators": objects_schema(OPERATOR),
     "streamed": _NAMES,
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
-    "constants": _objects({"symbol": _IDENTIFIER, "bytes": _COUNT}),
+    "constants": objects_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}),
 }
 _UNIT = dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT) | {"utilisation": _REAL}
 _AREA = {"memory": _TEXT, "size": _COUNT, "capacity": _COUNT, "waits": _INTEGER}
 _OUTPUT = {"axis": _INTEGER, "frames": _COUNT, "delay": _INTEGER, "first": _INTEGER}
 _EXTERNAL = {
     **dict.fromkeys(("sources", "include", "defines", "libraries", "folders"), _NAMES),
-    "backends": _objects({"name": _TEXT, "version": _TEXT, "licence": _TEXT, "files": _COUNT}),
-    "kernels": _objects({"index": _COUNT, "backend": _TEXT}),
+    "backends": objects_schema({"name": _TEXT, "version": _TEXT, "licence": _TEXT, "files": _COUNT}),
+    "kernels": objects_schema({"index": _COUNT, "backend": _TEXT}),
 }
 _NETWORK = {
     "model": _IDENTIFIER,
@@ -103,30 +105,32 @@ _NETWORK = {
     "inputs": _NAMES,
     "outputs": _NAMES,
     "ties": _TEXT,
-    "classes": _object({"output": _TEXT, "names": _NAMES}, _NOTHING, "null"),
-    "self_test": _object(
-        {"samples": _COUNT, "bytes": _COUNT, "symbols": _NAMES, "bounds": {"type": "object"}}, _NOTHING, "null"
+    "classes": object_schema({"output": _TEXT, "names": _NAMES}, "null"),
+    "self_test": object_schema(
+        {"samples": _COUNT, "bytes": _COUNT, "symbols": _NAMES, "bounds": {"type": "object"}}, "null"
     ),
-    "streaming": _object(
-        {"hop": _COUNT, "inputs": _mapping(_INTEGER), "outputs": _mapping(_object(_OUTPUT))}, _NOTHING, "null"
+    "streaming": object_schema(
+        {"hop": _COUNT, "inputs": _mapping(_INTEGER), "outputs": _mapping(object_schema(_OUTPUT))}, "null"
     ),
-    "tensors": _objects(_TENSOR, {"extents": {"type": "array"}}),
-    "memory": _objects({**_DESCRIBED, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
-    "kernels": _objects(_KERNEL, {"tensor_unit": _object(_UNIT)}),
+    "tensors": objects_schema(_TENSOR, {"extents": {"type": "array"}}),
+    "memory": objects_schema({**_DESCRIBED, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
+    "kernels": objects_schema(_KERNEL, {"tensor_unit": object_schema(_UNIT)}),
 }
 _SOMETIMES = {
-    "arenas": _objects({**_AREA, "start": _COUNT, "accesses": _COUNT}),
+    "arenas": objects_schema({**_AREA, "start": _COUNT, "accesses": _COUNT}),
     "copies": _mapping(_INTEGER),
-    "hot_code": _object({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
-    "sizes": _objects({"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}),
-    "external": _object(_EXTERNAL),
+    "hot_code": object_schema({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
+    "sizes": objects_schema(
+        {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
+    ),
+    "external": object_schema(_EXTERNAL),
     "board": _TEXT,
 }
 _VERSIONED = {"schema_version": {"type": "integer"}, "microc": _TEXT}
-NETWORK: Mapping[str, Any] = _object({**_VERSIONED, **_NETWORK}, _SOMETIMES)
+NETWORK: Mapping[str, Any] = object_schema({**_VERSIONED, **_NETWORK}, optional=_SOMETIMES)
 """The schema of a network's manifest."""
-TABLE: Mapping[str, Any] = _object(
-    {**_VERSIONED, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, {"board": _TEXT}
+TABLE: Mapping[str, Any] = object_schema(
+    {**_VERSIONED, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, optional={"board": _TEXT}
 )
 """The schema of the manifest of a project of several networks."""
 
@@ -142,13 +146,13 @@ def fault(data: Any) -> str:
         found = (
             wrong.message
             if wrong.validator == "required"
-            else f"got {type(wrong.instance).__name__}, expected {_wanted(wrong)}"
+            else f"got {type(wrong.instance).__name__}, expected {_describe_constraint(wrong)}"
         )
         return f"{place}: {found}" if place else found
     return "" if "models" in data else next(_inconsistencies(data), "")
 
 
-def _wanted(wrong: Any) -> str:
+def _describe_constraint(wrong: Any) -> str:
     words = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
     return str(words.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
 

@@ -122,9 +122,9 @@ def stack_bounds(module: Module) -> StackBounds:
         below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         own = (
-            _optimised(GCC[kind], facts, count),
-            _optimised(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
-            _unoptimised(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
+            _bound_optimised(GCC[kind], facts, count),
+            _bound_optimised(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
+            _bound_unoptimised(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
         )
         deepest = [max(most, below + facts.arrays + each) for most, each in zip(deepest, own, strict=True)]
         arguments = max(arguments, count)
@@ -144,12 +144,12 @@ def _kind(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _optimised(frame: Frame, facts: _Facts, arguments: int) -> float:
+def _bound_optimised(frame: Frame, facts: _Facts, arguments: int) -> float:
     found = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
     return found + frame.node * min(facts.nodes, FULL_NODES)
 
 
-def _unoptimised(frame: Frame, facts: _Facts, arguments: int) -> float:
+def _bound_unoptimised(frame: Frame, facts: _Facts, arguments: int) -> float:
     found = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
     found += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
     return found + frame.vector * facts.vectors
@@ -169,7 +169,7 @@ class _Facts:
         ahead = [(body, 0, 0)]
         while ahead:
             stmt, seen, loops = ahead.pop()
-            declared = self._declared(stmt)
+            declared = self._count_declared(stmt)
             self.scalars += declared
             seen, loops = seen + declared, loops + isinstance(stmt, ir.For)
             self.deepest, self.loops = max(self.deepest, seen), max(self.loops, loops)
@@ -178,7 +178,7 @@ class _Facts:
                     self._count(node)
             ahead += ((child, seen, loops) for child in stmt_children(stmt))
 
-    def _declared(self, stmt: ir.Stmt) -> int:
+    def _count_declared(self, stmt: ir.Stmt) -> int:
         """Count bytes of the variables that a statement declares."""
         match stmt:
             case ir.Let(var) | ir.For(var):

@@ -15,7 +15,7 @@ _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_
 _LACKING = frozenset(("acosh", "asinh", "atanh", "erf", "exp2", "expm1", "log1p", "log2", "rint"))
 """Absent from libm.a of avr-libc 2.0.0 (``avr-nm -g``)."""
 _INEXACT = frozenset(("asin", "atan2", "cos", "cosh", "exp", "log", "log10", "pow", "sin", "sinh", "tan", "tanh"))
-"""Of avr-libc 2.0.0, errors counted in simavr, in units in the last place: sin, cos and tan have no digit of arguments beyond
+"""Replaced for their errors in avr-libc 2.0.0, counted in simavr, in ulp: sin, cos and tan have no digit of arguments beyond
 1e27; exp 50 at 84 (7.6e-8 of the argument), cosh and sinh likewise; pow 50, and NaN of negative bases whose exponent is no int32;
 asin 7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 for a negative second one, and not -0 for a negative first one."""
 

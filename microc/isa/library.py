@@ -16,8 +16,8 @@ LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide
 SOFT_LIBRARY = {
     **LIBRARY, **SOFT_FLOAT, "call_math": 1050.0, "call_sqrt": 320.0, "call_tanh": 1810.0, "call_erf": 1590.0, "call_log": 1200.0,
 }  # fmt: skip
-"""Of a 32-bit core without one, which multiplies to 64 bits. ``call_math`` is ``expf`` of newlib; functions that take longer have
-kinds of their own."""
+"""Costs on a 32-bit core without an FPU, which multiplies to 64 bits. ``call_math`` is ``expf`` of newlib; functions that
+take longer have kinds of their own."""
 PORTABLE_LIBRARY = {
     **SOFT_LIBRARY, "call_float_add": 75.0, "call_float_multiply": 109.0, "call_float_divide": 103.0, "call_float_compare": 22.0,
     "call_float_convert": 45.0, "call_math": 1870.0, "call_sqrt": 265.0, "call_tanh": 3290.0, "call_erf": 3030.0,

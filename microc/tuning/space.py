@@ -260,7 +260,7 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _verified(candidate: Candidate, tables: Container[str]) -> Candidate | None:
-    """What the verifier does not refuse; ``tables``: as it takes them, for rules may be the user's."""
+    """Return a candidate that the verifier accepts, else None; ``tables``: as it takes them, for rules may be the user's."""
     try:
         verify(candidate.choice.func, trust_data=True, tables=tables)
     except MicrocError:

@@ -52,7 +52,7 @@ def function(name: str) -> ir.PrimFunc:
 
 
 def answers(library: Any, func: ir.PrimFunc, *operands: Array) -> Array:
-    """What a function answers to any number of arguments."""
+    """Answers of a function to any number of arguments."""
     size = -(-operands[0].size // COUNT) * COUNT
     padded = [np.pad(each, (0, size - each.size)) for each in operands]
     parts = [call(library, func, [*(x[k : k + COUNT] for x in padded), None])[-1] for k in range(0, size, COUNT)]

@@ -78,7 +78,7 @@ def _quantised(source: Callable[[], Any], shape: tuple[int, ...]) -> Any:
     return quantize(source(), data).graph
 
 
-def _fitted(module: str, name: str, **parameters: Any) -> Any:
+def _fit(module: str, name: str, **parameters: Any) -> Any:
     """An estimator of scikit-learn for three kinds of flowers."""
     data = pytest.importorskip("sklearn.datasets").load_iris()
     estimator = getattr(pytest.importorskip(f"sklearn.{module}"), name)(**parameters)
@@ -110,12 +110,12 @@ NETWORKS: Mapping[str, Callable[[], Any]] = {
     "angles": partial(_elementwise, "Sin", "Cos", "Tan", "Atan"),
     "rounded": partial(_elementwise, "Floor", "Ceil", "Round", "Abs"),
     "double": partial(_elementwise, "Exp", "Neg", dtype="float64"),
-    "forest": partial(_fitted, "ensemble", "RandomForestClassifier", n_estimators=8, max_depth=4, random_state=0),
-    "SVC": partial(_fitted, "svm", "SVC"),
-    "naive Bayes": partial(_fitted, "naive_bayes", "GaussianNB"),
-    "neighbours": partial(_fitted, "neighbors", "KNeighborsClassifier"),
+    "forest": partial(_fit, "ensemble", "RandomForestClassifier", n_estimators=8, max_depth=4, random_state=0),
+    "SVC": partial(_fit, "svm", "SVC"),
+    "naive Bayes": partial(_fit, "naive_bayes", "GaussianNB"),
+    "neighbours": partial(_fit, "neighbors", "KNeighborsClassifier"),
     "perceptron": partial(
-        _fitted, "neural_network", "MLPClassifier", hidden_layer_sizes=(8,), max_iter=300, random_state=0
+        _fit, "neural_network", "MLPClassifier", hidden_layer_sizes=(8,), max_iter=300, random_state=0
     ),
 }
-"""What makes a network that :func:`microc.compile` takes, by name."""
+"""Functions that make a network for :func:`microc.compile`, by name."""

@@ -52,7 +52,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def flash(family: str, name: str) -> tuple[int, int, int]:
-    """What is estimated, what is linked to know, and what the build of the project takes."""
+    """Flash of a project: estimated, linked by ``compile``, and built."""
     program = microc.compile(source(name), board=FAMILIES[family])
     with tempfile.TemporaryDirectory() as folder:
         built = build(open_project(program.write(Path(folder) / "project"))).sizes.flash

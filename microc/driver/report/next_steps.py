@@ -1,4 +1,4 @@
-"""What to do next about a network on its board: a table of advices, ranked by the share of the time that each may save.
+"""Next steps for a network on its board: a table of advices, ranked by the share of the time that each may save.
 
 What does not fit is first, for nothing else counts there; then gains, the largest first; then what has no gain that is known.
 """
@@ -55,7 +55,7 @@ class Advice:
 
     @property
     def rank(self) -> float:
-        """What advices are sorted by, the least first."""
+        """Sort key of an advice, the least first."""
         return inf if self.gain is None else -self.gain
 
     def to_data(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Situation:
     def compile(self, *more: str) -> str:
         """The command that compiles the network, with more options."""
         words = f"{option_words(self.data)} {' '.join(more)} -o firmware"
-        return f"microc compile {model_words(self.data)}{_joined(_parts(shlex.split(words)))}"
+        return f"microc compile {model_words(self.data)}{_join_flags(_parts(shlex.split(words)))}"
 
     def command(self, name: str, *more: str) -> str:
         """A command about the model on its board under its options."""
@@ -111,8 +111,8 @@ class Situation:
 
 
 def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """What to do, ranked; an advice: ``text``, ``command`` (may be empty), ``gain`` (None: not known). ``notes``: sentences that
-    are shown behind it."""
+    """Rank the advices that apply; an advice: ``text``, ``command`` (may be empty), ``gain`` (None: not known). ``notes``:
+    sentences that are shown behind it."""
     found = [each for condition in ADVICES for each in condition(situation)]
     spoken = [each for each in found if each.gain is None or each.gain >= LEAST]
     return [each.to_data() for each in (*sorted(spoken, key=lambda each: each.rank), *map(Advice, notes))]
@@ -140,7 +140,7 @@ def _memories(at: Situation) -> Iterator[Advice]:
 
 
 def _nearly_full(at: Situation) -> Iterator[Advice]:
-    """Memories of which less can be taken."""
+    """Advise options that take less of a memory."""
     totals, board = at.data["totals"], at.data["board"]
     less = 8 * totals["arena"] // 10240
     ways = {
@@ -315,7 +315,7 @@ ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
 # ---------------------------------------------------------------- words of commands
 
 
-def respelled(
+def rewrite_command(
     advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
 ) -> dict[str, Any]:
     """An advice of a report's data whose command names the ``model`` by its path, and has the user's own ``options`` (None: those
@@ -327,7 +327,7 @@ def respelled(
     parts = [part for part in _parts(words) if part not in known]
     at = len([part for part in parts if not part[0].startswith("-")])
     own = _parts(options or ()) if name in _OF_OPTIONS else []
-    return {**advice, "command": f"microc {name} {shlex.quote(model)}{_joined([*parts[:at], *own, *parts[at:]])}"}
+    return {**advice, "command": f"microc {name} {shlex.quote(model)}{_join_flags([*parts[:at], *own, *parts[at:]])}"}
 
 
 def _parts(words: Sequence[str]) -> list[list[str]]:
@@ -340,7 +340,7 @@ def _parts(words: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def _joined(parts: Sequence[list[str]]) -> str:
+def _join_flags(parts: Sequence[list[str]]) -> str:
     """Flags as words behind a space; where a flag, or a name behind it, is said several times, the last holds."""
     last = {_said(part): part for part in parts}
     kept = [part for part in parts if _said(part)[0] in _LISTS or last[_said(part)] is part]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
+
+from microc.codegen.manifest_schema import OPERATOR, object_schema, objects_schema
 
 VERSION = 1
 """Of the data: it grows when a name in them changes its meaning or goes."""
@@ -19,17 +20,6 @@ _REAL_OR_NONE = {"type": ["number", "null"], "minimum": 0, "maximum": 1e18}
 _NAMES = {"type": "array", "items": _TEXT}
 
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def _objects(required: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": _object(required)}
-
-
-def _object(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
-
-
 _TENSOR = {
     "name": _TEXT,
     "label": _TEXT,
@@ -39,30 +29,13 @@ _TENSOR = {
     "scale": {"type": ["number", "null"], "minimum": -1e38, "maximum": 1e38},
     "zero_point": {"type": ["integer", "null"], "minimum": -_MOST, "maximum": _MOST},
 }
-_WEIGHTS = {
-    "name": _TEXT,
-    "dtype": _TEXT,
-    "shape": {"type": "array", "items": _COUNT},
-    "scales": {
-        "type": ["array", "null"],
-        "items": {"type": "number", "minimum": -1e38, "maximum": 1e38},
-        "minItems": 3,
-        "maxItems": 3,
-    },
-    "axis": {"type": ["integer", "null"]},
-}
-_OPERATOR = {
-    "op": _TEXT,
-    "attributes": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
-    "weights": _objects(_WEIGHTS),
-}
 _LAYER = {
     "step": _STEP,
     "name": _TEXT,
     "layer": _TEXT,
     "op": _TEXT,
     "function": _TEXT,
-    "operators": _objects(_OPERATOR),
+    "operators": objects_schema(OPERATOR),
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
@@ -89,7 +62,7 @@ _ACCURACY = {
     "correct": _COUNT,
     "total": _COUNT,
     "confusion": {"type": ["array", "null"], "maxItems": 10_000, "items": {"type": "array", "items": _COUNT}},
-    "outputs": _objects(
+    "outputs": objects_schema(
         {"output": _TEXT, "rmse": _REAL, "largest": _REAL, "cosine": {**_REAL_OR_NONE, "minimum": -1.01}}
     ),
 }
@@ -97,12 +70,12 @@ _ACCURACY = {
 SCHEMA: Mapping[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "A network on a board, as microc report tells it",
-    **_object(
+    **object_schema(
         {
             "report_version": {"const": VERSION},
             **dict.fromkeys(("model", "source", "fingerprint", "microc", "planner"), _TEXT),
             "options": {"type": "object", "additionalProperties": _TEXT},
-            "board": _object(
+            "board": object_schema(
                 {
                     **dict.fromkeys(("name", "title", "cpu"), _TEXT),
                     "clock_hz": _COUNT_OR_NONE,
@@ -110,8 +83,10 @@ SCHEMA: Mapping[str, Any] = {
                     "ram": _COUNT,
                 }
             ),
-            "measured": _object({"unit": _TEXT, "meaning": _TEXT, "time": _COUNT, "seconds": _REAL_OR_NONE}, "null"),
-            "totals": _object(
+            "measured": object_schema(
+                {"unit": _TEXT, "meaning": _TEXT, "time": _COUNT, "seconds": _REAL_OR_NONE}, "null"
+            ),
+            "totals": object_schema(
                 {
                     **dict.fromkeys(("cycles", "instructions", "macs", "nominal_macs"), _COUNT),
                     **dict.fromkeys(("arena", "arena_lower_bound", "weights"), _COUNT),
@@ -119,12 +94,12 @@ SCHEMA: Mapping[str, Any] = {
                     "milliseconds": _REAL_OR_NONE,
                 }
             ),
-            "stack": _object({"bytes": _COUNT_OR_NONE, "measured": _COUNT_OR_NONE}),
-            "state": _objects(_TENSOR),
-            "inputs": _objects(_TENSOR),
-            "outputs": _objects(_TENSOR),
-            "tensors": _objects({**_TENSOR, "kind": _TEXT, "written_by": {"type": "array", "items": _STEP}}),
-            "memory": _objects(
+            "stack": object_schema({"bytes": _COUNT_OR_NONE, "measured": _COUNT_OR_NONE}),
+            "state": objects_schema(_TENSOR),
+            "inputs": objects_schema(_TENSOR),
+            "outputs": objects_schema(_TENSOR),
+            "tensors": objects_schema({**_TENSOR, "kind": _TEXT, "written_by": {"type": "array", "items": _STEP}}),
+            "memory": objects_schema(
                 {
                     **dict.fromkeys(("name", "kind", "dtype"), _TEXT),
                     "shape": {"type": "array", "items": _COUNT},
@@ -136,16 +111,18 @@ SCHEMA: Mapping[str, Any] = {
             ),
             "layers": {
                 "type": "array",
-                "items": _object(_LAYER, optional={"tensor_unit": _object(_UNIT), "shipped": {"type": "boolean"}}),
+                "items": object_schema(
+                    _LAYER, optional={"tensor_unit": object_schema(_UNIT), "shipped": {"type": "boolean"}}
+                ),
             },
             "firmware": {
                 "type": ["object", "null"],
-                "additionalProperties": _object(dict.fromkeys(("text", "data", "bss"), _COUNT)),
+                "additionalProperties": object_schema(dict.fromkeys(("text", "data", "bss"), _COUNT)),
             },
-            "accuracy": _object(_ACCURACY, "null"),
+            "accuracy": object_schema(_ACCURACY, "null"),
             "advice": {
                 "type": "array",
-                "items": _object({"text": _TEXT, "command": _TEXT}, optional={"gain": _REAL_OR_NONE}),
+                "items": object_schema({"text": _TEXT, "command": _TEXT}, optional={"gain": _REAL_OR_NONE}),
             },
         }
     ),

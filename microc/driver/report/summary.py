@@ -100,7 +100,7 @@ def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = 
 
 
 def worth_a_line(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of a report's advices those whose gain ``microc compile`` speaks of, and notes."""
+    """Select the advices of a report that ``microc compile`` prints: those of some gain, and notes."""
     return [each for each in steps if (each["gain"] or 0) >= NOTED or not each["command"]]
 
 

@@ -19,7 +19,7 @@ from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 
 _TIMES_STORED = 10
-"""How often each initialiser may be stored again: once transposed, once dequantised, once for each body that reads it."""
+"""Copies of each initialiser that may be stored: once transposed, once dequantised, once for each body that reads it."""
 
 
 @frozen

@@ -121,7 +121,7 @@ def _emit_even(rewrite: Rewrite, mean: str) -> None:
 
 
 def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[int]:
-    """How many elements windows average over."""
+    """Count the elements that windows average over."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
     first = 2 if node.attr("layout") == "NCHW" else 1

@@ -38,7 +38,7 @@ def _factors(attrs: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
-    """What the factors multiply, as int64."""
+    """Operands that the factors multiply, as int64."""
     wide = [np.asarray(x, np.int64) for x in arrays]
     if "bound" in attrs:  # larger numbers, which only a graph of a stranger has, saturate
         return [np.clip(wide[0], -attrs["bound"], attrs["bound"])]

@@ -60,7 +60,7 @@ class Factors:
     near: int
 
     def levels(self, operands: Sequence[Array]) -> Array:
-        """What the generated code computes."""
+        """Compute the levels as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
         return np.asarray(shifted_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 

@@ -53,7 +53,7 @@ def damaged(data: Any, at: tuple[Any, ...], new: Any) -> Any:
 
 
 def read(folder: Path) -> None:
-    """What every command that reads a project does first, and a report of it."""
+    """Open a project as every command does first, and report it."""
     of_project(open_project(folder))
 
 

@@ -1,4 +1,4 @@
-"""What reports advise: ranked by gain, priced near what is gained, with commands that do what they say."""
+"""Advice of reports: ranked by gain, priced near what is gained, with commands that do what they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.cli import main
 from microc.device.boards import load_board
 from microc.driver.model import load
 from microc.driver.report.making import report
-from microc.driver.report.next_steps import ADVICES, Situation, advice_for, option_words, respelled
+from microc.driver.report.next_steps import ADVICES, Situation, advice_for, option_words, rewrite_command
 from tests.driver import digits
 from tests.graph.graphs import diamond
 
@@ -143,7 +143,7 @@ def printed(text: str) -> list[list[str]]:
 
 
 def test_options_are_repeated() -> None:
-    """What a report holds of options becomes flags again, and the last of two holds."""
+    """Options in a report become flags again, and the last of two holds."""
     options: dict[str, Any] = {
         "input_dtype": "float32",
         "optimize": "size",
@@ -158,7 +158,7 @@ def test_options_are_repeated() -> None:
         assert words[words.index(pair[0]) + 1] == pair[1]
     (speed,) = [each for each in data["advice"] if "--optimize speed" in each["command"]]
     assert "--optimize size" not in speed["command"]
-    own = respelled(speed, data, "models/x.tflite", ["--board", "microbit", "--optimize", "size"])
+    own = rewrite_command(speed, data, "models/x.tflite", ["--board", "microbit", "--optimize", "size"])
     assert own["command"] == "microc compile models/x.tflite --board microbit --optimize speed -o firmware"
 
 
