@@ -16,6 +16,7 @@ from tests.corpus import CORPUS
 from tests.device.smoke import needs
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+DIGITS = str(FOLDER.parent / "examples/digits/digits_int8.tflite")
 PARTS = frozenset(
     {
         "architectures",
@@ -63,9 +64,7 @@ SMOKES = {
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
     "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
-    "fetches": Smoke(
-        (str(FOLDER.parent / "examples/digits/digits_int8.tflite"), "--caches", "512"), "512 bytes of cache"
-    ),
+    "fetches": Smoke((DIGITS, "--caches", "512"), "512 bytes of cache"),
     "half_weights": Smoke(("--models", "lstm", "--cores", "host"), "lstm        host  bfloat16"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
@@ -86,14 +85,18 @@ SMOKES = {
     "shipped": Smoke(("check", "--cores", "cortex-m4", "--models", "digits"), "digits_int8 "),
     "firmware": Smoke(("--boards", "microbit", "--cores", "", "-o", "firmware.json"), "microbit {"),
     "library": Smoke(("--cores", "cortex-m0", "-o", "library.json"), "cortex-m0 "),
+    "stack": Smoke(
+        ("--boards", "microbit", "--levels=-O2", "--compilers", "gcc", "--cases", "0", DIGITS),
+        "cortex-m0 gcc -O2 1 networks",
+    ),
     "soft_floats": Smoke(("--boards", "microbit", "--operators", "Add"), "microbit      Add"),
-    "riscv_vector": Smoke(("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite")), "digits_int8 "),
+    "riscv_vector": Smoke(("--networks", DIGITS), "digits_int8 "),
     "tuning": Smoke(
         ("search", "--layers", "ic_pool", "--seeds", "1"),
         "ic_pool",
     ),
     "tuning_desktop": Smoke(
-        ("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite"), "--trials", "2", "--rounds", "1"),
+        ("--networks", DIGITS, "--trials", "2", "--rounds", "1"),
         "digits_int8 ",
     ),
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
@@ -122,6 +125,7 @@ MARKS = {
     "riscv_vector": VECTORS,
     "library": (pytest.mark.cross, needs("arm-none-eabi-gcc")),
     "soft_floats": EMULATED,
+    "stack": (needs("arm-none-eabi-gcc"), pytest.mark.cross),
     "shipped": (),
     "muriscv_nn": (pytest.mark.corpus, *VECTORS),
     "operators": EMULATED,
@@ -134,13 +138,12 @@ MARKS = {
 @pytest.mark.emulator
 @EMULATED[2]
 def test_rates_of_flashing_and_loading(tmp_path: Path) -> None:
-    model = str(FOLDER.parent / "examples/digits/digits_int8.tflite")
     command = [
         sys.executable,
         str(FOLDER / "tuning.py"),
         "rate",
         "--models",
-        model,
+        DIGITS,
         "--layers",
         "dense",
         "--trials",

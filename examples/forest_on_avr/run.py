@@ -35,7 +35,7 @@ def main() -> None:
         project = open_project(
             microc.compile(graph, board=arguments.board, name="forest").write(Path(folder) / "forest")
         )
-        sizes = build(project).sizes
+        sizes, stack = build(project).sizes, project.peak_stack
         with microc.Device(project, arguments.port) as device:
             rows = x_test[: arguments.samples].astype(np.int16)
             labels = [int(np.asarray(device.run(row[None])[0]).item()) for row in rows]
@@ -43,7 +43,7 @@ def main() -> None:
     right = int(np.sum(np.array(labels) == y_test[: arguments.samples]))
     print(f"wines: {' '.join(map(str, labels))}")
     print(f"{right} of {len(labels)} right; scikit-learn says the same of {int(np.sum(expected == labels))}")
-    trees, ram = project.manifest["const_bytes"], sizes.static_ram + project.peak_stack
+    trees, ram = project.manifest["const_bytes"], sizes.static_ram + stack
     print(f"firmware {sizes.flash:,} bytes of flash, {ram:,} of RAM, RPC and stack included; {trees:,} bytes of trees")
 
 

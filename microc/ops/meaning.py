@@ -33,7 +33,7 @@ def meaning(graph: Graph) -> interp.Apply:
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
-        if node.outputs[0] in precise:
+        if node.outputs and node.outputs[0] in precise:
             names = [name for name in node.inputs if name]
             operands = [wide.get(name, array) for name, array in zip(names, arrays, strict=True)]
             if node.op == "quantize":
