@@ -42,7 +42,7 @@ class LoweredGroup:
     """A kernel before scheduling. ``params`` follow ``func.params``.
 
     ``tensors``: the tensor expressions that it was made of, ``consts`` the constant ones that they read; ``tables``: names of
-    those that may become indices, because operators declare their bounds (``OpDef.constants``) or made them.
+    those that may become indices, because operators declare their bounds (``OpDef.constants``) or made them (``Operand.packed``).
     """
 
     func: ir.PrimFunc
@@ -74,6 +74,7 @@ class _Group:
         self.params: list[tuple[te.Tensor, Param]] = []
         self.cache: dict[tuple[str, tuple[int, ...]], te.Tensor] = {}
         self.names: set[str] = {"out", "acc", "patch", "padded"}
+        self.tables: set[str] = set()
 
     def fresh(self, stem: str) -> str:
         name, number = stem, 1
@@ -93,8 +94,10 @@ class _Group:
             self.params.append((tensor, Param(role, value, self.graph.consts.get(value))))
         return self.cache[value, shape]
 
-    def packed(self, value: str, role: str, array: Array) -> te.Tensor:
+    def packed(self, value: str, role: str, array: Array, table: bool) -> te.Tensor:
         tensor = te.placeholder(array.shape, str(array.dtype), self.fresh(role))
+        if table:
+            self.tables.add(tensor.name)
         self.params.append((tensor, Param(role, value, array)))
         return tensor
 
@@ -111,7 +114,10 @@ class _Group:
                 return made
             return self.placeholder(value, role, wanted)
 
-        return Operand(kind, self.graph.consts.get(value), tensor, lambda array: self.packed(value, role, array))
+        def packed(array: Array, *, table: bool = False) -> te.Tensor:
+            return self.packed(value, role, array, table)
+
+        return Operand(kind, self.graph.consts.get(value), tensor, packed)
 
     def roles(self, node: Node) -> list[str]:
         """Parameter names for a node's operands: what the operator calls them, or letters."""
@@ -156,12 +162,8 @@ def _tables(group: _Group) -> frozenset[str]:
     """Names of the constants whose numbers are known to be in bounds."""
     judged = {value for node in group.nodes for value in registry.judged(node, group.graph)}
     consts = group.graph.consts
-    own = (
-        t.name
-        for t, p in group.params
-        if p.array is not None and (p.value in judged or p.array is not consts.get(p.value))
-    )
-    return frozenset(own)
+    declared = (t.name for t, p in group.params if p.value in judged and p.array is consts.get(p.value))
+    return frozenset((*declared, *group.tables))
 
 
 def lower_algorithms(

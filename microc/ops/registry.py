@@ -32,13 +32,14 @@ class Operand:
     """One input as ``compute`` sees it: its graph type, its data when constant, and ways to a tensor expression.
 
     ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (row-major memory is
-    the same). ``packed(array)`` is a constant laid out anew at compile time: any array computed from ``data``.
+    the same). ``packed(array)`` is a constant laid out anew at compile time: any array computed from ``data``;
+    ``packed(array, table=True)`` one that the operator makes of numbers that it bounds, so that they may become indices.
     """
 
     type: TensorType
     data: Array | None
     tensor: Callable[..., te.Tensor]
-    packed: Callable[[Array], te.Tensor]
+    packed: Callable[..., te.Tensor]
 
 
 @dataclass(frozen=True)

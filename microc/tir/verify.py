@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from functools import partial
+from collections.abc import Callable, Container, Mapping
+from functools import cached_property, partial
 from typing import NoReturn
 
 from microc import dtypes
+from microc.errors import ProgramError
 from microc.tir import facts, fold, interval, ir, rewrite, strips
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
@@ -28,16 +29,23 @@ from microc.tir.text.print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
 _INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.integers}
+_OWN = ("workspace", "shared", "register", "local")
+_UNJUDGED = "bound the index, declare the operand in OpDef.constants, or pack what the operator has checked as a table"
 _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 
 
-def verify(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str] | None = None) -> None:
+def verify(
+    func: ir.PrimFunc,
+    *,
+    tables: Container[str] | None = None,
+    numbers: Mapping[str, interval.Interval] | None = None,
+) -> None:
     """Check every rule of TIR on ``func``.
 
-    With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
-    unproven; the interpreter checks it at every access. ``tables``: the constants that such an index may be loaded from, those
-    whose numbers have been judged (``OpDef.constants``); None: all, for loops that were verified with them before, that are
-    ours, or that a caller gives with its constants (:func:`microc.build`).
+    ``tables``: the constants whose numbers have been judged (``OpDef.constants``, or loops that were verified with them before).
+    An index computed from their numbers, or from what is known at run time alone, may stay unproven, as only the operator's
+    author knows its range; the interpreter checks it at every access. None: every index is proven. ``numbers``: the least and
+    the greatest number of constants, by name, which proofs use.
     """
     require_fixed(func)
     check_name(func.name, func.name)
@@ -46,23 +54,29 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
-    _Verifier(func.name, trust_data, tables).statement(func.body, Place(names, Simplifier(), ()))
+    _Verifier(func, tables, numbers or {}).statement(func.body, Place(names, Simplifier(), ()))
 
 
-def fault(func: ir.PrimFunc, *, trust_data: bool = False, tables: Container[str] | None = None) -> str:
+def fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
     """What :func:`verify` finds wrong, for who can do without the function; nothing where all holds."""
     try:
-        verify(func, trust_data=trust_data, tables=tables)
-    except IllFormedError as error:
+        verify(func, tables=tables)
+    except (IllFormedError, ProgramError) as error:
         return str(error)
     return ""
 
 
+def constants_of(func: ir.PrimFunc) -> frozenset[str]:
+    """Name all constants of a function, as ``tables`` of one whose loops were verified with their own before."""
+    return frozenset(buffer.name for buffer in func.params if buffer.scope == "const")
+
+
 class _Verifier:
-    def __init__(self, func: str, trust_data: bool, tables: Container[str] | None) -> None:
-        self.func = func
-        self.where = func
-        self.trust_data, self.tables = trust_data, tables
+    def __init__(
+        self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, interval.Interval]
+    ) -> None:
+        self.func = self.where = func.name
+        self.body, self.tables, self.numbers = func.body, tables, numbers
         self.unjudged: dict[ir.Var, str] = {}
         self.looked_up: set[ir.Var] = set()
         self.bound: dict[ir.Var, ir.Expr] = {}
@@ -99,7 +113,10 @@ class _Verifier:
                 self.looked_up |= {var} if self.made_of_data(value) else set()
                 if constant := self.unjudged_constant(value):
                     self.unjudged[var] = constant
-                self.statement(body, Place(names, let_context(var, value, place.known), place.around))
+                known = let_context(var, value, place.known)
+                if self.numbers and dtypes.is_integer(value.dtype):
+                    known = known.with_var(var, self.reach(value, place), opaque=var in known.opaque)
+                self.statement(body, Place(names, known, place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
                     self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
@@ -276,28 +293,83 @@ class _Verifier:
 
     def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> interval.Interval:
         """``0 <= index < extent``, proven; the range of the index."""
-        reach = place.known.reach(index)
+        reach = self.reach(index, place)
         allowed = (0, extent - 1)
         if not interval.within(reach, allowed):
-            if self.trust_data and self.made_of_data(index):
-                if constant := self.unjudged_constant(index):
-                    self.fail(
-                        f"{what()}: {expr_text(index)} is loaded from {constant}, whose numbers nobody has judged"
+            if self.tables is not None and self.made_of_data(index):
+                if constant := self.unjudged_constant(index, through=True):
+                    known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
+                    what_is_known = f" and may be {_shown(reach)}" if known else ", whose numbers nobody has judged"
+                    raise ProgramError(
+                        f"{what()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
+                        hint="bound it: min(max(index, 0), size - 1)" if known else _UNJUDGED,
+                        where=self.where,
                     )
                 return allowed
             self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
         return reach
 
-    def unjudged_constant(self, value: ir.Expr) -> str:
-        """Return a constant that a value is loaded from, itself or by a name, and that is none of the tables, else nothing."""
+    def reach(self, value: ir.Expr, place: Place) -> interval.Interval:
+        """Return the range of a value, by the numbers of the constants that it is loaded from, too."""
+        found = place.known.reach(value)
+        if not self.numbers:
+            return found
+        loaded: dict[ir.Expr, ir.Var] = {}
+
+        def name(x: ir.Expr) -> ir.Expr:
+            if not (isinstance(x, ir.Load) and x.buffer.scope == "const" and x.buffer.name in self.numbers):
+                return x
+            return loaded.setdefault(x, ir.Var(f"{x.buffer.name}.{len(loaded)}", x.dtype))
+
+        named, known = rewrite.map_expr(value, name), place.known
+        for x, var in loaded.items():
+            assert isinstance(x, ir.Load)
+            known = known.with_var(var, self.numbers[x.buffer.name])
+        low, high = known.reach(named) if loaded else found
+        return max(low, found[0]), min(high, found[1])
+
+    def unjudged_constant(self, value: ir.Expr, *, through: bool = False) -> str:
+        """Return a constant that a value is loaded from, itself or by a name, and that is none of the tables, else nothing.
+
+        ``through``: by way of the function's own buffers, too.
+        """
         if self.tables is None:
             return ""
         for x in rewrite.walk_expr(value):
-            if isinstance(x, ir.Load) and x.buffer.scope == "const" and x.buffer.name not in self.tables:
+            if isinstance(x, ir.Load | ir.AddressOf) and x.buffer.scope == "const" and x.buffer.name not in self.tables:
                 return x.buffer.name
+            if isinstance(x, ir.Load | ir.AddressOf) and through and x.buffer.name in self.carriers:
+                return self.carriers[x.buffer.name]
             if isinstance(x, ir.Var) and x in self.unjudged:
                 return self.unjudged[x]
         return ""
+
+    @cached_property
+    def carriers(self) -> dict[str, str]:
+        """The function's own buffers that numbers of a constant which is none of the tables are stored to."""
+        found: dict[str, str] = {}
+        assigned = [
+            (s.var, s.value) if isinstance(s, ir.Let) else (s.buffer, s.value)
+            for s in rewrite.walk_stmt(self.body)
+            if isinstance(s, ir.Let) or (isinstance(s, ir.Store) and s.buffer.scope in _OWN)
+        ]
+        named: dict[ir.Var, str] = {}
+        count = -1
+        while count < len(found) + len(named):
+            count = len(found) + len(named)
+            for target, value in assigned:
+                for x in rewrite.walk_expr(value):
+                    constant = ""
+                    if isinstance(x, ir.Load | ir.AddressOf):
+                        own = x.buffer.scope == "const" and x.buffer.name not in (self.tables or ())
+                        constant = x.buffer.name if own else found.get(x.buffer.name, "")
+                    elif isinstance(x, ir.Var):
+                        constant = named.get(x, "")
+                    if constant and isinstance(target, ir.Var):
+                        named.setdefault(target, constant)
+                    elif constant:
+                        found.setdefault(target.name, constant)
+        return found
 
     def made_of_data(self, value: ir.Expr) -> bool:
         """Whether a value is computed from loaded ones, or from names for such."""

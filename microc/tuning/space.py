@@ -262,7 +262,7 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 def _verified(candidate: Candidate, tables: Container[str]) -> Candidate | None:
     """Return a candidate that the verifier accepts, else None; ``tables``: as it takes them, for rules may be the user's."""
     try:
-        verify(candidate.choice.func, trust_data=True, tables=tables)
+        verify(candidate.choice.func, tables=tables)
     except MicrocError:
         return None
     return candidate._replace(choice=replace(candidate.choice, verified=True))

@@ -152,6 +152,18 @@ def _store_nothing() -> Any:
     return microc.build(tir.from_text('@T.prim_func\ndef f(x: T.Buffer((2,), "int8")):\n    pass'))
 
 
+def _pick(places: list[int]) -> Any:
+    """Elements by a constant that nothing declares."""
+    x, c = te.placeholder((4,), "int32", "x"), te.placeholder((3,), "int32", "c")
+    out = te.compute((3,), lambda i: x[c[i]], "out")
+    func = te.create_prim_func("pick", [x], [out], (c,))
+    return microc.build(func, constants={"c": np.array(places, np.int32)})
+
+
+def test_indices_in_constants_are_proven_by_their_numbers() -> None:
+    assert _pick([0, 3, 1])(np.arange(4, dtype=np.int32)).tolist() == [0, 3, 1]
+
+
 def _beyond() -> Any:
     text = '@T.prim_func\ndef f(x: T.Buffer((2,), "int8")):\n    for i in T.serial(3):\n        x[i] = T.int8(1)'
     return microc.build(tir.from_text(text))
@@ -164,6 +176,8 @@ def _beyond() -> Any:
         (_add_wrongly, ProgramError, "cast one of them"),
         (_store_nothing, ProgramError, "stores to no parameter"),
         (_beyond, ProgramError, "x"),
+        (lambda: _pick([0, 4, 1]), ProgramError, "c[v_i0] is loaded from c and may be 0..4, allowed is 0..3"),
+        (lambda: _pick([0, -(1 << 31), 1]), ProgramError, "c[v_i0] is loaded from c and may be -2147483648..1"),
         (lambda: microc.build(product()), UsageError, "constant 'weight' has no data"),
         (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "given int8[3, 32]"),
         (lambda: microc.build(product(), constants={"w": 1}), UsageError, "no constant 'w'"),

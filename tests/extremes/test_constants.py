@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.errors import ModelError
+import microc
+from microc import te
+from microc.errors import MicrocError, ModelError, ProgramError
 from microc.fixed import INT32_MIN
 from microc.frontend import graph_file
 from microc.graph.file import to_bytes
-from microc.graph.ir import Graph, TensorType
-from microc.ops.constants import Application, stored
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.constants import Application, Constant, Use, stored
 from microc.ops.lowering import lower_group
 from microc.ops.multiples import ONES
-from microc.ops.registry import constant_fault, get, registry
+from microc.ops.registry import OpCall, OpDef, constant_fault, get, registry
+from microc.plugin import Plugin, active
 from microc.tir.verify import fault
 from tests.campaign import everything
 from tests.extremes.constants import campaign
@@ -52,7 +55,7 @@ def test_known_numbers_become_indices_where_they_are_declared(name: str) -> None
         changed = replace(case, consts=tuple(sorted({*case.consts, *known})))
         graph, node = one_node(get(name), changed, case_arrays(case))
         group = lower_group(graph, (node,), ONES, "f")
-        assert "nobody has judged" not in fault(group.func, trust_data=True, tables=group.tables)
+        assert "nobody has judged" not in fault(group.func, tables=group.tables)
 
 
 def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Graph:
@@ -99,6 +102,12 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("pcan", {"snr_shift": 64}, "more than 63"),
         ("signal_window", {"shift": -1}, "less than 0"),
         ("filter_bank_log", {"input_correction_bits": 32}, "more than 31"),
+        ("conv2d", {"padding": (-1, 1, 1, 1)}, r"padding \(-1"),
+        ("convolution", {"padding": (-1, 1)}, r"padding \(-1"),
+        ("convolution_transpose", {"padding": (-1, 1)}, r"padding \(-1"),
+        ("matmul", {"axes_a": (0, 0)}, "axes_a"),
+        ("matmul", {"axes_b": (0, -1)}, "axes_b"),
+        ("matmul", {"axes_b": (0,)}, "axes_b"),
     ],
 )
 def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: str) -> None:
@@ -118,3 +127,47 @@ def test_promises_of_files_are_not_believed() -> None:
     """A bound that does not follow from the constants before it: the operand saturates, whatever the file says."""
     graph = graph_file.read(to_bytes(hostile("requantize", 0, 0, 1, bound=3)), "m.mcg")
     assert graph.nodes[0].attrs["bound"] == -1
+
+
+def picking(**declared: Any) -> OpDef:
+    """An operator of a user's: elements of a vector by a constant."""
+
+    def compute(call: OpCall) -> te.Tensor:
+        data, places = (operand.tensor() for operand in call.present)
+        return te.compute(places.shape, lambda i: data[places[i]], "out")
+
+    return OpDef(
+        "pick",
+        infer=lambda _, types: (TensorType(types[1].shape, types[0].dtype),),
+        reference=lambda _, arrays: (arrays[0][arrays[1]],),
+        compute=compute,
+        **declared,
+    )
+
+
+def picked(places: list[int], around: bool) -> Graph:
+    """The operator on a vector of four, by itself or in a loop of two iterations."""
+    x, result = TensorType((4,), "int32"), TensorType((len(places),), "int32")
+    table = np.array(places, np.int32)
+    types = {"x": x, "places": TensorType(table.shape, "int32"), "y": result}
+    node = Node("pick", ("x", "places"), ("y",), {})
+    graph = Graph("picked", ("x",), ("y",), (node,), types, {"places": table})
+    if not around:
+        return graph
+    body = replace(graph, inputs=("turn", "x"), types={**types, "turn": TensorType((), "int32")})
+    attrs: dict[str, Attr] = {"body": body, "count": 2, "carried": 0, "guarded": False, "scanned": 0}
+    kinds = {"x": x, "ys": TensorType((2, len(places)), "int32")}
+    return Graph("picked", ("x",), ("ys",), (Node("loop", ("x",), ("ys",), attrs),), kinds)
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["alone", "in a loop"])
+def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
+    """It declares what they may be, or its loops bound the index."""
+    with active((Plugin((picking(),)),)), pytest.raises(ProgramError, match=r"declare the operand in OpDef\.constants"):
+        microc.compile(picked([0, 3, 1], around))
+    within = Constant(Use.INDEX, 0, lambda application: application.types[0].size - 1)
+    with active((Plugin((picking(constants={1: within}, operand_names=("data", "places")),)),)):
+        found = microc.compile(picked([0, 3, 1], around))(np.arange(4, dtype=np.int32))
+        assert np.ravel(found).tolist() == [0, 3, 1] * (2 if around else 1)
+        with pytest.raises(MicrocError, match=r"places is an index; got 4, expected 0\.\.3"):
+            microc.compile(picked([0, 4, 1], around))

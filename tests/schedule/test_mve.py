@@ -38,7 +38,7 @@ def test_depthwise_in_lanes_is_exact(name: str) -> None:
     graph, group = LAYERS[name].group()
     schedule = schedule_kernel(group.func, "conv2d", M55)
     func = lower(schedule.func)
-    verify(func, trust_data=True)
+    verify(func, tables=())
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
     assert any(call.startswith("doubling_high_mul") for call in calls) and not calls & set(SCALAR_SCALING)
     x = LAYERS[name].input()
@@ -99,7 +99,7 @@ def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool, 
     graph, group = matrix(pixels, depth, channels, bias=bias, rounding=rounding)
     schedule = schedule_kernel(group.func, "conv2d", M55)
     func = lower(schedule.func)
-    verify(func, trust_data=True)
+    verify(func, tables=())
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
     assert any(call.startswith("dot_") for call in calls)
     assert channels < 4 or any(call.startswith("doubling_high") for call in calls)

@@ -56,7 +56,7 @@ def test_pairs_are_exact(name: str, tmp_path: Path) -> None:
     schedule = paired(group.func)
     assert replay(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
     func = lower(schedule.func)
-    verify(func, trust_data=True)
+    verify(func, tables=())
     x, place = LAYERS[name].input(), len(group.params)
     wanted = reference(graph, x)
     interpreted, compiled = (arguments(group, schedule, func, x) for _ in range(2))

@@ -6,7 +6,7 @@ from microc import te
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
-from microc.tir.verify import verify
+from microc.tir.verify import constants_of, verify
 
 I, J, V, W = Var("i"), Var("j"), Var("v"), Var("w")  # noqa: E741
 X = ir.Buffer("x", (8,), "int32")
@@ -185,20 +185,35 @@ def test_wrong(name: str) -> None:
     assert caught.value.where.startswith("f")
 
 
-def test_trusted_data() -> None:
-    """Indices from data may stay unproven on request, indices of loops may not."""
-    verify(kernel(store(X[X[0]])), trust_data=True)
+def test_indices_from_data() -> None:
+    """Indices from data of the run may stay unproven on request, indices of loops may not."""
+    verify(kernel(store(X[X[0]])), tables=())
     with pytest.raises(InternalError, match="may be"):
-        verify(kernel(over(9, store(ONE, I))), trust_data=True)
+        verify(kernel(over(9, store(ONE, I))), tables=())
 
 
-@pytest.mark.parametrize("body", [store(X[C[0]]), ir.Let(I, C[0], store(X[I]))], ids=["itself", "named"])
+REGISTER = ir.Buffer("held", (1,), "int32", "register")
+CARRIED = ir.Alloc(REGISTER, ir.seq(ir.Store(REGISTER, (const(0, "int32"),), C[0]), store(X[REGISTER[0]])))
+NAMED = ir.Let(I, C[0], store(X[I]))
+
+
+@pytest.mark.parametrize("body", [store(X[C[0]]), NAMED, CARRIED], ids=["itself", "named", "carried"])
 def test_constants_that_nobody_has_judged_are_no_indices(body: ir.Stmt) -> None:
-    """An index loaded from a constant stands where that is one of the tables."""
-    verify(kernel(body), trust_data=True)
-    verify(kernel(body), trust_data=True, tables=("c",))
+    """An index loaded from a constant, by whatever way, is allowed if that is one of the tables."""
+    verify(kernel(body), tables=("c",))
+    verify(kernel(body), tables=constants_of(kernel(body)))
     with pytest.raises(InternalError, match="loaded from c, whose numbers nobody has judged"):
-        verify(kernel(body), trust_data=True, tables=())
+        verify(kernel(body), tables=())
+    with pytest.raises(InternalError, match="may be"):
+        verify(kernel(body))
+
+
+@pytest.mark.parametrize("body", [store(X[C[0]]), NAMED, store(X[C[0] + C[1] - 2])], ids=["itself", "named", "summed"])
+def test_numbers_of_constants_prove_indices(body: ir.Stmt) -> None:
+    last = X.shape[0] - 1
+    verify(kernel(body), numbers={"c": (1, 1 + last // 2)})
+    with pytest.raises(InternalError, match=f"loaded from c and may be -?\\d+..\\d+, allowed is 0..{last}"):
+        verify(kernel(body), tables=(), numbers={"c": (-1, 2 * last)})
 
 
 def test_parameters() -> None:

@@ -137,6 +137,6 @@ def register(
     key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
         if not verified and not func.scalars:  # what depends on sizes was verified at some of them
-            verify(func, trust_data=True, tables=tables)
+            verify(func, tables=tables)
         builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name

@@ -16,6 +16,7 @@ from microc.module import Call, Kernel
 from microc.ops.external import EXTERNAL
 from microc.ops.lowering import LoweredGroup, macs_of
 from microc.schedule.schedule import Schedule
+from microc.tir.verify import constants_of
 
 
 def add_copy(
@@ -76,7 +77,12 @@ def add_control(builder: Builder, node: Node) -> None:
     somebody else's: state is copied there as here."""
     lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
-    name = register(builder, Kernel(lowered.func, (node.op,), apart=node.op == EXTERNAL), f"{node.op}_{stem}")
+    name = register(
+        builder,
+        Kernel(lowered.func, (node.op,), apart=node.op == EXTERNAL),
+        f"{node.op}_{stem}",
+        tables=constants_of(lowered.func),
+    )
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
@@ -144,7 +150,12 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
     func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
     pairs = zip(groups, lowered.schedules, strict=True)
     comment = [line for nodes, schedule in pairs for line in kernel_comment(graph, nodes, schedule)]
-    name = register(builder, Kernel(func, (f"{len(groups)} layers, row by row", *comment)), f"stream_{stem}")
+    name = register(
+        builder,
+        Kernel(func, (f"{len(groups)} layers, row by row", *comment)),
+        f"stream_{stem}",
+        tables=constants_of(func),
+    )
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params

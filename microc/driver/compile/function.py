@@ -28,7 +28,7 @@ from microc.tir import ir
 from microc.tir.facts import buffers_written
 from microc.tir.lower import lower
 from microc.tir.lower.groups import unbound
-from microc.tir.verify import verify
+from microc.tir.verify import constants_of, verify
 
 
 def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
@@ -54,7 +54,9 @@ def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
     for param in params:
         storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
         builder.declare(param.name, storage, graph.consts.get(param.name))
-    name = register(builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name)
+    name = register(
+        builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name, tables=constants_of(kernel)
+    )
     scratch = workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
     reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
     args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe(schedule.trace)
@@ -97,13 +99,19 @@ def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
             f"function {func.name} stores to no parameter", hint="its outputs are those that it stores to"
         )
     kinds = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
-    return Graph(network_name(func.name), inputs, outputs, (), kinds, _constants(schedule, constants), {}, {})
+    consts = _constants(schedule, constants)
+    verified(func, consts)
+    return Graph(network_name(func.name), inputs, outputs, (), kinds, consts, {}, {})
 
 
-def verified(func: ir.PrimFunc) -> None:
-    """ProgramError where the function breaks a rule of TIR."""
+def verified(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
+    """ProgramError where the function breaks a rule of TIR.
+
+    ``constants``: their numbers, once they are known. Indices in data of the run are the caller's business, as in C.
+    """
+    known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
     try:
-        verify(func, trust_data=True)  # places that data say are the caller's business, as in C
+        verify(func, tables=constants_of(func) if constants is None else (), numbers=known)
     except ProgramError:
         raise
     except InternalError as error:

@@ -191,7 +191,7 @@ def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
 def verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
     """A schedule that a search or a record made of a group, lowered; MicrocError where that is no kernel."""
     choice = Choice(schedule, lower(schedule.func))
-    verify(choice.func, trust_data=True, tables=lowered.tables)
+    verify(choice.func, tables=lowered.tables)
     return replace(choice, verified=True)
 
 

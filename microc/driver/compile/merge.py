@@ -15,7 +15,7 @@ from microc.frozen import frozen
 from microc.module import Call, Kernel, Module, Value
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
-from microc.tir.verify import verify
+from microc.tir.verify import constants_of, verify
 
 TABLE = "constants"
 MOST = 8
@@ -97,7 +97,7 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
 
     body = _visit(first.func, load).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
-    verify(func, trust_data=True)  # numbers of the table were literals, with which each member was verified
+    verify(func, tables=constants_of(func))  # the table has literals of members, each of which was verified with them
     values, tables = dict(module.values), {}
     for member, (kernel, _) in enumerate(family):
         name = f"{kernel.name}_{TABLE}"

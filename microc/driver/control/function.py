@@ -22,6 +22,7 @@ from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.stream import Place, names_of
+from microc.tir.verify import verify
 
 Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
 """What schedules the groups inside, each of which runs so many times when the node does."""
@@ -94,7 +95,12 @@ def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, turns: int
         }
         return Step(nodes, inside=inside)
     start = _start_of_view(graph, nodes)
-    return Step(nodes, kernel=schedule(graph, nodes, turns)) if start is None else Step(nodes, start=start)
+    if start is not None:
+        return Step(nodes, start=start)
+    group, choice = schedule(graph, nodes, turns)
+    if not choice.verified:
+        verify(choice.func, tables=group.tables)  # while it is known which of the constants these are
+    return Step(nodes, kernel=(group, choice))
 
 
 def _functions(step: Step) -> list[ir.PrimFunc]:

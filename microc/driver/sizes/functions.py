@@ -23,6 +23,7 @@ from microc.tir.generalise import Unlike
 from microc.tir.hide import lowered_alike
 from microc.tir.lower import lower
 from microc.tir.symbolic import specialize
+from microc.tir.verify import constants_of
 
 Make = Callable[[Mapping[str, int]], Schedule]
 """The function at some sizes, by label."""
@@ -70,7 +71,7 @@ def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, consta
     graphs = [*family.graphs, family.largest, *(ends_of(schedule, constants) for schedule in small)]
     maker = GeneralMaker(family, target, SPEED)
     try:
-        func = maker.generalised(funcs, [list(graph.consts.values()) for graph in graphs])
+        func = maker.generalised(funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1]))
     except Unlike as error:
         raise UnsupportedError(
             f"function {largest.func.name} cannot have sizes that vary: {error}",

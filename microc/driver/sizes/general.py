@@ -33,7 +33,7 @@ from microc.tir import ir
 from microc.tir.generalise import Unlike, generalise
 from microc.tir.hide import lowered_alike
 from microc.tir.lower import lower
-from microc.tir.verify import fault
+from microc.tir.verify import constants_of, fault
 
 Nodes = Sequence[Node]
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
@@ -95,7 +95,7 @@ class GeneralMaker(Maker):
             placed.append(place_control(graph, mine, lambda *_, turn=turn: next(turn), None))
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
         try:
-            func = self.generalised([p.func for p in placed], arrays)
+            func = self.generalised([p.func for p in placed], arrays, constants_of(placed[-1].func))
         except Unlike as error:
             raise _refused(str(error), str(node.loc)) from error
         return replace(placed[len(self.family.graphs)], func=func)
@@ -194,7 +194,7 @@ class GeneralMaker(Maker):
         self,
         funcs: Sequence[ir.PrimFunc],
         arrays: Sequence[Sequence[Array]],
-        tables: Container[str] | None = None,
+        tables: Container[str] = (),
     ) -> ir.PrimFunc:
         """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
 
@@ -255,8 +255,8 @@ def _is_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
-def _checked(func: ir.PrimFunc, when: str, tables: Container[str] | None) -> ir.PrimFunc:
-    if wrong := fault(func, trust_data=True, tables=tables):
+def _checked(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
+    if wrong := fault(func, tables=tables):
         raise Unlike(f"{when} {wrong}")
     return func
 

@@ -18,6 +18,7 @@ from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.stream import Layer, stream
 from microc.tir.stripes import Shape, Window, choose_blocks
+from microc.tir.verify import verify
 
 Group = tuple[Node, ...]
 
@@ -130,6 +131,8 @@ class Streams:
         alone, nodes, goal = self.block(name, data, shape)
         lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
+        if not choice.verified:
+            verify(func, tables=lowered.tables)  # while it is known which of the constants these are
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
         by_row = tuple(bound[v] for v in companions(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)

@@ -27,7 +27,7 @@ from microc.ops.arith import Rewrite, constant, is_quantised
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
 from microc.ops.axes import rows_only
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
-from microc.ops.convolution.geometry import WINDOWS
+from microc.ops.convolution.geometry import WINDOWS, meets_row
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation
 from microc.tir import ir
@@ -143,8 +143,8 @@ def _compute(call: OpCall) -> te.Tensor:
         left = x + width.before - kx.var * attrs["dilation"][1]
         meets = ir.all_of(
             condition
-            for place, axis in ((top, height), (left, width))
-            for condition in ((place % axis.stride).eq(0), place >= 0, place <= (axis.extent - 1) * axis.stride)
+            for place, axis, dilation in zip((top, left), (height, width), attrs["dilation"], strict=True)
+            for condition in ((place % axis.stride).eq(0), *meets_row(place, axis.extent, axis.stride, dilation))
         )
         assert meets is not None
         value = image[n, top // height.stride, left // width.stride, c // each * depth + k.var]
@@ -255,6 +255,7 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
 def _cases() -> Iterable[Case]:
     settings: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Attr]], ...] = (
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2)}),
+        ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2), "dilation": (3, 2)}),
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2), "padding": (0, 0, 1, 1)}),
         ((2, 2, 3, 1), (2, 4, 2, 1), {"strides": (2, 3), "padding": (1, 0, 1, -1)}),
         ((1, 4, 1, 4), (2, 5, 1, 2), {"padding": (2, 0, 2, 0), "groups": 2}),

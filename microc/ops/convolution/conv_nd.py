@@ -20,6 +20,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
 from microc.ops.axes import rows_only
+from microc.ops.convolution.geometry import meets_row
 from microc.ops.matrix.gemm import start
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -57,8 +58,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         (e + before + after - (k - 1) * d - 1) // s + 1
         for k, (e, s, d, before, after) in zip(taps, _axes(attrs, data.shape[2:]), strict=True)
     ]
-    if min(shape) < 1:
-        raise ModelError(f"convolution of {data.shape} by a window of {taps}")
+    if min(shape) < 1 or min(attrs["padding"]) < 0:
+        raise ModelError(f"convolution of {data.shape} by a window of {taps} with padding {attrs['padding']}")
     return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
 
 
@@ -176,7 +177,8 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
         (e - 1) * s + (k - 1) * d + 1 - before - after
         for k, (e, s, d, before, after) in zip(weight.shape[2:], _axes(attrs, data.shape[2:]), strict=True)
     ]
-    if min(shape) < 1 or data.shape[1] % groups:
+    cut = attrs["padding"][: len(shape)]  # behind the result there may be more rows than taps reach
+    if min(shape) < 1 or min(cut) < 0 or data.shape[1] % groups:
         raise ModelError(f"convolution_transpose of {data.shape} with padding {attrs['padding']}")
     return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
 
@@ -217,7 +219,7 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
         places, meets = [], []
         for at, tap, (extent, stride, dilation, before, _) in zip(where, taps, _axes(attrs, extents), strict=True):
             place = at + before - tap.var * dilation
-            meets += [place >= 0, place <= (extent - 1) * stride]
+            meets += meets_row(place, extent, stride, dilation)
             meets += [(place % stride).eq(0)] if stride > 1 else []
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
@@ -225,9 +227,11 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
         channel = o // each * group + depth.var
         met = ir.all_of(meets)
         assert met is not None
-        value = ir.select(met, ir.cast(dtype, x[(n, channel, *places)]), 0)
+        value = ir.cast(dtype, x[(n, channel, *places)])
         weight_ = ir.cast(dtype, w[(channel, o % each, *(t.var for t in taps))])
-        return te.sum_reduce(value * weight_, depth, *taps, init=start(bias, o, dtype))
+        # A tap that meets nothing adds nothing, if it is no number, too. Integers are multiplied as any matrix is.
+        product = ir.select(met, value, 0) * weight_ if dtype == "uint32" else ir.select(met, value * weight_, 0.0)
+        return te.sum_reduce(product, depth, *taps, init=start(bias, o, dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -248,6 +252,7 @@ def _cases(transposed: bool) -> Iterable[Case]:
         ((1, 2, 5), (4, 2, 3), 1, (1, 1), (1,), 1),
         ((2, 2, 4, 5), (2, 1, 3, 2), 2, (1, 0, 0, 1), (2, 1), 2),
         ((1, 2, 3, 4, 3), (2, 2, 2, 2, 2), 1, (0, 1, 0, 0, 0, 1), (1, 1, 2), 1),
+        ((1, 2, 9, 10), (4, 2, 2, 2), 1, (1, 0, 0, 0), (2, 4), 8),
     )
     for data, weight, groups, padding, strides, spread in settings:
         if transposed:

@@ -20,6 +20,7 @@ from microc.ops.attributes import (
     number,
     ways,
 )
+from microc.tir.ir import Expr
 
 WINDOWS: Attributes = {
     "strides": integers("down and to the right", (1, 1), length=2, least=1),
@@ -138,6 +139,16 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
         groups,
         tuple(attrs.get("open", ())),
     )
-    if found.out_height < 1 or found.out_width < 1:
+    if found.out_height < 1 or found.out_width < 1 or min(found.padding) < 0:
         raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")
     return found
+
+
+def meets_row(place: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+    """Return conditions that ``place // stride`` is one of ``extent`` rows, for a place that is a multiple of the stride.
+
+    They bound the place, or the quotient if taps are apart: then multiples of a tap leave the quotient, which no bound of the
+    place proves to be within the data.
+    """
+    row, last = (place, (extent - 1) * stride) if dilation == 1 else (place // stride, extent - 1)
+    return row >= 0, row <= last

@@ -53,6 +53,10 @@ def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    for kind, name in zip(types, "ab", strict=True):
+        axes = attrs.get(f"axes_{name}", ())
+        if axes and sorted(axes) != list(range(len(kind.shape))):
+            raise ModelError(f"matmul with axes_{name}={tuple(axes)} of shape {kind.shape}", hint="each axis, once")
     a, b = (_turned(kind.shape, attrs.get(f"axes_{name}", ())) for kind, name in zip(types, "ab", strict=True))
     try:
         if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:

@@ -168,7 +168,7 @@ def _start(weight: Operand, bias: Operand | None, packing: Packing, channels: in
 
 def _moved(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
     """The last block of a channel."""
-    places, parts = weight.packed(packing.places), weight.packed(packing.moved)
+    places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
     total: Expr = number(ADDED)
     for k in range(packing.moved.shape[1]):
         total = total + ir.cast("uint32", parts[o, k]) * pairs[p, ir.cast("int32", places[o, k])]

@@ -153,7 +153,7 @@ def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tenso
     count, depth = rows.shape
     if not packing.repeated.size:
         return rows
-    places = weight.packed(packing.repeated)
+    places = weight.packed(packing.repeated, table=True)
 
     def column(p: Var, k: Var) -> Expr:
         again = ir.cast("int32", places[ir.binary("max", k - depth, ir.const(0, "int32"))])

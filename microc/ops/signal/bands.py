@@ -58,7 +58,7 @@ def _compute(call: OpCall) -> te.Tensor:
     dtype, size, bands = data.type.dtype, data.type.shape[-1], len(call.attrs["starts"])
     rows, most = prod(data.type.shape[:-1]), max(call.attrs["widths"])
     tables = np.array([call.attrs["starts"], call.attrs["widths"]]).T
-    table = data.packed(tables.astype(np.int16 if size < 1 << 15 else np.int32))
+    table = data.packed(tables.astype(np.int16 if size < 1 << 15 else np.int32), table=True)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, factors, places), (out,) = operands, results

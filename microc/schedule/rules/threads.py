@@ -23,7 +23,7 @@ from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.lower import lower
 from microc.tir.parallel import has_parts
 from microc.tir.rewrite import free_vars, walk_stmt
-from microc.tir.verify import fault
+from microc.tir.verify import constants_of, fault
 
 MOST = 4
 """Turns for each thread at most: each has workspaces of its own."""
@@ -77,7 +77,11 @@ def _split(choice: Choice, name: str, threads: int) -> Choice:
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, turns = lower(made.func), find_loop(made.func.body, f"{name}_0")
-    return choice if not _independent(made.func, turns) or fault(lowered, trust_data=True) else Choice(made, lowered)
+    return (
+        choice
+        if not _independent(made.func, turns) or fault(lowered, tables=constants_of(lowered))
+        else Choice(made, lowered)
+    )
 
 
 def _turns(extent: int, threads: int) -> int:
