@@ -179,9 +179,10 @@ def _is_byte(dtype: str) -> bool:
 
 def _by_channel(array: Array, shape: Sequence[int]) -> Array | None:
     """A constant operand of a result of ``shape`` as one number, or as one for each channel; None where it is more."""
-    if array.size and (array == array.flat[0]).all():
-        return array.reshape(-1)[:1]
-    along = bool(shape) and array.size == array.shape[-1] == shape[-1] <= COLOURS
+    first = array.reshape(-1)[:1]
+    if array.size and array.tobytes() == first.tobytes() * array.size:  # -0.0 is not 0.0, NaN is NaN
+        return first
+    along = bool(shape) and array.ndim and array.size == array.shape[-1] == shape[-1] <= COLOURS
     return array.reshape(-1) if along else None
 
 

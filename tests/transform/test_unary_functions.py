@@ -50,6 +50,23 @@ def test_multiplications_by_one_go() -> None:
     assert ops(run(net)) == ["neg"]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1)])
+def test_what_is_no_number_is_a_constant_as_others(shape: tuple[int, ...]) -> None:
+    """Of a network of floats, and of one whose bytes become floats."""
+    for kind in (TensorType((4, 4), "float32"), TensorType((4, 4), "int8")):
+        net = Network(x=kind)
+        x = net.op("cast", "x", dtype="float32")
+        net.op("maximum", net.op("add", x, net.constant(np.full(shape, np.nan, np.float32))), x)
+        assert len(run(net).nodes) > 1
+
+
+def test_zeros_of_both_signs_are_two_numbers() -> None:
+    net = Network(x=TensorType((2, 2), "int8"))
+    zeros = net.constant(np.array([0.0, -0.0], np.float32))
+    clamped = net.op("clip", net.op("div", net.op("cast", "x", dtype="float32"), zeros), minimum=-9.0, maximum=9.0)
+    run(net, net.op("cast", clamped, dtype="int8"))
+
+
 def test_an_output_keeps_its_node() -> None:
     net = Network(x=EVERY)
     net.op("neg", scaled(net, "x"))
