@@ -34,11 +34,11 @@ def _tightened(graph: Graph, node: Node, ranges: Ranges) -> Node:
             continue
         operand = operands.pop(0)
         array = graph.consts.get(operand)
-        if array is not None and (array == array.flat[0]).all():
+        if array is not None and array.size and (array == array.flat[0]).all():
             attrs[name] = int(array.flat[0])
         else:
             inputs.append(operand)
-        if array is not None and name == "shift":
+        if array is not None and array.size and name == "shift":
             attrs["shift_range"] = (int(array.min()), int(array.max()))
     bound = _bound(node.inputs[0], attrs, ranges)
     return replace(node, inputs=tuple(inputs), attrs={**attrs, "bound": bound})

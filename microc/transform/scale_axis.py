@@ -140,7 +140,7 @@ def by_channel(match: Match, path: Sequence[Node]) -> Array | None:
         return None
     shape, width = match.type(path[0].outputs[0]).shape, match.type(match.root.inputs[0]).shape[-1]
     constant = match.scope.consts[_operands(match.scope, path[0])[1]]
-    if (constant == constant.flat[0]).all():
+    if constant.size and (constant == constant.flat[0]).all():
         return np.full(width, constant.flat[0])
     extents = [match.type(node.outputs[0]).shape[-1:] or (1,) for node in path]
     if any(after[0] % before[0] for before, after in pairwise(extents)):

@@ -206,11 +206,17 @@ def campaign(mutants: int, seed: int, told: Any = None) -> Outcome:
     return total
 
 
+def operator(seed: int) -> str:
+    """The operator that a mutant of a seed is of."""
+    return cases()[seed % len(cases())][0].name
+
+
 def batch(seeds: Sequence[int]) -> Outcome:
     """The mutants of some seeds: those that compile as one program."""
     outcome, waiting = Outcome(), list[tuple[int, str, Graph, Job]]()
     for seed in seeds:
         outcome.counts["mutants"] += 1
+        outcome.refusals[operator(seed)] += 1
         name = f"seed {seed}"
         try:
             try:
@@ -233,6 +239,7 @@ def batch(seeds: Sequence[int]) -> Outcome:
             outcome.failures.append((seed, name, f"{type(error).__name__}: {error}"[:300]))
             continue
         outcome.counts["compiled"] += 1
+        outcome.refusals[operator(seed)] -= 1
         waiting.append((seed, name, read, Job(replace(module, name=f"n{seed}"), runs)))
     if waiting:
         with tempfile.TemporaryDirectory(prefix="constants-") as folder:
@@ -310,6 +317,11 @@ def main() -> int:
 
     found = campaign(chosen.mutants, chosen.seed, told)
     by_kind = Counter(found.counts)
+    mutants = Counter(operator(seed) for seed in range(chosen.seed, chosen.seed + chosen.mutants))
+    for name, count in sorted(mutants.items()):
+        sys.stdout.write(
+            f"{name}: {count} mutants, {found.refusals[name]} refused, {count - found.refusals[name]} ran\n"
+        )
     sys.stdout.write(", ".join(f"{count} {what}" for what, count in sorted(by_kind.items())) + "\n")
     return 1 if found.failures else 0
 

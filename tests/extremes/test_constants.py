@@ -85,6 +85,7 @@ def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Gr
         ("qsoftmax", 1, -1, "table"),
         ("qdiv", 2, -(1 << 31), "reciprocals is a factor"),
         ("qlog_softmax", 2, -(1 << 31), "reals.*expected at least"),
+        ("qsigmoid16", 1, 0, r"table\[0\] is no point of the curve"),
     ],
 )
 def test_constants_of_files_are_judged(name: str, operand: int, value: int, said: str) -> None:
@@ -105,6 +106,8 @@ def test_constants_of_files_are_judged(name: str, operand: int, value: int, said
         ("conv2d", {"padding": (-1, 1, 1, 1)}, r"padding \(-1"),
         ("convolution", {"padding": (-1, 1)}, r"padding \(-1"),
         ("convolution_transpose", {"padding": (-1, 1)}, r"padding \(-1"),
+        ("reverse", {"axes": (0, 0)}, "along axes"),
+        ("requantize_float", {"scale": 1e308}, "numbers of float32"),
         ("matmul", {"axes_a": (0, 0)}, "axes_a"),
         ("matmul", {"axes_b": (0, -1)}, "axes_b"),
         ("matmul", {"axes_b": (0,)}, "axes_b"),
@@ -171,3 +174,34 @@ def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
         assert np.ravel(found).tolist() == [0, 3, 1] * (2 if around else 1)
         with pytest.raises(MicrocError, match=r"places is an index; got 4, expected 0\.\.3"):
             microc.compile(picked([0, 4, 1], around))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "said"),
+    [
+        ("filter_bank", ((6, 2), (6,), (6,), (3,), (3,), (3,)), "expected one axis"),
+        ("requantize_float", ((4, 4), (4, 2)), "with numbers of shape"),
+        ("requantize_float", ((), (4,)), "with numbers of shape"),
+        ("requantize_float", ((4, 4), (3,)), "with numbers of shape"),
+        ("tree_ensemble", ((4, 5), (1, 28), (28,), (28,), (4,), (32, 3)), "expected one"),
+        ("scatter_nd", ((0, 3), (3, 1), (3, 3)), "has no places"),
+    ],
+)
+def test_shapes_that_do_not_meet_are_refused(name: str, shapes: tuple[tuple[int, ...], ...], said: str) -> None:
+    case = next(case for case in get(name).cases() if len(case.types) == len(shapes))
+    types = tuple(replace(kind, shape=shape) for kind, shape in zip(case.types, shapes, strict=True))
+    with pytest.raises(ModelError, match=said):
+        get(name).infer({**get(name).defaults, **case.attrs}, types)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [("concat", ((0, 3), (0, 5))), ("requantize", ((2, 0), (0,))), ("requantize", ((2, 0), (0,), (0,)))],
+)
+def test_values_without_elements_are_compiled(name: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    case = next(case for case in get(name).cases() if len(case.types) == len(shapes) and case.types[0].shape)
+    types = tuple(replace(kind, shape=shape) for kind, shape in zip(case.types, shapes, strict=True))
+    attrs = {**case.attrs, "axis": 1} if name == "concat" else case.attrs
+    arrays = [np.zeros(kind.shape, kind.dtype) for kind in types]
+    graph, _ = one_node(get(name), replace(case, attrs=attrs, types=types), arrays)
+    microc.compile(graph_file.read(to_bytes(graph), "empty.mcg"))

@@ -216,7 +216,7 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         n, o, *where = index
-        places, meets = [], []
+        places, meets = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(where, taps, _axes(attrs, extents), strict=True):
             place = at + before - tap.var * dilation
             meets += meets_row(place, extent, stride, dilation)

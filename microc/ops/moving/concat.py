@@ -54,7 +54,7 @@ def _compute_concat(call: OpCall) -> te.Tensor:
     axis = call.attrs["axis"] % len(shape)
     outer = prod(shape[:axis])
     operands = call.present
-    tensors = [operand.tensor((outer, operand.type.size // outer)) for operand in operands]
+    tensors = [operand.tensor((outer, prod(operand.type.shape[axis:]))) for operand in operands]
 
     starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
 

@@ -143,6 +143,8 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     depth = indices.shape[-1] if indices.shape else 0
     if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
         raise ModelError(f"scatter_nd of {updates.shape} into {data.shape} at indices of shape {indices.shape}")
+    if 0 in data.shape[:depth] and updates.size:
+        raise ModelError(f"scatter_nd of {updates.shape} into {data.shape}, which has no places")
     if updates.dtype != data.dtype:
         raise ModelError(f"scatter_nd of {updates.dtype} into {data.dtype} by {attrs['reduction']!r}")
     return (TensorType(data.shape, data.dtype),)

@@ -35,7 +35,8 @@ def check_indices(name: str, kind: TensorType) -> None:
 
 
 def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    if any(not 0 <= axis < len(types[0].shape) for axis in attrs["axes"]):
+    axes = attrs["axes"]
+    if len(set(axes)) < len(axes) or any(not 0 <= axis < len(types[0].shape) for axis in axes):
         raise ModelError(f"reverse of shape {types[0].shape} along axes {attrs['axes']}")
     return (TensorType(types[0].shape, types[0].dtype),)
 

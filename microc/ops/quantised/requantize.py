@@ -53,6 +53,10 @@ def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     """Inference: the first operand's shape, and the dtype that the attributes name."""
     if not dtypes.is_integer(attrs["out_dtype"]):
         raise ModelError(f"quantisation to {attrs['out_dtype']}")
+    for kind in types[1:]:
+        pairs = zip(kind.shape[::-1], types[0].shape[::-1], strict=False)
+        if len(kind.shape) > len(types[0].shape) or any(own not in (1, extent) for own, extent in pairs):
+            raise ModelError(f"quantisation of shape {types[0].shape} with numbers of shape {kind.shape}")
     return (TensorType(types[0].shape, attrs["out_dtype"]),)
 
 
@@ -162,17 +166,15 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _sound_scale(application: Application) -> str:
-    """Scales are finite, and not negative: of such as float32 has none they are zero."""
+    """Scales are finite numbers of float32, and not negative: of such as float32 has none they are zero."""
     scale = application.attrs["scale"]
     known = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
     if known is None:
         return ""
     scales = np.asarray(known, np.float64)
-    return (
-        ""
-        if (np.isfinite(scales) & (scales >= 0)).all()
-        else f"scale={scales.reshape(-1)[:4]}, expected no negative ones"
-    )
+    if ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
+        return ""
+    return f"scale={scales.reshape(-1)[:4]}, expected numbers of float32 that are not negative"
 
 
 OPERATORS = (

@@ -138,11 +138,12 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _sound(application: Application) -> str:
-    """The table is the one whose points of -i lack to one what those of i are: the loops know no sign."""
-    table = application.data[1]
-    if table is None or np.array_equal(table[1:256] + table[511:256:-1].astype(np.int64), np.full(255, 1 << 16)):
+    """The table is that of the curve: the loops know no sign, and end with the last segment."""
+    table, points = application.data[1], both_signs()
+    if table is None or np.array_equal(table, points):
         return ""
-    return "points of the table do not add up to one"
+    wrong = int((table != points).argmax())
+    return f"table[{wrong}] is no point of the curve; got {table[wrong]}, expected {points[wrong]}"
 
 
 QSIGMOID16 = OpDef(

@@ -29,6 +29,8 @@ _ZERO = ir.const(0, "int32")
 def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Energies, weights, their complements, first frequency, first weight and width of every channel and one before."""
     wants("filter_bank", types, "uint32", *("int16",) * 5)
+    if any(len(kind.shape) != 1 for kind in types[:3]):
+        raise ModelError(f"filter_bank of shapes {', '.join(str(kind.shape) for kind in types[:3])}, expected one axis")
     if any(kind.shape != (attrs["channels"] + 1,) for kind in types[3:]):
         raise ModelError(
             f"filter_bank of {attrs['channels']} channels with {[kind.shape for kind in types[3:]]} places"

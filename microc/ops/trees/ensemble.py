@@ -50,6 +50,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     per_node = [kind.size for kind in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError("tree_ensemble with tables of different lengths")
+    if any(len(kind.shape) != 1 for kind in (feature, threshold, left_leaves, leaves, *found.values())):
+        raise ModelError("tree_ensemble with tables of several axes, expected one")
     if attrs["combine"] not in COMBINE or not 1 <= values.shape[1] <= attrs["targets"]:
         raise ModelError(f"tree_ensemble of {values.shape[1]} values for {attrs['targets']} targets")
     return (TensorType((data.shape[0], attrs["targets"]), _result_dtype(values.dtype)),)
