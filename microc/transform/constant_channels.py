@@ -30,7 +30,7 @@ from microc.ops import registry
 from microc.ops.convolution.geometry import geometry
 from microc.transform.channels import is_mixing
 from microc.transform.context import Pass, PassContext
-from microc.transform.ranges import Range, Ranges, tap_sets, value_ranges
+from microc.transform.ranges import Range, Ranges, every_tap_inside, value_ranges
 
 
 def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
@@ -101,7 +101,7 @@ def _sees_data_only(graph: Graph, node: Node, value: Array) -> Array:
     if node.op == "dense":
         return np.ones(value.shape, np.bool_)
     g = geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
-    inside = all(taps.all() for taps in tap_sets(g))
+    inside = every_tap_inside(g)
     return np.asarray(inside | (value == node.attrs.get("pad_value", 0)))
 
 

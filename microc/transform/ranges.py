@@ -11,6 +11,7 @@ constant only where every border position gives the same sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from math import prod
 from types import MappingProxyType
@@ -83,19 +84,20 @@ def _put(found: Ranges, name: str, kind: TensorType, made: Range | None) -> None
 # ---------------------------------------------------------------- sums of products
 
 
-def tap_sets(g: Geometry) -> tuple[Array, Array]:
-    """Which taps can lie inside the data together: bool arrays (R, KH) and (S, KW), every row and column pattern once."""
+def tap_spans(g: Geometry) -> tuple[Array, Array]:
+    """First and last + 1 of the taps that lie inside the data together: (R, 2) for rows and (S, 2) for columns, each once."""
     axes = []
     for axis, (size, count) in enumerate(((g.height, g.out_height), (g.width, g.out_width))):
         first = np.arange(count) * g.strides[axis] - g.padding[axis]
-        taps = np.arange(g.kernel[axis]) * g.dilation[axis]
-        whole = (first >= 0) & (first + taps[-1] < size)
-        place = np.concatenate((first[~whole], first[whole][:1]))[:, None] + taps
-        inside, _ = np.unique(
-            (place >= 0) & (place < size), axis=0, return_index=True
-        )  # the plain form imports numpy.ma
-        axes.append(inside)
+        ends = (-(first // g.dilation[axis]), -((first - size) // g.dilation[axis]))
+        spans = np.clip(np.stack(ends, axis=1), 0, g.kernel[axis])
+        axes.append(np.unique(spans, axis=0, return_index=True)[0])  # the plain form imports numpy.ma
     return axes[0], axes[1]
+
+
+def every_tap_inside(g: Geometry) -> bool:
+    """Whether no window of the convolution reaches over the edges of its data."""
+    return all(bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(g), g.kernel, strict=True))
 
 
 def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
@@ -124,9 +126,13 @@ def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     low, high = (x.reshape(g.groups, -1)[group][:, None, None] for x in (data.low, data.high))
     inside = _interval_sums(weights, low, high)
     outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
-    rows, columns = tap_sets(g)
-    if rows.size * columns.size > _MOST_TAPS:
+    spans = tap_spans(g)
+    if math.prod(len(each) * count for each, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
         return None
+    rows, columns = (
+        (each[:, :1] <= np.arange(count)) & (np.arange(count) < each[:, 1:])
+        for each, count in zip(spans, g.kernel, strict=True)
+    )
     sets = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, *g.kernel)
     least, most = (
         np.einsum("pyx,oyx->po", sets, part) + np.einsum("pyx,oyx->po", ~sets, outside) + bias for part in inside

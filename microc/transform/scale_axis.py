@@ -31,7 +31,7 @@ from microc.graph.rewriting import rewrite
 from microc.ops.convolution.geometry import geometry
 from microc.ops.matrix.levels import find_levels
 from microc.transform.context import Pass, PassContext
-from microc.transform.ranges import tap_sets
+from microc.transform.ranges import every_tap_inside
 
 LAYERS = ("conv2d", "dense")
 _LINEAR = ("avg_pool2d", "pad", "reshape")
@@ -209,7 +209,7 @@ def stays_inside(match: Match) -> bool:
     if layer.attrs.get("open"):
         return False
     g = geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
-    return all(bool(taps.all()) for taps in tap_sets(g))
+    return every_tap_inside(g)
 
 
 PASS = Pass("scale_axis", fold_scale_axis, 3)

@@ -12,6 +12,7 @@ Sources: TFLite ``reference/transpose_conv.h``; ONNX ConvTranspose.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -158,12 +159,30 @@ def _compute(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- legalisation
 
 
+_MOST_TAPS, _MOST_PLACES = 1 << 12, 1 << 20
+"""Taps of a phase, and places of all weights' phases, up to which it may be mostly zeros."""
+
+
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Phases of constant weights; sums that look for their taps where these are no constants, or mostly zeros as phases."""
     weight = constant(graph, node.inputs[1])
-    if weight is not None:
+    quantised = is_quantised(node, graph)
+    if weight is None:
+        if quantised:
+            raise UnsupportedError("quantised weights that are no constants", where=str(node.loc))
+        return split_activation(node, graph)
+    axes = _axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
+    taps = math.prod(axis.taps for axis in axes)
+    places = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
+    kernel = weight.shape[1] * weight.shape[2]
+    if taps <= max(_MOST_TAPS, 4 * kernel) and places <= max(_MOST_PLACES, 4 * weight.size):
         return _by_phases(node, graph, weight)
-    if is_quantised(node, graph):
-        raise UnsupportedError("quantised weights that are no constants", where=str(node.loc))
+    if quantised:
+        raise UnsupportedError(
+            f"{weight.size:,} quantised weights that strides and dilation spread over {places:,} places of {taps:,} taps",
+            where=str(node.loc),
+            hint=f"up to {_MOST_PLACES:,} places of {_MOST_TAPS:,} taps are built; in float32 more are",
+        )
     return split_activation(node, graph)
 
 
