@@ -189,7 +189,8 @@ class Compiler:
         code = {name: data.decode() for name, data in texts.items() if name.endswith((".c", ".h"))}
         if what.options == "default" and (out / "manifest.json").exists():
             self.taken[what.network, what.place] = json.loads((out / "manifest.json").read_text())
-        result = {"json": _hash(answer, *(self._told(what) if what.options == "default" else ()))}
+        answers = [answer, *(self._told(what) if what.options == "default" else ())]
+        result = {"json": _hash(*answers)}
         if code:
             own = {name: text for name, text in code.items() if not name.startswith("runtime/")}
             result |= {"text": _hash(sorted(texts.items())), "tokens": _hash(tokens(own))}
@@ -197,9 +198,8 @@ class Compiler:
                 result |= self._object(out)
         if self.texts:
             kept = self.texts / f"{what.name}.txt"
-            kept.write_text(
-                "".join(f"==== {name}\n{text}" for name, text in code.items()) or json.dumps(answer, indent=1)
-            )
+            code["answers"] = "".join(json.dumps(each, indent=1) + "\n" for each in answers)
+            kept.write_text("".join(f"==== {name}\n{text}" for name, text in code.items()))
         return result
 
     def _options(self, what: Compilation) -> list[str]:
