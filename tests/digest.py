@@ -226,9 +226,9 @@ class Compiler:
         out, error = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
             code = command([*words, "--json"] + (["--no-cache"] if words[0] in ("compile", "export") else []))
-        text = (
-            (out.getvalue() or error.getvalue()).replace(str(self.folder), "FOLDER").replace(str(EXAMPLES), "EXAMPLES")
-        )
+        text = out.getvalue() or error.getvalue()
+        for path, name in ((self.folder, "FOLDER"), (EXAMPLES, "EXAMPLES"), (Path(words[1]).parent, "NETWORKS")):
+            text = text.replace(str(path), name)
         return {"code": code, **(json.loads(text) if text.startswith("{") else {"text": text})}
 
     def _object(self, out: Path) -> dict[str, str]:

@@ -32,7 +32,7 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
     waits = {name: there[name] if name in inside else linked[name] for name in linked}
     code = HotCode(
         memory.name,
-        tuple(name for name in linked if name in inside),
+        inside,
         sum(sizes[name] for name in inside),
         memory.size,
         round(sum(waits[call.kernel] for call in module.calls)),
@@ -42,9 +42,9 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
     return replace(module, calls=timed, plan=replace(module.plan, code=code))
 
 
-def _chosen(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> frozenset[str]:
-    """The kernels that gain most together in so many bytes: the best set of those that gain most by a byte, and of more of them
-    what still finds room."""
+def _chosen(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
+    """The kernels that gain most together in so many bytes, in the module's order: the best set of those that gain most by a
+    byte, and of more of them what still finds room."""
     ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))
     first, more = ordered[:HOT], ordered[HOT:]
     best = front([(Option(0, gains[name], 0, 0), Option(1, 0.0, sizes[name], 0)) for name in first], capacity)[-1]
@@ -53,7 +53,7 @@ def _chosen(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int)
         if sizes[name] <= left:
             inside.add(name)
             left -= sizes[name]
-    return frozenset(inside)
+    return tuple(name for name in gains if name in inside)
 
 
 def room(kernel: Kernel) -> int:
