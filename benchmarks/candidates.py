@@ -23,19 +23,18 @@ from pathlib import Path
 from bars import CORES
 from mlperf_tiny import board_of, corpus
 
+from microc.compiler.options import make_options
+from microc.compiler.tuned.records import OK, Task, tasks_of
 from microc.device.boards import load_board
-from microc.device.machine import native
-from microc.driver.options import make_options
-from microc.driver.tuned.records import OK
-from microc.driver.tuned.task import Task, tasks_of
+from microc.device.toolchain import native
 from microc.errors import MicrocError
 from microc.isa import FAMILIES
 from microc.target import Board, target_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.runner import Runner
-from microc.tuning.space import Candidate, Space
-from microc.tuning.subject import compiled_for
+from microc.tuning.search_space import Candidate, Space
+from microc.tuning.tuner import compiled_for
 
 BATCH, LAYERS = 24, 8
 """Candidates of a layer; layers of a network, which is compiled for them, at most."""

@@ -32,13 +32,13 @@ from bars import AGAIN, COMPILE, MEMORY
 
 import microc
 from microc.cli import COLLECT_AFTER
-from microc.codegen.files import write_tree
-from microc.codegen.project import project_files
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
 from microc.codegen.render import environment
+from microc.compiler.model import read_model
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import build_within_budget, optimise
 from microc.device.boards import load_board
-from microc.driver.compile.pipeline import build_within_budget, optimise
-from microc.driver.model import read_model
-from microc.driver.options import make_options
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 

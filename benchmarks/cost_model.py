@@ -26,20 +26,20 @@ from bars import CORES, Core
 from mlperf_tiny import board_of, corpus
 
 import microc
-from microc.codegen.files import write_tree
-from microc.codegen.project import project_files
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.compiler.lowering import kernel_selection as driver_kernel
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
-from microc.driver.compile import kernel as driver_kernel
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.measure.clock import instructions
-from microc.driver.options import make_options
 from microc.errors import MicrocError
 from microc.module import Module
+from microc.run.profile import instructions
 from microc.schedule.choose import choose
-from microc.schedule.cost import estimate
+from microc.schedule.cost.cost_model import estimate
 from microc.schedule.schedule import Schedule, Step, replay
 from microc.target import Board, Goal, Target
 from microc.tir import ir

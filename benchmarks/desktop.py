@@ -27,7 +27,7 @@ from desktop_peers import peer_of
 from mlperf_tiny import corpus
 
 import microc
-from microc.device.machine import native
+from microc.device.toolchain import native
 
 NETWORKS: Mapping[str, tuple[str, ...]] = {
     "float": (

@@ -21,10 +21,10 @@ import numpy as np
 from mlperf_tiny import board_of, corpus
 from operators import ALL_CORES, agreeing, inputs, run
 
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.model import read_model
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.model import read_model
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.graph.ir import Graph, Node, Quant
 from microc.target import Board
 

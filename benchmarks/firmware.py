@@ -1,4 +1,4 @@
-"""Measure what a firmware takes in flash beside its networks' constants; write ``microc/codegen/firmware.json``.
+"""Measure what a firmware takes in flash beside its networks' constants; write ``microc/codegen/c/firmware.json``.
 
     python benchmarks/firmware.py [--boards NAME,...] [--cores CORE,...] [-o FILE]
 
@@ -6,7 +6,7 @@
   small kernel, for each protocol that the board has. Bytes of flash and of static RAM.
 - Cores: bounds of the code that belongs to networks. Networks of one operator and the digits are linked. What their firmware
   takes beside constants, the board's share and library functions (``library.json``) is bounded by a linear form
-  (:data:`microc.codegen.firmware.PARTS`): that one with the least sum of relative excess which is nowhere under, times MARGIN.
+  (:data:`microc.codegen.c.resources.PARTS`): that one with the least sum of relative excess which is nowhere under, times MARGIN.
 
 The table says for which versions of the compilers. Run it again for other ones, and when the cost model, the runtime or
 ``library.json`` changes. Boards whose compiler is absent keep their rows.
@@ -28,17 +28,17 @@ from operator_cases import applications, recurrent
 from scipy.optimize import linprog
 
 from microc import __version__
-from microc.codegen.firmware import PARTS, TABLE, around, library_bytes, parts_of
-from microc.codegen.project import project_files
+from microc.codegen.c.resources import FIRMWARE_TABLE, PARTS, around, library_bytes, parts_of
+from microc.codegen.project.firmware import project_files
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import board_tools, find_compiler
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.measure.firmware import linked_sizes
-from microc.driver.options import make_options
 from microc.errors import FitError, MicrocError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.module import Module
+from microc.run.board_project import linked_sizes
 from microc.target import Board
 
 PROTOCOLS = ("rpc", "tuning", "mlperf")
@@ -141,7 +141,7 @@ def main() -> None:
         "--boards", default=",".join(list_boards()), help="boards of which rows are measured; others stay"
     )
     parser.add_argument("--cores", default=",".join(CORES), help="cores of which rows are measured; others stay")
-    parser.add_argument("-o", "--output", type=Path, default=TABLE)
+    parser.add_argument("-o", "--output", type=Path, default=FIRMWARE_TABLE)
     options = parser.parse_args()
     table: dict[str, dict[str, Any]] = {"compilers": {}, "boards": {}, "cores": {}}
     if options.output.is_file():

@@ -20,19 +20,19 @@ import numpy as np
 from mlperf_tiny import board_of, corpus
 from operators import ALL_CORES, inputs, run
 
-from microc.codegen.network import shared_files
-from microc.device.machine import machine_flags, native
-from microc.driver.compile.pipeline import compile_graph, optimise
-from microc.driver.desktop.load import build_library
-from microc.driver.model import read_model
-from microc.driver.options import Options, make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.codegen.c.source import shared_files
+from microc.compiler.model import read_model
+from microc.compiler.options import Options, make_options
+from microc.compiler.pipeline import compile_graph, optimise
+from microc.device.toolchain import machine_flags, native
 from microc.errors import MicrocError
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
 from microc.isa import CORES
 from microc.module import Module
 from microc.ops import registry
+from microc.run.desktop.load import build_library
 from microc.target import target_for
 
 MODELS = {

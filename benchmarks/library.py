@@ -1,4 +1,4 @@
-"""Measure what functions of compilers' libraries take: stack, flash and RAM, by core; write ``microc/codegen/library.json``.
+"""Measure what functions of compilers' libraries take: stack, flash and RAM, by core; write ``microc/codegen/c/library.json``.
 
     python benchmarks/library.py [--cores cortex-m0,avr] [-o FILE]
 
@@ -31,14 +31,14 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from microc.codegen.c_expr import MATH
-from microc.codegen.helpers import helper_texts
+from microc.codegen.c.c_expressions import MATH
+from microc.codegen.c.c_statements import helper_texts
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.isa import FAMILIES
 from microc.target import Board
 
-TABLE = Path(__file__).resolve().parents[1] / "microc" / "codegen" / "library.json"
+TABLE = Path(__file__).resolve().parents[1] / "microc" / "codegen" / "c" / "library.json"
 CORES: Mapping[str, str] = {
     "cortex-m0": "microbit", "cortex-m3": "mps2-an385", "cortex-m33-nodsp": "mps2-an521", "cortex-m4": "mps2-an386",
     "cortex-m33": "mps2-an505", "cortex-m7": "mps2-an500", "cortex-m55": "mps3-an547", "rv32imc": "esp32-c3",

@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from microc.compiler.api import compile
 from microc.device.client import Client
 from microc.device.transport import PipeTransport, Transport
-from microc.driver.api import compile
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 LINES = ((115_200, 256), (921_600, 512))
 """Baud rates, and the frames' payloads that boards with such lines get."""

@@ -17,10 +17,10 @@ from pathlib import Path
 import microc
 from microc.device.boards import load_board
 from microc.device.toolchain import run_make, section_sizes
-from microc.driver.measure import firmware
-from microc.driver.measure.firmware import open_project
-from microc.driver.measure.session import Device
 from microc.errors import MicrocError
+from microc.run import board_project
+from microc.run.board_project import open_project
+from microc.run.session import Device
 from microc.target import Board
 
 CORPUS = Path(os.environ.get("MICROC_CORPUS") or Path(__file__).resolve().parents[2] / "shared" / "corpus")
@@ -48,7 +48,7 @@ def instructions(model: Path, board: str, folder: Path, *, relocatable: bool) ->
     """Of one inference; None where the board does not hold it."""
     try:
         project = open_project(microc.compile(model, board=board, relocatable=relocatable).write(folder))
-        firmware.build(project)
+        board_project.build(project)
         with Device(project) as device:
             return device.clock.amount(device.time(1).min)
     except MicrocError:

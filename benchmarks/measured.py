@@ -14,15 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from microc.driver.tuned.records import OK
-from microc.driver.tuned.task import Task
+from microc.compiler.tuned.records import OK, Task
 from microc.graph.ir import Graph
 from microc.schedule.choose import Choice
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tuning.runner import Result, Runner
-from microc.tuning.space import Candidate, Point, Space
+from microc.tuning.search_space import Candidate, Point, Space
 
 FOLDER = Path(__file__).parent / "measured"
 SMALL = 60

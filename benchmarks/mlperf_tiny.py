@@ -23,19 +23,19 @@ import numpy as np
 from bars import CORES, FLOAT, INT8, Core, bars
 
 import microc
-from microc.codegen.files import write_tree
-from microc.codegen.memory import Memory
-from microc.codegen.project import project_files
-from microc.codegen.stack import stack_bound
+from microc.codegen.c.resources import stack_bound
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.codegen.project.manifest import Memory
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.measure.clock import instructions
-from microc.driver.options import make_options
 from microc.module import Module
+from microc.run.profile import instructions
 from microc.target import Board, target_for
 
 ROOT = Path(__file__).resolve().parents[1]

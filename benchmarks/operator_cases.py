@@ -245,7 +245,7 @@ def dequantized(writer: GraphBuilder, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.recurrent import Gates, gate, over_time
+    from microc.frontend.formulas import Gates, gate, over_time
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 

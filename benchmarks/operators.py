@@ -26,24 +26,24 @@ from mlperf_tiny import board_of
 from operator_cases import DTYPES, Application, applications
 
 import microc
-from microc import dtypes
-from microc.codegen.files import write_tree
-from microc.codegen.memory import Memory
-from microc.codegen.project import project_files
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.codegen.project.manifest import Memory
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph, optimise
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
-from microc.driver.compile.pipeline import compile_graph, optimise
-from microc.driver.measure.clock import instructions
-from microc.driver.options import make_options
-from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops import registry
+from microc.run.profile import instructions
 from microc.target import Board
 
 ALL_CORES = {

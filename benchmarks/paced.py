@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from microc.device.boards import load_board
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
 
 BITS = 10

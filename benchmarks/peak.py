@@ -22,9 +22,8 @@ from time import perf_counter
 import numpy as np
 
 import microc
-from microc.device.machine import runs
-from microc.device.toolchain import compile_shared
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.device.toolchain import compile_shared, runs
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import CORES
 

@@ -20,7 +20,7 @@ from typing import Any
 from mlperf_tiny import corpus
 
 import microc
-from microc.dtypes import nbytes
+from microc.base.dtypes import nbytes
 from microc.isa import CORES
 
 SCALAR, VECTOR = "rv64imafdc", "rv64gcv"

@@ -1,4 +1,4 @@
-"""The schedules that come with the compiler (``microc/driver/tuned/shipped/``): made anew, and held against the rules.
+"""The schedules that come with the compiler (``microc/compiler/tuned/shipped/``): made anew, and held against the rules.
 
     python benchmarks/shipped.py write [--cores cortex-m4,...] [--records DIR] [--trials N]
     python benchmarks/shipped.py measure --records DIR [--trials N] [--cores cortex-m4,...] [--models PART]
@@ -27,23 +27,22 @@ from bars import CORES as MEASURED_CORES
 from mlperf_tiny import board_of, corpus
 
 import microc
-from microc.driver.compile.budget import STEPS
-from microc.driver.compile.kernel import algorithms_of, key_of, replayed, shape_of, ways_of
-from microc.driver.compile.maker import Compiled, Group
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.driver.tuned import shipped
-from microc.driver.tuned.records import OK, Database, Record
-from microc.driver.tuned.schedules import workspace_room
-from microc.driver.tuned.shipped import Kernel, Shipped
-from microc.driver.tuned.task import tasks_of
+from microc.compiler.fit.budget import STEPS
+from microc.compiler.lowering.kernel_maker import Compiled, Group
+from microc.compiler.lowering.kernel_selection import algorithms_of, key_of, replayed, shape_of, ways_of
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned import shipped
+from microc.compiler.tuned.optimisation_plan import workspace_room
+from microc.compiler.tuned.records import OK, Database, Record, tasks_of
+from microc.compiler.tuned.shipped import Kernel, Shipped
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice, constant_bytes, lightest, priced
-from microc.schedule.cost import Cost, estimate
-from microc.schedule.step import Step
+from microc.schedule.cost.cost_model import Cost, estimate
+from microc.schedule.primitives.tree import Step
 from microc.target import SPEED, Goal, Target, target_for
 from microc.tir.lower import lower
 

@@ -3,7 +3,7 @@
     python benchmarks/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--operators Add,Exp] [--json FILE]
 
 Networks of one operator run on normal random numbers. An element's difference between count and estimate says by how much the
-numbers in ``microc/isa/library.py`` are wrong.
+numbers in ``microc/isa/portable.py`` are wrong.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from onnx import TensorProto, helper, numpy_helper
 import microc
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
-from microc.driver.measure.clock import instructions
-from microc.driver.measure.firmware import open_project
-from microc.schedule.cost import estimate
+from microc.run.board_project import open_project
+from microc.run.profile import instructions
+from microc.schedule.cost.cost_model import estimate
 
 ELEMENTS, COLUMNS = 256, 16
 OPERATORS = (

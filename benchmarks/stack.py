@@ -26,10 +26,10 @@ from unittest.mock import patch
 import numpy as np
 
 import microc
-from microc.codegen import stack
-from microc.codegen.network import network_files
+from microc.base.dtypes import Array, to_numpy
+from microc.codegen.c import resources
+from microc.codegen.c.source import network_files
 from microc.device.boards import load_board
-from microc.dtypes import Array, to_numpy
 from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Module
@@ -107,15 +107,15 @@ def deepest(folder: Path, argv: Sequence[str], level: str, name: str) -> int:
     return depth(f"{name}_run", frozenset())
 
 
-def own_bounds(module: Module) -> stack.StackBounds:
+def own_bounds(module: Module) -> resources.StackBounds:
     """The bounds without library and callers."""
-    nothing = dict.fromkeys(stack.CALLERS, 0)
+    nothing = dict.fromkeys(resources.CALLERS, 0)
     with (
-        patch.object(stack, "kernel_operations", lambda _: ()),
-        patch.object(stack, "CALLED_BYTES", 0),
-        patch.object(stack, "CALLERS", nothing),
+        patch.object(resources, "kernel_operations", lambda _: ()),
+        patch.object(resources, "CALLED_BYTES", 0),
+        patch.object(resources, "CALLERS", nothing),
     ):
-        return stack.stack_bounds(module)
+        return resources.stack_bounds(module)
 
 
 def main() -> None:

@@ -31,23 +31,19 @@ from bars import CORES
 from mlperf_tiny import board_of, corpus
 
 import microc
-from microc.driver.measure import firmware
-from microc.driver.measure.session import Device
-from microc.driver.measure.verify import random_inputs
-from microc.driver.options import make_options
-from microc.driver.report.size import measure as sizes_of
-from microc.driver.tuned.records import OK, Database
-from microc.driver.tuned.task import Task, tasks_of
+from microc.compiler.options import make_options
+from microc.compiler.tuned.records import OK, Database, Task, tasks_of
+from microc.reports.firmware_size import measure as sizes_of
+from microc.run import board_project
+from microc.run.session import Device
+from microc.run.verify import random_inputs
 from microc.target import Board
-from microc.tuning.model import model_for
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Meter, Runner
-from microc.tuning.search import SEARCHES
-from microc.tuning.space import Candidate, Space
-from microc.tuning.subject import compiled_for
-from microc.tuning.tuned import Tuned
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.search import SEARCHES, model_for
+from microc.tuning.search_space import Candidate, Space
+from microc.tuning.tuner import Limits, Tuned, Tuner, compiled_for
 
 BAUD = 115_200
 """Of a serial line."""
@@ -68,8 +64,8 @@ def run(model: Path, board: Board, optimize: str, records: Path | None) -> Run:
     """Build, boot, run once."""
     with tempfile.TemporaryDirectory() as folder:
         microc.compile(model, board=board, optimize=optimize, tuned=records).write(folder)
-        project = firmware.open_project(folder)
-        firmware.build(project)
+        project = board_project.open_project(folder)
+        board_project.build(project)
         with Device(project) as device:
             made = device.run(*random_inputs(device.inputs, np.random.default_rng(0)))
             outputs = made if isinstance(made, tuple) else (made,)

@@ -21,8 +21,8 @@ import numpy as np
 from desktop import file_of, least
 
 import microc
-from microc.device.machine import native
-from microc.driver.measure.verify import random_inputs
+from microc.device.toolchain import native
+from microc.run.verify import random_inputs
 
 NETWORKS = (
     "mlperf_kws_int8",

@@ -36,30 +36,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from microc import errors, features, te, tir, topi
-    from microc.driver.api import Program, compile
-    from microc.driver.compile.bundle import Bundle, bundle
-    from microc.driver.desktop.library import Library
-    from microc.driver.desktop.load import load_library
-    from microc.driver.functions import build, default_schedule
-    from microc.driver.measure.against import verify
-    from microc.driver.measure.firmware import open_project
-    from microc.driver.measure.session import Device
-    from microc.driver.model import import_sklearn, load, save
-    from microc.driver.options import Bound
-    from microc.driver.options.typed import CompileOptions
-    from microc.driver.reference.agreement import Comparison
-    from microc.driver.report.explain import Explanation, explain
-    from microc.driver.report.making import report
-    from microc.driver.report.report import Report
+    from microc.compiler.api import Program, compile
+    from microc.compiler.bundle import Bundle, bundle
+    from microc.compiler.model import import_sklearn, load, save
+    from microc.compiler.option_values import CompileOptions
+    from microc.compiler.options import Bound
+    from microc.compiler.user_functions import build, default_schedule
     from microc.frontend.graph_builder import GraphBuilder
     from microc.graph.ir import Graph
-    from microc.graph.match import Match, P, Replacement
-    from microc.graph.rewriting import rewrite
+    from microc.graph.match import Match, P, Replacement, rewrite
     from microc.quantization import Quantized, fake_quantize, quantize
+    from microc.reports.explain import Explanation, explain
+    from microc.reports.making import report
+    from microc.reports.report import Report
+    from microc.run.against import verify
+    from microc.run.board_project import open_project
+    from microc.run.desktop.library import Library
+    from microc.run.desktop.load import load_library
+    from microc.run.reference.agreement import Comparison
+    from microc.run.session import Device
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
-    from microc.transform.context import Pass
+    from microc.transform.pass_context import Pass
     from microc.tuning.api import tune
+
 
 __version__ = "0.1.0"
 __all__ = (
@@ -107,40 +107,40 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
-        "Bound": "microc.driver.options",
-        "Bundle": "microc.driver.compile.bundle",
-        "Comparison": "microc.driver.reference.agreement",
-        "CompileOptions": "microc.driver.options.typed",
-        "Device": "microc.driver.measure.session",
-        "Explanation": "microc.driver.report.explain",
+        "Bound": "microc.compiler.options",
+        "Bundle": "microc.compiler.bundle",
+        "Comparison": "microc.run.reference.agreement",
+        "CompileOptions": "microc.compiler.option_values",
+        "Device": "microc.run.session",
+        "Explanation": "microc.reports.explain",
         "Graph": "microc.graph.ir",
         "GraphBuilder": "microc.frontend.graph_builder",
-        "Library": "microc.driver.desktop.library",
+        "Library": "microc.run.desktop.library",
         "Match": "microc.graph.match",
         "P": "microc.graph.match",
-        "Pass": "microc.transform.context",
-        "Program": "microc.driver.api",
+        "Pass": "microc.transform.pass_context",
+        "Program": "microc.compiler.api",
         "Quantized": "microc.quantization",
         "Replacement": "microc.graph.match",
-        "Report": "microc.driver.report.report",
+        "Report": "microc.reports.report",
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
-        "build": "microc.driver.functions",
-        "bundle": "microc.driver.compile.bundle",
-        "compile": "microc.driver.api",
-        "default_schedule": "microc.driver.functions",
-        "explain": "microc.driver.report.explain",
+        "build": "microc.compiler.user_functions",
+        "bundle": "microc.compiler.bundle",
+        "compile": "microc.compiler.api",
+        "default_schedule": "microc.compiler.user_functions",
+        "explain": "microc.reports.explain",
         "fake_quantize": "microc.quantization",
-        "import_sklearn": "microc.driver.model",
-        "load": "microc.driver.model",
-        "load_library": "microc.driver.desktop.load",
-        "open_project": "microc.driver.measure.firmware",
+        "import_sklearn": "microc.compiler.model",
+        "load": "microc.compiler.model",
+        "load_library": "microc.run.desktop.load",
+        "open_project": "microc.run.board_project",
         "quantize": "microc.quantization",
-        "report": "microc.driver.report.making",
-        "rewrite": "microc.graph.rewriting",
-        "save": "microc.driver.model",
+        "report": "microc.reports.making",
+        "rewrite": "microc.graph.match",
+        "save": "microc.compiler.model",
         "tune": "microc.tuning.api",
-        "verify": "microc.driver.measure.against",
+        "verify": "microc.run.against",
     }
 )
 

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from microc.terminal import visible, visible_lines
+from microc.base.terminal import visible, visible_lines
 
 NEAREST, LISTED = 3, 24
 """Names in a hint: those that are like a word, and those of a list."""

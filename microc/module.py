@@ -7,9 +7,9 @@ from dataclasses import field, replace
 from math import prod
 from types import MappingProxyType
 
-from microc import dtypes
-from microc.dtypes import Array
-from microc.frozen import frozen
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.graph.ir import short
 from microc.target import NOTHING, Fetches, Traffic
 from microc.tir.ir import Expr, PrimFunc, Var
@@ -248,9 +248,9 @@ class Applied:
 
 @frozen
 class UnitUse:
-    """What a call keeps a tensor unit busy with, by the unit's rule (:mod:`microc.isa.tensor_unit`): ``cycles`` from its first
-    instruction to its last, those in which the queues for loads, computing and stores are busy, the ``macs`` that it does, and
-    the part of all that it could do in that time that the network's are, ``utilisation``, from 0 to 1."""
+    """What a call keeps a tensor unit busy with, by the unit's rule (:mod:`microc.isa.instruction_set`): ``cycles`` from its
+    first instruction to its last, those in which the queues for loads, computing and stores are busy, the ``macs`` that it
+    does, and the part of all that it could do in that time that the network's are, ``utilisation``, from 0 to 1."""
 
     cycles: int
     load: int

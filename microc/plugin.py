@@ -31,29 +31,28 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.base.file_access import read_bytes
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
-from microc.external.backend import Backend, Code, Entry, Region, Span
-from microc.external.known import BACKENDS
+from microc.external.backend import BACKENDS, Backend, Code, Entry, Region, Span
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
-from microc.isa.reference_unit import with_unit
-from microc.isa.tensor_unit import Scratchpad, TensorUnit
-from microc.isa.words import UNALIGNED
+from microc.isa.host import with_unit
+from microc.isa.instruction_set import Scratchpad, TensorUnit
+from microc.isa.portable import UNALIGNED
 from microc.module import Sources
-from microc.ops.arith import is_quantised
+from microc.ops.arithmetic import is_quantised, through_float
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
-from microc.ops.surface import through_float
-from microc.reading import read_bytes
 from microc.schedule.rules import RULES, ScheduleRule
 from microc.tir import ir
-from microc.tir.mathematics import FUNCTIONS
+from microc.tir.operators import FUNCTIONS
 
-if TYPE_CHECKING:  # readers are imported when a model of theirs is read, or a plugin adds to them
-    from microc.frontend.onnx.application import Application as OnnxApplication
-    from microc.frontend.tflite.application import Application as TfliteApplication
+if TYPE_CHECKING:
+    from microc.frontend.onnx.context import Application as OnnxApplication
+    from microc.frontend.tflite.context import Application as TfliteApplication
+
 
 __all__ = (
     "CORES",
@@ -113,7 +112,8 @@ class Plugin:
     - ``operators``: definitions; names that microc has already are refused.
     - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
     - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
-    - ``cores``: rows of cores (:class:`microc.isa.sets.Core`) that compilations may be for, with instruction sets of their own.
+    - ``cores``: rows of cores (:class:`microc.isa.instruction_set.Core`) that compilations may be for, with instruction sets of
+      their own.
     - ``backends``: other people's code for parts of networks (:mod:`microc.external.backend`), which ``--external`` names.
     - ``source``: the file's name, for messages; ``digest``: its SHA-256.
     """
@@ -138,7 +138,7 @@ class Plugin:
 
 def __getattr__(name: str) -> Any:
     if name in ("OnnxApplication", "TfliteApplication"):
-        module = importlib.import_module(f"microc.frontend.{name.removesuffix('Application').lower()}.application")
+        module = importlib.import_module(f"microc.frontend.{name.removesuffix('Application').lower()}.context")
         return module.Application
     raise AttributeError(f"module 'microc.plugin' has no attribute {name!r}")
 
@@ -157,7 +157,7 @@ def extern(
     ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers: the interpreter
     runs it, the cost model counts it, and C is printed from it where the preprocessor condition ``guard`` does not hold.
     ``body`` are the statements of C where it does. Both must give the same bits; ``microc plugin check`` compares them.
-    ``operations``: what the body costs, by kind of operation (``isa/sets.py``); the meaning's cost unless given.
+    ``operations``: what the body costs, by kind of operation (``isa/instruction_set.py``); the meaning's cost unless given.
     """
     return Intrin(name, tuple(params), meaning, bodies=(Body(body, tuple(sorted(operations.items())), guard=guard),))
 
@@ -174,7 +174,7 @@ def in_floats(node: Node, graph: Graph) -> Legalized | None:
 def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Iterator[None]:
     """Inside the ``with`` microc knows what the plugins add, and schedule rules; UsageError where a name is taken.
 
-    Commands and functions of the library enter it once for all that they do (:mod:`microc.driver.extended`).
+    Commands and functions of the library enter it once for all that they do (:mod:`microc.compiler.model`).
     """
     with ExitStack() as stack:
         stack.enter_context(RULES.extended({rule.name: rule for rule in rules}))
@@ -189,15 +189,17 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
 def _extend(plugin: Plugin, stack: ExitStack) -> None:
     stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
-        from microc.frontend.tflite import ops, spelling
+        from microc.frontend.tflite.context import Spelling as TfliteSpelling
+        from microc.frontend.tflite.reader import SPELLINGS
 
-        tflite = {f"CUSTOM:{code}": spelling.Spelling(spell, ()) for code, spell in plugin.tflite.items()}
-        stack.enter_context(ops.SPELLINGS.extended(tflite))
+        tflite = {f"CUSTOM:{code}": TfliteSpelling(spell, ()) for code, spell in plugin.tflite.items()}
+        stack.enter_context(SPELLINGS.extended(tflite))
     if plugin.onnx:
-        from microc.frontend.onnx import application, reader
+        from microc.frontend.onnx.context import Spelling as OnnxSpelling
+        from microc.frontend.onnx.reader import CUSTOM
 
-        onnx = {name: application.Spelling(spell, ()) for name, spell in plugin.onnx.items()}
-        stack.enter_context(reader.CUSTOM.extended(onnx))
+        onnx = {name: OnnxSpelling(spell, ()) for name, spell in plugin.onnx.items()}
+        stack.enter_context(CUSTOM.extended(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
     words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
     stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in words}))

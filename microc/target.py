@@ -214,6 +214,11 @@ class Board:
         return {**own, **self.raw.get("ids", {})}
 
     @property
+    def simulated(self) -> bool:
+        """True if the board's file names a program that simulates it."""
+        return "simulator" in self.raw
+
+    @property
     def virtual(self) -> bool:
         """True if an emulator, or a simulator that packages install, runs its firmware on this computer."""
         simulator = self.raw.get("simulator")

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ProgramError, suggestion
 from microc.graph.ir import Attr, TensorType
 from microc.ops import registry

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import corpus
-from tests.chromium import Chromium
+from tests.support import corpus
+from tests.support.chromium import Chromium
 
 CCACHE = Path("/usr/lib/ccache")
 """Compilers' names, as Debian's ccache answers to them."""
@@ -76,7 +76,7 @@ def equal_sources_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) ->
     """Libraries for this computer: many tests compile the same networks. Each gets a file of its own, whose memory it shares with
     no other; the workers of a run share what they made."""
     from microc.device import toolchain
-    from microc.driver.desktop import load
+    from microc.run.desktop import load
 
     mine = tmp_path_factory.getbasetemp()
     kept = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "libraries"

@@ -43,9 +43,9 @@ from microc.device.toolchain import run_make
 from microc.errors import ToolError
 from microc.graph.ir import Graph
 from microc.ops.registry import registry
-from tests import corpus
 from tests.ops.compiled import one_node
 from tests.ops.edges import case_arrays
+from tests.support import corpus
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OPERATOR_NETWORKS = 12

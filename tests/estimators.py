@@ -28,7 +28,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import all_estimators
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError
 
 CLASSIFIERS = [

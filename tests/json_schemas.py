@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from microc.cli import main
-from tests.driver import digits
+from tests.support import digits
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SCHEMA, PAGE = DOCS / "json.schema.json", DOCS / "json.md"

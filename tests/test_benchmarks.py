@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.machine import runs
+from microc.device.toolchain import runs
 from microc.isa import CORES
-from tests.corpus import CORPUS
 from tests.device.smoke import needs
+from tests.support.corpus import CORPUS
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 DIGITS = str(FOLDER.parent / "examples/digits/digits_int8.tflite")

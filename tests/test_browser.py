@@ -13,23 +13,22 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.driver.data.samples import Samples
-from microc.driver.live.feed import event, runs
-from microc.driver.live.page import page_of
-from microc.driver.measure.firmware import build, open_project
-from microc.driver.report.comparison import compare
-from microc.driver.report.page import to_html as report_html
-from microc.driver.report.report import Report
-from microc.driver.report.words import change_words
-from microc.driver.tuned.records import Database
+from microc.compiler.tuned.records import Database
 from microc.graph.ir import Loc
-from microc.quantization.report.page import to_html as quantised_html
-from microc.tuning.page import to_html as tuned_html
-from tests.chromium import Chromium
-from tests.driver import digits
+from microc.quantization.quantised_page import to_html as quantised_html
+from microc.reports.live import event, page_of, runs
+from microc.reports.page import to_html as report_html
+from microc.reports.report import Report
+from microc.reports.saved_reports import compare
+from microc.reports.text_tables import change_words
+from microc.run.board_project import build, open_project
+from microc.run.data.samples import Samples
+from microc.tuning.tuning_page import to_html as tuned_html
 from tests.exports.programs import export
 from tests.exports.test_web import CORE, READY, needs
 from tests.quantization.networks import Net, images
+from tests.support import digits
+from tests.support.chromium import Chromium
 from tests.tuning.test_records import RECORD
 
 WIDTHS = (390, 1440)

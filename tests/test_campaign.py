@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.campaign import everything, in_turn
+from tests.support.campaign import everything, in_turn
 
 
 @pytest.mark.parametrize(

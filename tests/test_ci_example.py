@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.driver import digits
+from tests.support import digits
 
 FOLDER = Path(__file__).parents[1] / "examples" / "ci"
 

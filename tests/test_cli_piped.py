@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.cli import main, piped, session
+from microc.cli import commands, main, project_context
 from microc.cli.arguments import Arguments
 from microc.errors import UsageError
-from tests.driver import digits
+from tests.support import digits
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -36,7 +36,7 @@ def test_what_is_no_model(
 
 
 def test_no_more_is_read_than_a_model_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(piped, "_MOST", 1000)
+    monkeypatch.setattr(commands, "_MOST", 1000)
     pipe(monkeypatch, bytes(2000))
     assert main(["check", "-"]) == 2
     assert "more than 1000 bytes" in capsys.readouterr().err
@@ -55,8 +55,8 @@ def given(data: bytes, monkeypatch: pytest.MonkeyPatch, dtype: str) -> Any:
     arguments.inputs, arguments.pixels = [Path("-")], None
     tensor = {"name": "x", "shape": [1, 2, 3], "dtype": dtype, "buffer": "input", "bytes": 24, "layout": ""}
     manifest = {"tensors": [tensor], "inputs": ["x"], "outputs": [], "options": {}, "sizes": []}
-    with piped.piped(arguments):
-        return session.load_inputs(arguments, manifest)[0]
+    with commands.piped(arguments):
+        return project_context.load_inputs(arguments, manifest)[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

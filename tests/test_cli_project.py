@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from microc.base.file_access import TRUST
 from microc.cli import main
-from microc.reading import TRUST
-from tests.driver import digits
+from tests.support import digits
 
 PLUGIN = "raise SystemExit('it ran')\n"
 

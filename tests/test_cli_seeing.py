@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from microc.cli import main
-from tests.driver import digits
+from tests.support import digits
 
 BOARD = ("--board", "netduinoplus2")
 

@@ -20,7 +20,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.cli.commands import COMMANDS
-from tests.driver import digits
+from tests.support import digits
 
 MODEL = str(digits.INT8)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from tests.driver import digits
+from tests.support import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "microc" / "DESIGN.md"
 QUOTE = re.compile(r"^<!-- (\S+) -->\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)

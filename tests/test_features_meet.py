@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from microc.cli import main
-from tests.campaign import everything
 from tests.device.smoke import needs
+from tests.support.campaign import everything
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DOCUMENTED = {0, 1, 2, 3, 4, 5, 6}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from microc.frozen import frozen
+from microc.base.immutable import frozen
 
 
 @frozen

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.codegen.halves import HALVES
-from microc.codegen.network import network_files
+from microc.base.dtypes import is_vector
+from microc.codegen.c.libm import HALVES
+from microc.codegen.c.source import network_files
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import bare_board
-from microc.device.machine import library_core
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
-from microc.dtypes import is_vector
+from microc.device.toolchain import library_core
 from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
-from tests.campaign import in_turn
-from tests.driver import digits
+from tests.support import digits
+from tests.support.campaign import in_turn
 
 PACKAGE = Path(microc.__file__).parent
 MNEMONIC = re.compile(

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import microc
-from tests.onnx_session import session
+from tests.support.onnx_session import session
 
 HERE = Path(__file__).parents[1] / "examples" / "language_model"
 MODEL = HERE / "model.onnx"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.device.smoke import needs
-from tests.driver import digits
+from tests.support import digits
 from tests.test_readme import ROOT, run
 
 PAGE = (ROOT / "docs" / "loadable.md").read_text(encoding="utf-8")

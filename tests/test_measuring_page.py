@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import microc
-from tests.campaign import everything
-from tests.driver import digits
+from tests.support import digits
+from tests.support.campaign import everything
 from tests.test_readme import ROOT, TOOLS, run
 
 PAGE = (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8")

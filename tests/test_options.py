@@ -9,10 +9,10 @@ import pytest
 
 from microc.cli import main
 from microc.cli.arguments import Arguments, make_parser
-from microc.cli.model_options import chosen_options
-from microc.driver.options import LATE, OPTIONS, Bound, Options, make_options
-from microc.driver.options.page import markdown, rows
+from microc.cli.shared_options import chosen_options
+from microc.compiler.options import LATE, OPTIONS, Bound, Options, make_options
 from microc.errors import UsageError
+from microc.reports.reference_tables import options_markdown, rows
 from microc.transform.streaming import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,7 +91,7 @@ def test_what_streaming_allows_is_what_the_pass_knows() -> None:
 
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert page == markdown(), "write it again: make docs"
+    assert page == options_markdown(), "write it again: make docs"
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

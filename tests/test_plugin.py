@@ -12,18 +12,18 @@ import pytest
 from flatbuffers import flexbuffers
 
 import microc
+from microc.base.dtypes import Array
 from microc.cli import main
-from microc.driver.plugin_check import check_plugin
-from microc.dtypes import Array
 from microc.errors import OutputError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.isa import SCALAR
 from microc.ops.registry import Case, OpDef, registry
 from microc.plugin import Plugin, active, extern, load_plugin
+from microc.project.plugin_check import check_plugin
 from microc.tir import ir
 from tests.device.smoke import needs
-from tests.driver import digits
 from tests.frontend.tflite_model import Op, Tensor, model, quantised
+from tests.support import digits
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "custom_operator"
 OPERATORS = EXAMPLE / "operators.py"

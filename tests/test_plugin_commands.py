@@ -14,13 +14,13 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.driver.extended import KNOWS
-from microc.driver.measure.firmware import open_project
+from microc.compiler.model import KNOWS
+from microc.run.board_project import open_project
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tuning.api import spaces
-from tests.campaign import everything
 from tests.device.smoke import needs
+from tests.support.campaign import everything
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits"

@@ -13,8 +13,8 @@ import pytest
 
 import microc
 from microc.transform import NORMALISING
-from microc.transform.context import PassContext, run_passes
-from microc.transform.qdq import LAYERS
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised.qdq import LAYERS
 from tests.test_readme import ROOT, run
 
 PAGE = (ROOT / "docs" / "quantisation.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from microc import reading
-from microc.reading import foreign_reason, open_regular, read_bytes, read_text
+from microc.base import file_access
+from microc.base.file_access import foreign_reason, open_regular, read_bytes, read_text
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs pipes, modes and owners")
 
@@ -91,7 +91,7 @@ def test_owners_and_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert str(away) in foreign_reason(path), "the folder of what a link names counts"
     os.chmod(away, 0o755)
     assert foreign_reason(path) == ""
-    monkeypatch.setattr(reading, "_users", lambda: frozenset({os.getuid() + 1}))
+    monkeypatch.setattr(file_access, "_users", lambda: frozenset({os.getuid() + 1}))
     assert "belongs to" in foreign_reason(path) and "the user is" in foreign_reason(path)
 
 
@@ -100,9 +100,9 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "x"
     path.write_text("")
     os.chmod(path, 0o664)
-    monkeypatch.setattr(reading, "_own_group", lambda _: stat.S_IWGRP)
+    monkeypatch.setattr(file_access, "_own_group", lambda _: stat.S_IWGRP)
     assert foreign_reason(path) == ""
-    monkeypatch.setattr(reading, "_own_group", lambda _: 0)
+    monkeypatch.setattr(file_access, "_own_group", lambda _: 0)
     assert "others than its owner" in foreign_reason(path)
 
 
@@ -110,11 +110,11 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert reading._users() == {0, 1234}
+    assert file_access._users() == {0, 1234}
     monkeypatch.setattr(os, "getuid", lambda: 77)
-    assert reading._users() == {0, 77}, "nobody but root has called sudo"
+    assert file_access._users() == {0, 77}, "nobody but root has called sudo"
     monkeypatch.setenv("SUDO_UID", "all")
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert reading._users() == {0}
+    assert file_access._users() == {0}
     monkeypatch.delattr(os, "getuid")
     assert foreign_reason(Path("/nowhere")) == "", "Windows has no such owners"

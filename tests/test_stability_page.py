@@ -10,7 +10,7 @@ import pytest
 
 import microc
 from microc.cli.commands import COMMANDS
-from microc.driver.options import OPTIONS
+from microc.compiler.options import OPTIONS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
 

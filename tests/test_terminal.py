@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc import cli, paths, terminal
+from microc import cli
+from microc.base import file_access, terminal
 from microc.cli import main
 from microc.errors import UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.file import to_bytes
-from tests.driver import digits
 from tests.frontend import onnx_model
 from tests.frontend.tflite_model import Op, Tensor
 from tests.ops.oracle import single
+from tests.support import digits
 
 EVIL = "n\x1b]0;owned\x07\x1b[2J\r\x9b3J\u202eevil\u2066\x7f\x00"
 PACKAGE = Path(terminal.__file__).parent
@@ -104,7 +105,7 @@ def test_boards_configuration_records_and_manifests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evil = "n\\u001b]0;owned\\u0007\\u001b[2J\\r\\u009b3J\\u202e\\u007f"
-    text = (paths.boards() / "host.toml").read_text()
+    text = (file_access.boards() / "host.toml").read_text()
     title = next(line for line in text.splitlines() if line.startswith("title"))
     (tmp_path / "b.toml").write_text(text.replace(title, f'title = "{evil}"'))
     (tmp_path / "c.toml").write_text(text.replace(title, f'title = "x"\n"{evil}" = 1'))
@@ -170,7 +171,7 @@ def test_the_file_of_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_control_sequences_have_one_door() -> None:
     """Only the guard and the functions around it write what a terminal obeys: no other file has such a literal, but for output
     that begins a line anew through ``control``."""
-    allowed = {"terminal.py", "errors.py", "cli/show.py", "cli/tuning_progress.py", "driver/progress.py"}
+    allowed = {"terminal.py", "errors.py", "cli/show.py", "cli/tune.py", "compiler/interaction.py"}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         found: list[Any] = [

@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc import te, tir, topi
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, ProgramError
 from microc.ops.registry import Case, OpDef, registry
 

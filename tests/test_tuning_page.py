@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import everything
-from tests.driver import digits
+from tests.support import digits
+from tests.support.campaign import everything
 from tests.test_readme import ROOT, TOOLS, run
 
 PAGE = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from scripts.release import ROOT, CheckError, build, check_source, check_wheel, install, metadata, run
 from tests.device.smoke import needs
 from tests.site.running import Runner

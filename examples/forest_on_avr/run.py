@@ -15,7 +15,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import train_test_split
 
 import microc
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 SCALE = 0.05  # a feature's unit on the board: 16 bits hold up to 1,638
 

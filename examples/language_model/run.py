@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 import microc
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 MODEL = Path(__file__).parent / "model.onnx"
 

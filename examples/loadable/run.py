@@ -17,12 +17,11 @@ import numpy as np
 
 import microc
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
-from microc.driver.measure.firmware import Project, build, open_project
-from microc.driver.measure.slots import built_network, send_network
 from microc.errors import DeviceError
+from microc.run.board_project import Project, build, built_network, open_project, send_network
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parent / "digits"

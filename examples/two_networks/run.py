@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import microc
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 DIGITS = Path(__file__).parent.parent / "digits"
 

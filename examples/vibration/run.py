@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.neural_network import MLPRegressor
 
 import microc
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 RATE, WINDOW, BANDS = 4096, 1024, 32
 SHAFT, BURSTS, RING = 29.0, 87.0, 1300.0  # Hz

@@ -19,7 +19,7 @@ import numpy as np
 
 import microc
 from microc import features
-from microc.driver.measure.firmware import build, open_project
+from microc.run.board_project import build, open_project
 
 HERE = Path(__file__).parent
 RATE = 16_000

@@ -30,14 +30,14 @@ COLLECT_AFTER = 1_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code that :mod:`microc.errors` documents."""
-    from microc.driver import spoken
-    from microc.terminal import guarded
+    from microc.base.terminal import guarded
+    from microc.compiler import interaction
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
     try:
-        with guarded(), _listening() as pressed, spoken.flags():
+        with guarded(), _listening() as pressed, interaction.flags():
             code = _guarded(words, pressed)
         if argv is None:  # the process ends, all is written and told
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -97,15 +97,15 @@ def _command(words: list[str]) -> int:
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
     arguments.words = words
-    from microc.cli import commands, project, show
-    from microc.cli.model_options import chosen_options
-    from microc.cli.piped import piped
-    from microc.driver.extended import extended_by
+    from microc.cli import commands, project_context, show
+    from microc.cli.commands import piped
+    from microc.cli.shared_options import chosen_options
+    from microc.compiler.model import extended_by
 
     begin = time.monotonic()
     silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _STREAMS
     with show.working(arguments.command, silent), piped(arguments):
-        project.configure(arguments)
+        project_context.configure(arguments)
         with extended_by(chosen_options(arguments)):
             answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
@@ -151,7 +151,7 @@ def _crash(error: Exception) -> InternalError:
     """A defect, in one line; the traceback goes to a file."""
     import traceback
 
-    from microc.terminal import visible
+    from microc.base.terminal import visible
 
     with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(visible("".join(traceback.format_exception(error))))

@@ -1,18 +1,23 @@
-"""The commands that list what there is: boards, operators, ports, tools; and the one that checks a plugin."""
+"""Commands that list what there is: boards, operators, ports, tools; and the manual page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from microc import __version__
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.arguments import EXIT_CODES, Arguments, Command, Option
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.target import Board
+
+
+# ---- The commands that list what there is: boards, operators, ports, tools; and the one that checks a plugin.
 
 
 def boards(arguments: Arguments) -> show.Answer:
@@ -109,8 +114,8 @@ def board_row(board: Board) -> dict[str, Any]:
 
 def plugin(arguments: Arguments) -> show.Answer:
     """``microc plugin check``."""
-    from microc.driver.plugin_check import check_plugin
     from microc.plugin import load_plugin
+    from microc.project.plugin_check import check_plugin
 
     found = load_plugin(arguments.plugin_file)
     results = check_plugin(found)
@@ -123,7 +128,7 @@ def plugin(arguments: Arguments) -> show.Answer:
 
 def operators(arguments: Arguments) -> show.Answer:
     """``microc operators``."""
-    from microc.driver.operators import FORMATS, markdown, operator_rows, spelled, widest
+    from microc.reports.reference_tables import FORMATS, operator_rows, operators_markdown, spelled, widest
 
     rows = operator_rows()
     parts = []
@@ -134,24 +139,24 @@ def operators(arguments: Arguments) -> show.Answer:
         parts.append(show.table((f"{len(own)} of {kind}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
             parts.append(f"any: {', '.join(every)}")
-    text = markdown() if arguments.markdown else "\n\n".join(parts)
+    text = operators_markdown() if arguments.markdown else "\n\n".join(parts)
     return show.Answer({"operators": [asdict(row) for row in rows]}, text)
 
 
 def options(arguments: Arguments) -> show.Answer:
     """``microc options``."""
-    from microc.driver.options.page import markdown, rows
+    from microc.reports.reference_tables import options_markdown, rows
 
     found = list(rows())
     cells = [(row.name, row.flag, row.help) for row in found]
-    text = markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
+    text = options_markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
     return show.Answer({"options": [asdict(row) for row in found]}, text)
 
 
 def ports(arguments: Arguments) -> show.Answer:
     """``microc ports``."""
     from microc.device.boards import list_boards, load_board
-    from microc.device.ports import list_ports
+    from microc.device.transport import list_ports
 
     boards = [load_board(name) for name in list_boards()]
     found = [
@@ -168,3 +173,121 @@ def ports(arguments: Arguments) -> show.Answer:
         return show.Answer({"ports": []}, "this machine has no serial port")
     rows = [(p["port"], p["description"], p["usb"], ", ".join(p["boards"])) for p in found]
     return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
+
+
+# ---- ``microc doctor``: which tools are here, and the line that installs the others.
+
+
+def doctor(arguments: Arguments) -> show.Answer:
+    """``microc doctor``."""
+    from microc.project.doctor import examine, install, remedy
+
+    if arguments.yes and not arguments.fix:
+        raise UsageError("--yes lets --fix run its line", hint="microc doctor --fix --yes")
+    findings = examine(arguments.board)
+    commands = remedy(findings)
+    if commands and arguments.yes:
+        show.note(_line(commands))
+        install(commands)
+        findings = examine(arguments.board)
+        commands = remedy(findings)
+    missing = [f for f in findings if f.missing]
+    bad = any(f.essential for f in missing)
+    data = {"tools": [asdict(f) for f in findings], "install": list(map(shlex.join, commands)), "complete": not bad}
+    if arguments.fix:
+        text = _line(commands) if commands else "nothing is missing"
+        if missing and not commands:
+            text = "no package is known that has " + ", ".join(f.name for f in missing)
+        return show.Answer(data, text, 5 if bad else 0)
+    rows = [
+        ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
+        for f in findings
+    ]
+    text = show.table(("", "tool", "for", "version"), rows, 4)
+    if commands:
+        text += f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_line(commands)}"
+    return show.Answer(data, text, 5 if bad else 0)
+
+
+def _line(commands: tuple[tuple[str, ...], ...]) -> str:
+    """A line for a shell, or several that it reads as one where a terminal is narrower."""
+    from microc.reports import text_tables
+
+    line = " && ".join(map(shlex.join, commands))
+    if not 0 < show.columns() < len(line) + len(_INDENT):
+        return line
+    parts = [
+        "\n".join(text_tables.command(shlex.join(command), show.columns() - len(" && \\"))) for command in commands
+    ]
+    return f" && \\\n{_INDENT}".join(parts)
+
+
+_INDENT = "  "
+"""Indent of a line that is to be copied."""
+
+
+# ---- ``microc man``: the manual page, of what argparse was told, as troff with the macros of man(7).
+
+_RARE = ("everywhere",)
+"""Groups of options that are told once."""
+
+
+def man(arguments: Arguments) -> show.Answer:
+    """``microc man``."""
+    from microc.cli.arguments import commands
+
+    text = "\n".join(_page(commands())) + "\n"
+    return show.Answer({"page": text}, text)
+
+
+def _page(commands: Sequence[Command]) -> Iterator[str]:
+    program, *others = commands
+    yield f'.TH MICROC 1 "" "microc {_text(__version__)}" "User Commands"'
+    yield from (".SH NAME", "microc \\- compile trained networks to plain C for microcontrollers")
+    yield from (".SH SYNOPSIS", ".B microc", ".I COMMAND", "[options]")
+    yield from (".SH DESCRIPTION", _text(program.help))
+    yield from (".SH OPTIONS", *_options(program.options))
+    yield ".SH COMMANDS"
+    told: set[str] = set()
+    for command in others:
+        yield from (f".SS {_text(command.usage.split(' [-h]')[0])}", _text(_sentence(command.help)))
+        for word, help in command.words:
+            yield from (".TP", f".I {_text(word.name)}", _text(help or "one of " + ", ".join(word.choices)))
+        own = [o for o in command.options if o.group not in _RARE and o.flags[0] != "-h"]
+        yield from _options([o for o in own if f"{o.flags}{o.help}" not in told])
+        again = [o.flags[-1] for o in own if f"{o.flags}{o.help}" in told]
+        if again:
+            yield from (".PP", _text("As above: " + ", ".join(again) + "."))
+        told |= {f"{o.flags}{o.help}" for o in own}
+        examples = command.epilog.splitlines()[1:]
+        if examples:
+            yield from (".PP", ".nf", ".RS", *(_text(line.strip()) for line in examples), ".RE", ".fi")
+    codes = EXIT_CODES.splitlines()[1:]
+    yield from (".SH EXIT STATUS", ".nf", *(_text(line.strip()) for line in codes), ".fi")
+    yield from (
+        ".SH ENVIRONMENT",
+        ".TP",
+        ".B MICROC_CACHE",
+        "the folder where compiled networks are kept; empty: nothing is kept",
+    )
+    yield from (".SH SEE ALSO", ".BR gcc (1),", ".BR make (1)")
+
+
+def _options(options: Sequence[Option]) -> Iterator[str]:
+    for option in options:
+        flags = ", ".join(f"\\fB{_text(flag)}\\fR" for flag in option.flags)
+        words = f" \\fI{_text(option.word.name)}\\fR" if option.word else ""
+        yield from (".TP", flags + words, _text(option.help or "see above"))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _text(text: str) -> str:
+    """Text that troff prints as it is: no escape, no request, hyphens that can be searched and copied."""
+    plain = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq").replace("~", "\\(ti")
+    )
+    plain = plain.replace("^", "\\(ha")
+    return f"\\&{plain}" if plain.startswith(".") else plain

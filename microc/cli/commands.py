@@ -1,39 +1,128 @@
-"""What the commands do: call the driver, and put the result into data (``--json``) and text."""
+"""Commands around a compilation: compile, check, import, build, flash, run."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microc.base.immutable import Later, Registry
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.compiled_rows import next_rows, stream_rows, test_rows
-from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
-from microc.cli.files import check_places
-from microc.cli.model_options import chosen_options
-from microc.cli.report import advice_here, estimate_rows, next_steps, state_rows
+from microc.cli.project_context import check_places, compile_bundle, compile_model, progress, refuse_other
+from microc.cli.reporting import advice_here, estimate_rows, next_steps, state_rows
+from microc.cli.shared_options import chosen_options
 from microc.errors import ToolError, UsageError
-from microc.sealed import Later, Registry
 
 if TYPE_CHECKING:
+    from microc.compiler.api import Program
+    from microc.compiler.bundle import Bundle
     from microc.device.toolchain import Sizes
-    from microc.driver.api import Program
-    from microc.driver.check import Check
-    from microc.driver.compile.bundle import Bundle
+    from microc.project.model_check import Check
+
+
+# ---- Lines of what ``microc compile`` says: of streams and self-tests, and what to type next.
+
+
+def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
+    """What to type next: to see it run, and to take the network into a firmware of one's own."""
+    here, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
+    named = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    flash = "" if board == "host" else f" && microc flash {here}"
+    if chosen_options(arguments).get("relocatable"):
+        if not folder.is_dir():
+            return [("next", f"microc load {here} --port PORT")]
+        return [("next", f"microc build {here}{flash}, once for all networks; then microc load {here}")]
+    return [
+        ("next", f"microc build {here}{flash} && microc verify {here}"),
+        (
+            "to ship it",
+            f"microc export {model}{named} --format c -o DIR (microc export --list: for Arduino, CMake, Zephyr ...)",
+        ),
+    ]
+
+
+def test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What the network checks itself with."""
+    found = report["self_test"]
+    return [("self-test", f"{found['samples']} samples, {show.count(found['bytes'])} bytes")] if found else []
+
+
+def stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """How a network takes a sequence frame by frame."""
+    found = report["streaming"]
+    if found is None:
+        return []
+    rows: list[tuple[str, object]] = [("stream", f"frames a run: {found['hop']}")]
+    for name, output in found["outputs"].items():
+        gives = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
+        rows.append((f"  {name}", f"{gives}, from run {output['first'] + 1} on"))
+    return rows
+
+
+# ---- ``-`` in the place of a model or of data: what comes on standard input, read once, within bounds, into a file
+# of its own.
+
+_PIPE = Path("-")
+_PLACES = ("model", "models", "inputs", "data", "evaluation")
+_MOST = 256 << 20
+"""Bytes, as of a model's file."""
+
+
+@contextmanager
+def piped(arguments: Arguments) -> Iterator[None]:
+    """Give the arguments the path of a temporary file for ``-``; UsageError where it stands twice, or nothing comes."""
+    given = {name: getattr(arguments, name, None) for name in _PLACES}
+    count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in given.values())
+    if not count:
+        yield
+        return
+    if count > 1:
+        raise UsageError("- stands for standard input, which is read once", hint="give the other a file")
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError(
+            "- stands for standard input, which is a terminal", hint="pipe a file in: cat x.npy | microc ..."
+        )
+    data = sys.stdin.buffer.read(_MOST + 1)
+    if not 0 < len(data) <= _MOST:
+        raise UsageError(
+            f"{'no' if not data else f'more than {_MOST}'} bytes came on standard input",
+            hint="does the command before the pipe succeed?",
+        )
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        path = Path(folder) / f"stdin{_suffix(data) if _PIPE not in (given['model'], *(given['models'] or ())) else ''}"
+        path.write_bytes(data)
+        for name, value in given.items():
+            if isinstance(value, list):
+                setattr(arguments, name, [path if each == _PIPE else each for each in value])
+            elif value == _PIPE:
+                setattr(arguments, name, path)
+        yield
+
+
+def _suffix(data: bytes) -> str:
+    """What data are, by what they start with; else a table."""
+    starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
+    return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")
+
+
+# ---- What the commands do: call the driver, and put the result into data (``--json``) and text.
 
 _SHOWN_SYMBOLS = 12
 
 
 def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
-    from microc.codegen.files import check_folder
-    from microc.codegen.relocatable import BLOB_SUFFIX
-    from microc.driver.report.summary import worth_a_line
-    from microc.driver.report.words import memory_rows
+    from microc.codegen.output_files import check_folder
+    from microc.codegen.project.protocols import BLOB_SUFFIX
+    from microc.reports.summary import worth_a_line
+    from microc.reports.text_tables import memory_rows
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write", hint="add -o DIR")
@@ -105,7 +194,7 @@ def _linked_sizes(program: Program | Bundle) -> Sizes | None:
     one that fails: ``microc build`` says how."""
     if program.board.target.isa == "host":
         return None
-    from microc.driver.measure.firmware import linked_sizes
+    from microc.run.board_project import linked_sizes
 
     try:
         return linked_sizes(program.files(), program.board)
@@ -179,10 +268,10 @@ def _operators(data: Mapping[str, Any]) -> str:
 
 def check(arguments: Arguments) -> show.Answer:
     """``microc check``."""
+    from microc.compiler.options import make_options
     from microc.device.boards import load_board
-    from microc.driver.check import check_model
-    from microc.driver.options import make_options
-    from microc.driver.report.words import memory_rows
+    from microc.project.model_check import check_model
+    from microc.reports.text_tables import memory_rows
 
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
@@ -230,8 +319,8 @@ def _verdict(found: Check) -> str:
 
 def import_(arguments: Arguments) -> show.Answer:
     """``microc import``."""
-    from microc.driver.check import describe
-    from microc.driver.model import load, save
+    from microc.compiler.model import load, save
+    from microc.project.model_check import describe
 
     assert arguments.model is not None and arguments.output is not None
     check_places(**{"-o": arguments.output})
@@ -253,11 +342,11 @@ def import_(arguments: Arguments) -> show.Answer:
 
 def build(arguments: Arguments) -> show.Answer:
     """``microc build``."""
-    from microc.driver.compile.fit import capacity
-    from microc.driver.measure import firmware
+    from microc.compiler.fit.footprint import capacity
+    from microc.run import board_project
 
-    project = firmware.open_project(arguments.folder)
-    result = firmware.build(project)
+    project = board_project.open_project(arguments.folder)
+    result = board_project.build(project)
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
@@ -277,15 +366,15 @@ def build(arguments: Arguments) -> show.Answer:
 
 def flash(arguments: Arguments) -> show.Answer:
     """``microc flash``."""
-    from microc.cli.session import line
-    from microc.driver.measure.firmware import open_project
-    from microc.driver.measure.flashing import flash_project
-    from microc.driver.report import tables
+    from microc.cli.project_context import line
+    from microc.reports import text_tables
+    from microc.run.board_project import open_project
+    from microc.run.session import flash_project
 
     project = open_project(arguments.folder)
     commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
-    shown = [line for command in commands for line in tables.command(shlex.join(command), show.columns())]
+    shown = [line for command in commands for line in text_tables.command(shlex.join(command), show.columns())]
     text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(
         {
@@ -304,32 +393,32 @@ COMMANDS: Registry[Command] = Registry(
     {
         "compile": compile_,
         "check": check,
-        "explain": Later("microc.cli.explain", "explain"),
+        "explain": Later("microc.cli.reporting", "explain"),
         "import": import_,
         "quantize": Later("microc.cli.quantize", "quantize"),
         "tune": Later("microc.cli.tune", "tune"),
-        "export": Later("microc.cli.exporting", "export"),
-        "new": Later("microc.cli.new", "new"),
+        "export": Later("microc.cli.projects", "export"),
+        "new": Later("microc.cli.projects", "new"),
         "build": build,
         "flash": flash,
-        "load": Later("microc.cli.load", "load"),
-        "run": Later("microc.cli.session", "run"),
-        "profile": Later("microc.cli.profile", "profile"),
-        "size": Later("microc.cli.size", "size"),
-        "verify": Later("microc.cli.verify", "verify"),
-        "bench": Later("microc.cli.bench", "bench"),
-        "report": Later("microc.cli.report", "report"),
-        "compare": Later("microc.cli.report", "compare"),
+        "load": Later("microc.cli.projects", "load"),
+        "run": Later("microc.cli.project_context", "run"),
+        "profile": Later("microc.cli.reporting", "profile"),
+        "size": Later("microc.cli.reporting", "size"),
+        "verify": Later("microc.cli.verification", "verify"),
+        "bench": Later("microc.cli.reporting", "bench"),
+        "report": Later("microc.cli.reporting", "report"),
+        "compare": Later("microc.cli.reporting", "compare"),
         "watch": Later("microc.cli.watch", "watch"),
         "boards": Later("microc.cli.catalogue", "boards"),
         "plugin": Later("microc.cli.catalogue", "plugin"),
         "operators": Later("microc.cli.catalogue", "operators"),
         "options": Later("microc.cli.catalogue", "options"),
         "completion": Later("microc.cli.completion", "completion"),
-        "man": Later("microc.cli.man", "man"),
+        "man": Later("microc.cli.catalogue", "man"),
         "ports": Later("microc.cli.catalogue", "ports"),
-        "demo": Later("microc.cli.demo", "demo"),
-        "doctor": Later("microc.cli.doctor", "doctor"),
+        "demo": Later("microc.cli.projects", "demo"),
+        "doctor": Later("microc.cli.catalogue", "doctor"),
     },
 )
 """By name, in the order of help."""

@@ -14,15 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from microc.driver.progress import Progress, ProgressLine, draw, say, wipe
-from microc.driver.report import tables
-from microc.driver.report.tables import count as count
+from microc.base.immutable import frozen
+from microc.base.terminal import control, shorten_layer
+from microc.compiler.interaction import Progress, ProgressLine, draw, say, wipe
 from microc.errors import MicrocError
-from microc.frozen import frozen
-from microc.terminal import control, shorten_layer
+from microc.reports import text_tables
+from microc.reports.text_tables import count as count
 
 if TYPE_CHECKING:
-    from microc.driver.measure.clock import Clock
+    from microc.run.profile import Clock
+
 
 _PATIENCE = 1.0
 _SHOWN_VALUES = 16
@@ -39,14 +40,14 @@ class Answer:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """As :func:`microc.driver.report.tables.table`, as wide as the terminal at most."""
+    """As :func:`microc.reports.text_tables.table`, as wide as the terminal at most."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    return tables.table(header, rows, left, columns(), "…" if utf else "...")
+    return text_tables.table(header, rows, left, columns(), "…" if utf else "...")
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> str:
-    """As :func:`microc.driver.report.tables.facts`, as wide as the terminal at most."""
-    return tables.facts(rows, columns())
+    """As :func:`microc.reports.text_tables.facts`, as wide as the terminal at most."""
+    return text_tables.facts(rows, columns())
 
 
 def columns() -> int:

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
-from microc.cli.compiling import progress
-from microc.cli.session import build_firmware, line, opened_project, pixels, samples_of
+from microc.cli.project_context import build_firmware, line, opened_project, pixels, progress, samples_of
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
-    from microc.driver.data.samples import Samples
-    from microc.driver.measure.session import Device
+    from microc.run.data.samples import Samples
+    from microc.run.session import Device
+
 
 Teller = Callable[[Mapping[str, Any]], None]
 
 
 def watch(arguments: Arguments) -> show.Answer:
     """``microc watch``."""
-    from microc.driver.live.feed import event, runs
-    from microc.driver.measure.session import Device
+    from microc.reports.live import event, runs
+    from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
         raise UsageError("--from-board sends nothing, and --data is to be sent", hint="give one of them")
@@ -56,7 +56,7 @@ def watch(arguments: Arguments) -> show.Answer:
 
 
 def _source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
-    from microc.driver.live.feed import FROM_BOARD
+    from microc.reports.live import FROM_BOARD
 
     if arguments.from_board:
         return FROM_BOARD
@@ -69,8 +69,7 @@ def _told(arguments: Arguments, device: Device, samples: Samples | None) -> Iter
     if arguments.json:
         yield _write_json
         return
-    from microc.driver.live.page import page_of
-    from microc.driver.live.server import PageServer
+    from microc.reports.live import PageServer, page_of
 
     words = (
         f"{len(samples):,} samples of {arguments.data.name}, in a loop"

@@ -16,21 +16,19 @@ from typing import Any
 
 import jinja2
 
-from microc import paths
-from microc.codegen.compiler_options import optimisation, webassembly
-from microc.codegen.files import MARKER
-from microc.codegen.ids import Ids, board_ids
-from microc.codegen.manifest import manifest, to_json
-from microc.codegen.network import render_network
-from microc.codegen.relocatable import is_relocatable
-from microc.codegen.render import render, render_line
-from microc.codegen.samples import Frame, definitions, literals, sample_frames
-from microc.codegen.source import ModelContext, model_context
-from microc.codegen.text import Code, Name, Text, Word
+from microc.base import file_access
+from microc.base.file_access import read_text
+from microc.base.immutable import frozen
+from microc.codegen.c.source import ModelContext, model_context, render_network
+from microc.codegen.output_files import MARKER
+from microc.codegen.project.board_files import Ids, board_ids
+from microc.codegen.project.firmware import optimisation, webassembly
+from microc.codegen.project.manifest import manifest, to_json
+from microc.codegen.project.project_samples import Frame, definitions, literals, sample_frames
+from microc.codegen.project.protocols import is_relocatable
+from microc.codegen.render import Code, Name, Text, Word, render, render_line
 from microc.errors import UsageError, suggestion
-from microc.frozen import frozen
 from microc.module import Module
-from microc.reading import read_text
 from microc.target import Board
 
 STATUS: Mapping[str, str] = MappingProxyType(
@@ -136,7 +134,7 @@ class Package:
 
 def list_formats() -> tuple[str, ...]:
     """Names of the formats that come with microc, sorted."""
-    return tuple(sorted(path.parent.name for path in (paths.templates() / "export").glob(f"*/{DESCRIPTION}")))
+    return tuple(sorted(path.parent.name for path in (file_access.templates() / "export").glob(f"*/{DESCRIPTION}")))
 
 
 def load_format(name: str) -> Format:
@@ -145,7 +143,7 @@ def load_format(name: str) -> Format:
     if not own and name not in list_formats():
         hint = suggestion(name, list_formats(), "formats")
         raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
-    folder = Path(name) if own else paths.templates() / "export" / name
+    folder = Path(name) if own else file_access.templates() / "export" / name
     path = folder / DESCRIPTION
     try:
         data = tomllib.loads(read_text(path, _LARGEST))

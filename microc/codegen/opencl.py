@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from microc import dtypes
-from microc.codegen.c_expr import MATH, ExprPrinter, short_name
-from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
-from microc.codegen.scopes import distinct, tile_names
-from microc.codegen.text import Name
+from microc.base import dtypes
+from microc.base.immutable import frozen
+from microc.codegen.c.c_expressions import MATH, ExprPrinter, short_name
+from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrapped
+from microc.codegen.c.identifiers import distinct, tile_names
+from microc.codegen.render import Name
 from microc.errors import ScheduleError, UnsupportedError
-from microc.frozen import frozen
 from microc.tir import ir
-from microc.tir.affine import linear, simplify
-from microc.tir.facts import buffers_written
-from microc.tir.lower.barriers import BARRIER, GLOBAL, LOCAL
-from microc.tir.lower.groups import Grid, lower_grid
+from microc.tir.analysis.context import buffers_written
+from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.lower.work_groups import BARRIER, GLOBAL, LOCAL, Grid, lower_grid
 from microc.tir.operators import BINARY
 from microc.tir.rewrite import free_vars, map_stmt, replace_buffers, substitute_stmt, walk_stmt
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from microc import paths
-from microc.codegen.names import WORDS
-from microc.codegen.project import FOREIGN_CORE
+from microc.base import file_access
+from microc.base.file_access import read_text
+from microc.codegen.c.identifiers import WORDS
+from microc.codegen.project.firmware import FOREIGN_CORE
 from microc.device.runners import list_runners
 from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES, FAMILIES
-from microc.reading import read_text
 from microc.target import Board, Region, Target, target_for
 
 _SLOT_ALIGN = 64
@@ -31,7 +31,7 @@ _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []
 
 def list_boards() -> tuple[str, ...]:
     """Names of the boards that come with microc, sorted."""
-    return tuple(sorted(path.stem for path in paths.boards().glob("*.toml")))
+    return tuple(sorted(path.stem for path in file_access.boards().glob("*.toml")))
 
 
 def load_board(name_or_path: str | Path) -> Board:
@@ -77,7 +77,7 @@ def load_copy(path: Path, name: str) -> Board:
 
 def _board(name: str, path: Path, text: str, data: Mapping[str, Any], core: Target | None = None) -> Board:
     """``core``: the board's, where the data bring it along."""
-    if path.parent != paths.boards():  # ours are held against the schema by the tests
+    if path.parent != file_access.boards():  # ours are held against the schema by the tests
         _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     if core is None and data["cpu"] not in CORES:
@@ -110,7 +110,7 @@ def _find(name: str) -> Path:
     if name not in known:
         hint = nearest(name, known) or _by_title(name, known) or "microc boards lists them"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
-    return paths.boards() / f"{name}.toml"
+    return file_access.boards() / f"{name}.toml"
 
 
 def _by_title(word: str, known: Sequence[str]) -> str:
@@ -123,7 +123,7 @@ def _by_title(word: str, known: Sequence[str]) -> str:
 def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
     import jsonschema
 
-    schema = json.loads((paths.boards() / "board.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((file_access.boards() / "board.schema.json").read_text(encoding="utf-8"))
     errors = sorted(
         jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path]
     )
@@ -150,8 +150,8 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any], isa: str) -> 
     """What a schema cannot say: existing port files, memory that makes sense for a core of the family ``isa``."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
-            if not (paths.runtime_c() / source).is_file():
-                ports = ", ".join(sorted(f"ports/{p.name}" for p in (paths.runtime_c() / "ports").glob("*.c")))
+            if not (file_access.runtime_c() / source).is_file():
+                ports = ", ".join(sorted(f"ports/{p.name}" for p in (file_access.runtime_c() / "ports").glob("*.c")))
                 place = _place(path, text, [table, "sources"])
                 raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
     _check_runners(path, text, data["flash"]["runner"])

@@ -1,7 +1,7 @@
 """Runners: the programs that bring an image onto a board, each a file ``boards/runners/<name>.toml``. Data only.
 
-A board lists runners by name, best first, with its own part of the command; :func:`select_runner` takes the first that can
-work on this machine.
+A board lists runners by name, best first, with its own part of the command; :func:`select_runner` takes the first that can work
+on this machine.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from microc import paths
-from microc.device.packages import install_hint
+from microc.base import file_access
+from microc.base.immutable import frozen
+from microc.device.toolchain import install_hint
 from microc.errors import UsageError, suggestion
-from microc.frozen import frozen
 from microc.target import Board
 
 SECONDS = 300.0
@@ -93,7 +93,7 @@ def list_runners() -> tuple[str, ...]:
 
 
 def _folder() -> Path:
-    return paths.boards() / "runners"
+    return file_access.boards() / "runners"
 
 
 def runners(board: Board) -> tuple[Runner, ...]:

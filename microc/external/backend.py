@@ -1,15 +1,4 @@
-"""What a backend is: patterns of layers that it computes, with checks; how a region becomes its C; what that is built from.
-
-::
-
-    def code(region: Region) -> Code:
-        return Code((f"vendor_relu(in_0, out_0, {region.input_types[0].size});",), functions=("vendor_relu",))
-
-    BACKEND = Backend("vendor", (Entry("relu", P.op("relu"), code, check),), open=vendor_sources, headers=("vendor.h",))
-
-Patterns are those of :mod:`microc.graph.match`, over operators as the formats have them (docs/operators.md): quantisation is on
-the types, layouts are canonical, paddings and activations are attributes of their layers.
-"""
+"""External backends: patterns of layers, the C of a region."""
 
 from __future__ import annotations
 
@@ -20,11 +9,25 @@ from types import MappingProxyType
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.base.immutable import Later, Registry
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.match import Op
 from microc.module import Sources
 from microc.target import Target
+
+# ---- What a backend is: patterns of layers that it computes, with checks; how a region becomes its C; what that is
+# built from.
+#
+# ::
+#
+#     def code(region: Region) -> Code:
+#         return Code((f"vendor_relu(in_0, out_0, {region.input_types[0].size});",), functions=("vendor_relu",))
+#
+#     BACKEND = Backend("vendor", (Entry("relu", P.op("relu"), code, check),), open=vendor_sources, headers=("vendor.h",))
+#
+# Patterns are those of :mod:`microc.graph.match`, over operators as the formats have them (docs/operators.md): quantisation is on
+# the types, layouts are canonical, paddings and activations are attributes of their layers.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -166,3 +169,16 @@ class Backend:
         """What the user says in a file that lies in ``home``, with the path from there."""
         path = self.folder(place)
         return f"{place.removesuffix(path)}{home / path}" if path else place
+
+
+# ---- The backends that there are: those of the wheel, which plugins extend.
+
+BACKENDS: Registry[Backend] = Registry(
+    "a backend",
+    {
+        "cmsis-nn": Later("microc.external.cmsis_nn", "BACKEND"),
+        "cblas": Later("microc.external.blas", "BACKEND"),
+        "ethos-u": Later("microc.external.ethos_u", "BACKEND"),
+    },
+)
+"""Every backend by what ``--external`` calls it: :attr:`Backend.name`."""

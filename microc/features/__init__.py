@@ -10,16 +10,12 @@ A :class:`Pipeline` is a list of stages, each declared by its fields: filters (:
 :class:`MinMax`, :class:`Pcen`).
 """
 
-from microc.features.declared import Declared, read
-from microc.features.filters import Biquads, Fir, Preemphasis, Resample
-from microc.features.joined import join
+from microc.features.declared_features import Declared, join, read
+from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Stage
 from microc.features.microfrontend import MicroFrontend
-from microc.features.normalise import MinMax, Normalise, Pcen
-from microc.features.pipeline import Pipeline
-from microc.features.presets import log_mel, mfcc, spectrogram
+from microc.features.pipeline import Pipeline, log_mel, mfcc, spectrogram
 from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
-from microc.features.stage import Stage
-from microc.features.statistics import Spectral, Statistics
+from microc.features.statistics import MinMax, Normalise, Pcen, Spectral, Statistics
 
 __all__ = [
     "Bands",

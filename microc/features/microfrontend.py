@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver import accepted
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler import validation
 from microc.errors import UsageError
+from microc.features.filters import Signal
 from microc.features.pipeline import FEATURES, SAMPLES
-from microc.features.stage import Signal
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr, Graph, Quant, fresh_name
 from microc.ops.meaning import evaluate
@@ -56,13 +56,13 @@ class MicroFrontend:
 
     def __post_init__(self) -> None:
         for name, least, most in (("sample_rate", 1000, 1 << 20), ("window_ms", 1, 1000), ("step_ms", 1, 1000)):
-            accepted.integer(name, getattr(self, name), least, most)
-        accepted.integer("bands", self.bands, 1, 256)
-        accepted.truth("pcan", self.pcan)
+            validation.integer(name, getattr(self, name), least, most)
+        validation.integer("bands", self.bands, 1, 256)
+        validation.truth("pcan", self.pcan)
         for name in ("even_smoothing", "odd_smoothing", "least_remaining"):
-            accepted.number(name, getattr(self, name), 0.0, 1.0)
+            validation.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lower", "upper"):
-            accepted.number(name, getattr(self, name), 0.0, self.sample_rate / 2)
+            validation.number(name, getattr(self, name), 0.0, self.sample_rate / 2)
         if not self.lower < self.upper or not 4 <= self.length <= 1 << 12 or not 1 <= self.step <= self.length:
             hint = "lower below upper, frames of 4 to 4096 samples, no longer from one to the next than they are"
             raise UsageError("a MicroFrontend that has no frames or no bands", hint=hint)
@@ -84,7 +84,7 @@ class MicroFrontend:
 
     def samples(self, frames: int) -> int:
         """How many samples a run takes that makes so many frames."""
-        return self.step * accepted.integer("frames", frames, 1)
+        return self.step * validation.integer("frames", frames, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
         """A run over so many new samples, written behind a new input of them: (1, frames, bands)."""
@@ -225,7 +225,7 @@ class MicroFrontend:
 
     def graph(self, samples: int) -> Graph:
         """The graph of a run over so many new samples, a multiple of :attr:`step`, with the state that it keeps."""
-        if accepted.integer("samples", samples, 1) % self.step:
+        if validation.integer("samples", samples, 1) % self.step:
             raise UsageError(f"a run over {samples} samples", hint=f"a multiple of {self.step}")
         net = GraphBuilder(FEATURES)
         signal = self.write(net, samples)

@@ -1,23 +1,122 @@
-"""From samples to spectra and what is made of them: frames, power spectra, mel bands, logarithms, cepstra.
-
-int16 samples stay integers up to the logarithm: the spectrum is of 32 bits, its squares and their sums uint64, the logarithm
-int16 of nine fractional bits (of log2), and cepstra int16. Where a stage has no integer form, its input becomes floats first.
-"""
+"""From samples to spectra: frames, windows, power spectra, mel bands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, log, log2, sqrt
+from types import MappingProxyType
 
 import numpy as np
 
-from microc.dtypes import Array
-from microc.features.mel import NORMS, SCALES, TRIANGLES, box_weights, mel_weights, packed
-from microc.features.stage import Signal, Stage
-from microc.features.windows import COSINES, window
+from microc.base.dtypes import Array
+from microc.errors import UsageError, suggestion
+from microc.features.filters import Signal, Stage
 from microc.ops.signal.logarithm import FRACTION, MOST_SUBTRACTED
 from microc.ops.signal.power_spectrum import LONGEST
+
+# ---- Windows by name, as ``scipy.signal.get_window`` and ``librosa`` have them.
+#
+# Periodic windows (the default, for spectra) are those of one sample more without the last. Source: Harris, *On the use of
+# windows for harmonic analysis with the discrete Fourier transform*, 1978.
+
+COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {
+        "rectangular": (1.0,),
+        "hann": (0.5, 0.5),
+        "hamming": (0.54, 0.46),
+        "blackman": (0.42, 0.5, 0.08),
+        "nuttall": (0.3635819, 0.4891775, 0.1365995, 0.0106411),
+        "blackmanharris": (0.35875, 0.48829, 0.14128, 0.01168),
+        "flattop": (0.21557895, 0.41663158, 0.277263158, 0.083578947, 0.006947368),
+    }
+)
+"""Coefficients a of sum_j (-1)**j a[j] cos(2 pi j n / N)."""
+
+
+def window(name: str, length: int, periodic: bool = True) -> Array:
+    """A window of ``length`` samples, float64. UsageError for a name that is none of :data:`COSINES`."""
+    if name not in COSINES:
+        raise UsageError(f"there is no window {name!r}", hint=suggestion(name, COSINES, "windows"))
+    if length == 1:
+        return np.ones(1)
+    turn = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
+    made: Array = np.sum([(-1) ** j * a * np.cos(j * turn) for j, a in enumerate(COSINES[name])], axis=0)
+    return made
+
+
+# ---- The mel scale, and filter banks of triangles over it.
+#
+# Two scales: ``htk``, 2595 log10(1 + f / 700), and ``slaney``, linear up to 1 kHz and logarithmic above (Slaney, *Auditory
+# Toolbox*). Triangles are linear in ``hertz`` (librosa) or in ``mel`` (``tf.signal.linear_to_mel_weight_matrix``, HTK, where
+# frequency 0 has no part). ``slaney`` normalises a triangle's area to 1 in hertz.
+
+SCALES = ("htk", "slaney")
+TRIANGLES = ("hertz", "mel")
+NORMS = ("none", "slaney")
+_LINEAR, _KNEE, _STEP = 200 / 3, 1000.0, np.log(6.4) / 27
+
+
+def to_mel(hertz: Array, scale: str) -> Array:
+    """Frequencies on a mel scale."""
+    f = np.asarray(hertz, np.float64)
+    if scale == "htk":
+        return np.asarray(2595 * np.log10(1 + f / 700))
+    return np.where(f < _KNEE, f / _LINEAR, _KNEE / _LINEAR + np.log(np.maximum(f, _KNEE) / _KNEE) / _STEP)
+
+
+def to_hertz(mel: Array, scale: str) -> Array:
+    """And back."""
+    m = np.asarray(mel, np.float64)
+    if scale == "htk":
+        return np.asarray(700 * (10 ** (m / 2595) - 1))
+    knee = _KNEE / _LINEAR
+    return np.where(m < knee, m * _LINEAR, _KNEE * np.exp(_STEP * (np.maximum(m, knee) - knee)))
+
+
+def mel_weights(
+    bins: int, rate: float, bands: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
+) -> Array:
+    """Weights (bands, bins) by which ``bins`` frequencies from 0 to rate / 2 make ``bands``; float64."""
+    frequencies = np.linspace(0, rate / 2, bins)
+    first, last = (float(each) for each in to_mel(np.array([fmin, fmax]), scale))
+    ends = np.linspace(first, last, bands + 2)
+    corners = to_hertz(ends, scale)
+    places, edges = (frequencies, corners) if triangles == "hertz" else (to_mel(frequencies, scale), ends)
+    rising = (places - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - places) / (edges[2:] - edges[1:-1])[:, None]
+    weights: Array = np.maximum(0, np.minimum(rising, falling))
+    if triangles == "mel":
+        weights[:, 0] = 0
+    if norm == "slaney":
+        weights *= (2 / (corners[2:] - corners[:-2]))[:, None]
+    return weights
+
+
+def packed(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """The weights of bands from their first to their last that is not zero, one band behind the other; where each begins, how
+    many it has."""
+    starts, widths, parts = [], [], []
+    for row in weights:
+        (inside,) = np.nonzero(row)
+        first, end = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
+        starts.append(first)
+        widths.append(end - first)
+        parts.append(row[first:end])
+    return np.concatenate(parts), tuple(starts), tuple(widths)
+
+
+def box_weights(bins: int, rate: float, edges: Sequence[float]) -> Array:
+    """Weights (len(edges) - 1, bins): one for the frequencies f with edge <= f < next edge."""
+    frequencies = np.linspace(0, rate / 2, bins)
+    return np.array([(frequencies >= low) & (frequencies < high) for low, high in pairwise(edges)], np.float64)
+
+
+# ---- From samples to spectra and what is made of them: frames, power spectra, mel bands, logarithms, cepstra.
+#
+# int16 samples stay integers up to the logarithm: the spectrum is of 32 bits, its squares and their sums uint64, the logarithm
+# int16 of nine fractional bits (of log2), and cepstra int16. Where a stage has no integer form, its input becomes floats first.
 
 _SQUARES_SHIFT = 14
 """Of squares of integers: what is left, 47 bits, times 16 of weights stays below 2**63, whatever their sum."""

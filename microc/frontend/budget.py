@@ -1,22 +1,25 @@
-"""What a model may ask for, in one place: sizes are judged as numbers, before anything of that size is made.
-
-Every reader asks here when it has read or inferred a shape. A model within these bounds is read in seconds and in less than
-2 GB; no microcontroller has memory for one beyond them.
-"""
+"""What a model may ask for, and archives within it."""
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.graph.ir import TensorType
 from microc.ops import registry
+
+# ---- What a model may ask for, in one place: sizes are judged as numbers, before anything of that size is made.
+#
+# Every reader asks here when it has read or inferred a shape. A model within these bounds is read in seconds and in less than
+# 2 GB; no microcontroller has memory for one beyond them.
 
 MAX_RANK = 8
 MAX_BYTES = 1 << 28
@@ -123,3 +126,19 @@ def read_json(text: bytes, where: str) -> Any:
 
 def _inside(x: Any) -> list[Any]:
     return list(x.values()) if isinstance(x, dict) else x
+
+
+# ---- Zip archives and HDF5, which several formats are.
+
+ZIP = b"PK\x03\x04"
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""What each starts with."""
+
+
+def members(data: bytes) -> list[str]:
+    """The names of what an archive's bytes hold; none where they are no whole archive."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return archive.namelist()
+    except zipfile.BadZipFile:
+        return []

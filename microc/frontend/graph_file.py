@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
 from microc.frontend.budget import check_shape, inferred
 from microc.graph.file import from_bytes
@@ -16,8 +16,8 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import regions
 from microc.graph.verify import verify
 from microc.ops import registry
+from microc.ops.attributes import Multiplier
 from microc.ops.constants import largest_sum
-from microc.ops.rounding import Multiplier
 
 _SENSELESS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, InternalError)
 """What inference stumbles over when attributes are missing or of the wrong kind: a reader would have refused them."""

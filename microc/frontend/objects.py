@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from microc.errors import UsageError
-from microc.frontend.torch import module
+from microc.frontend.torch import reader
 from microc.graph.ir import Graph
 
 
 def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
     """The graph of a fitted scikit-learn, LightGBM or XGBoost estimator, an ``ExportedProgram`` of PyTorch, a module of its (with
-    ``example_inputs``, :func:`microc.frontend.torch.module.program_of`), a Keras model, an ``onnx.ModelProto``, or the bytes of
+    ``example_inputs``, :func:`microc.frontend.torch.reader.program_of`), a Keras model, an ``onnx.ModelProto``, or the bytes of
     a model file.
 
     Nothing is imported but what the object needs. UsageError for any other object; else what its reader raises.
@@ -38,15 +38,15 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
         return _keras(model, input_shapes)
     if "onnx" in homes and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
-    if module.is_module(model):
+    if reader.is_module(model):
         if input_shapes:
             raise UsageError(
                 "a module takes example_inputs", hint="their shapes are the network's: leave out input_shapes"
             )
         from microc.frontend.torch import reader as torch_export
 
-        program = module.program_of(model, example_inputs)
-        module.note_training(model)
+        program = reader.program_of(model, example_inputs)
+        reader.note_training(model)
         return torch_export.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
     raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)

@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 from numpy.lib import format as npy
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph
 from microc.graph.text import from_text, regions, to_text

@@ -1,11 +1,12 @@
 """Running a graph on numpy arrays, operator by operator. By ``ops/meaning.py`` it is what a compiled network must equal, at every
-stage of the passes."""
+stage of the passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import InternalError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 

@@ -12,8 +12,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, Union
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]

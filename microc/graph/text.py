@@ -1,32 +1,381 @@
-"""Graphs as text, one node a line, and back.
-
-::
-
-    graph net
-    input %x: int8[1,25,5,64] q(0.1, -3)
-    const @w: int8[64,1,1,64] q((0.25, 0.5), (0, 0), axis=0) layout="OHWI"
-    state @s: int8[1,4]
-    %y: int8[1,25,5,64] q(0.2, 4) = conv2d(%x, @w, _) {groups=1, strides=(1, 1)} group="g0" loc("kws.tflite" #3 "y")
-    update @s = %t
-    output %y
-
-The graphs of control flow follow behind lines ``region 0``, ``region 1`` ...; an attribute is ``$0``, ``$1`` ...
-
-``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
-identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text
-(:mod:`microc.graph.file`).
-"""
+"""Graphs as text, one node a line, and back."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NoReturn, TypeVar
 
-from microc.errors import InternalError
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
-from microc.graph.text_parse import from_text
+
+# ---- One line of a graph's text under a cursor: tokens, and what is made of a few of them. Nothing is evaluated.
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\\x00-\x1f]|\\.)*")"""
+    r"""|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|-inf\b)"""
+    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"""
+    r"""|(?P<sign>[%@#$:=,(){}\[\]]))""",
+    re.ASCII,
+)
+NOTHING = ("end", "")
+_DIGITS = 400
+"""Numbers are no longer than this: Python refuses to convert much longer ones."""
+
+
+class Scanner:
+    """A line under the cursor."""
+
+    def __init__(self, line: str, number: int) -> None:
+        self.number = number
+        self.tokens = self.scan(line.rstrip())
+        self.position = 0
+
+    def fail(self, what: str) -> NoReturn:
+        raise ModelError(f"the graph's text is damaged: {what}", where=f"line {self.number}")
+
+    def scan(self, line: str) -> list[tuple[str, str]]:
+        found, at = [], 0
+        while at < len(line):
+            match = _TOKEN.match(line, at)
+            if match is None:
+                self.fail(f"nothing is spelled {line[at : at + 20]!r}")
+            kind = match.lastgroup or ""
+            found.append((kind, match[kind]))
+            at = match.end()
+        return found
+
+    @property
+    def next(self) -> tuple[str, str]:
+        return self.tokens[self.position] if self.position < len(self.tokens) else NOTHING
+
+    def take(self, kind: str, what: str = "") -> str:
+        """The next token, which must be of a kind."""
+        found, text = self.next
+        if found != kind:
+            self.fail(f"{what or kind} expected, {text or 'the end of the line'!r} found")
+        self.position += 1
+        return text
+
+    def sees(self, *texts: str) -> bool:
+        """Take these signs and words if they come next."""
+        upcoming = [text for kind, text in self.tokens[self.position : self.position + len(texts)] if kind != "string"]
+        if upcoming != list(texts):
+            return False
+        self.position += len(texts)
+        return True
+
+    def expect(self, *texts: str) -> None:
+        if not self.sees(*texts):
+            self.fail(f"{' '.join(texts)!r} expected, {self.next[1] or 'the end of the line'!r} found")
+
+    def listed(self, item: Callable[[], T], end: str) -> list[T]:
+        """Items separated by commas (one may follow the last) up to ``end``."""
+        found: list[T] = []
+        while not self.sees(end):
+            found.append(item())
+            if not self.sees(","):
+                self.expect(end)
+                break
+        return found
+
+    def string(self) -> str:
+        try:
+            return str(json.loads(self.take("string")))
+        except ValueError:
+            self.fail("a string has a bad escape")
+
+    def word(self, what: str) -> str:
+        return self.string() if self.next[0] == "string" else self.take("word", what)
+
+    def number_value(self) -> int | float:
+        text = self.take("number")
+        if len(text) > _DIGITS:
+            self.fail("a number is too long")
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+
+    def integer(self) -> int:
+        value = self.number_value()
+        if not isinstance(value, int):
+            self.fail(f"an integer expected, {value} found")
+        return value
+
+
+# ---- The parser of :mod:`microc.graph.text`: a descent over the tokens of every line. Nothing is evaluated.
+
+_DEPTH = 32
+_CONSTANTS: Mapping[str, Attr] = MappingProxyType(
+    {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
+)
+_REGIONS, _REGION_DEPTH = 1000, 50
+"""Graphs of control flow in a network, counted as often as they are used, and how deep they may lie in each other."""
+
+
+@dataclass
+class _Parts:
+    """What the lines gave so far."""
+
+    name: str | None = None
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    consts: dict[str, Array] = field(default_factory=dict)
+    state: dict[str, Array] = field(default_factory=dict)
+    updates: dict[str, str] = field(default_factory=dict)
+
+
+@frozen
+class _Source:
+    """Data by name behind ``prefix``, or by order, constants from number ``first`` on; and the graphs read so far."""
+
+    consts: Mapping[str, Array]
+    state: Mapping[str, Array]
+    numbered: bool
+    first: int
+    prefix: str
+    graphs: Mapping[int, Graph]
+
+
+def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array], *, numbered: bool = False) -> Graph:
+    """The graph that ``to_text`` spelled, with data by name, or (``numbered``) by order as ``const0``, ``state0`` ...
+
+    Raises ModelError, naming the line, where the text is damaged or names data that are not there.
+    """
+    sections: list[list[tuple[int, str]]] = [[]]
+    for number, line in enumerate(text.split("\n"), 1):
+        if line == f"region {len(sections) - 1}":
+            sections.append([])
+        elif line.strip():
+            sections[-1].append((number, line))
+    counts = [sum(line.startswith("const ") for _, line in section) for section in sections]
+    graphs: dict[int, Graph] = {}
+    extents: dict[int, tuple[int, int]] = {}
+    for position in range(len(sections) - 1, -1, -1):
+        source = _Source(
+            consts, state, numbered, sum(counts[:position]), f"${position - 1}." if position else "", graphs
+        )
+        graphs[position - 1] = graph = _section(sections[position], source)
+        extents[id(graph)] = _extent(graph, extents, sections[position][0][0])
+    return graphs[-1]
+
+
+def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
+    """How many graphs a graph is with those in it, and how deep they lie: a short text may name one in another over and over."""
+    inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
+    count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
+    if count > _REGIONS or depth > _REGION_DEPTH:
+        raise ModelError("too many graphs lie in one another", where=f"line {line}")
+    return count, depth
+
+
+def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
+    """One graph; those inside have been read."""
+    parts = _Parts()
+    for number, line in lines:
+        _Line(line, number, parts, source).read()
+    if parts.name is None:
+        where = f"line {lines[0][0] if lines else 1}"
+        raise ModelError("the text holds no graph", where=where, hint="it begins with: graph <name>")
+    return Graph(
+        parts.name,
+        tuple(parts.inputs),
+        tuple(parts.outputs),
+        tuple(parts.nodes),
+        parts.types,
+        parts.consts,
+        parts.state,
+        parts.updates,
+    )
+
+
+class _Line(Scanner):
+    """One line, which adds what it says to the parts."""
+
+    def __init__(self, line: str, number: int, parts: _Parts, source: _Source) -> None:
+        super().__init__(line, number)
+        self.parts, self.source = parts, source
+
+    # ------------------------------------------------------------ pieces
+
+    def value(self) -> str:
+        if not (self.sees("%") or self.sees("@")):
+            self.fail(f"a value (% or @) expected, {self.next[1] or 'the end of the line'!r} found")
+        return self.word("a name")
+
+    def known(self) -> str:
+        """A value that an earlier line defined."""
+        name = self.value()
+        if name not in self.parts.types:
+            self.fail(f"{name!r} is not defined before")
+        return name
+
+    def operand(self) -> str:
+        return "" if self.sees("_") else self.known()
+
+    def typed(self) -> tuple[str, TensorType]:
+        name = self.value()
+        self.expect(":")
+        return name, self.type()
+
+    def result(self) -> tuple[str, TensorType | None]:
+        return ("", None) if self.sees("_") else self.typed()
+
+    def type(self) -> TensorType:
+        dtype = self.take("word", "a dtype")
+        if not dtypes.is_valid(dtype):
+            self.fail(f"{dtype!r} is no dtype")
+        self.expect("[")
+        shape = tuple(self.listed(self.integer, "]"))
+        if any(extent < 0 for extent in shape):
+            self.fail(f"shape {shape} is negative")
+        quant = self.quant() if self.sees("q", "(") else None
+        layout = self.string() if self.sees("layout", "=") else ""
+        return TensorType(shape, dtype, quant, layout)
+
+    def quant(self) -> Quant:
+        scale = self.attr()
+        self.expect(",")
+        zero_point = self.attr()
+        axis = self.integer() if self.sees(",", "axis", "=") else None
+        self.expect(")")
+        if axis is None:
+            scale, zero_point = (scale,), (zero_point,)
+        if not isinstance(scale, tuple) or not isinstance(zero_point, tuple) or len(scale) != len(zero_point):
+            self.fail("scales and zero points differ in number")
+        scales = tuple(s for s in scale if isinstance(s, float))
+        zeros = tuple(z for z in zero_point if isinstance(z, int) and not isinstance(z, bool))
+        if not scales or len(scales) != len(scale) or len(zeros) != len(zero_point):
+            self.fail("scales are floats, zero points integers")
+        return Quant(scales, zeros, axis)
+
+    def attr(self, depth: int = 0) -> Attr:
+        kind, text = self.next
+        if kind == "string":
+            return self.string()
+        if kind == "number":
+            return self.number_value()
+        if kind == "word" and text in _CONSTANTS:
+            self.position += 1
+            return _CONSTANTS[text]
+        if depth > _DEPTH:
+            self.fail("tuples nest too deeply")
+        self.expect("(")
+        return tuple(self.listed(lambda: self.attr(depth + 1), ")"))
+
+    def attribute(self) -> tuple[str, Attr]:
+        name = self.word("an attribute")
+        self.expect("=")
+        return name, self.region() if self.sees("$") else self.attr()
+
+    def region(self) -> Graph:
+        number = self.integer()
+        if number not in self.source.graphs:
+            self.fail(f"there is no region {number} behind this one")
+        return self.source.graphs[number]
+
+    def loc(self) -> Loc:
+        self.expect("(")
+        file = self.string()
+        self.expect("#")
+        loc = Loc(file, self.integer(), self.string())
+        self.expect(")")
+        return loc
+
+    # ------------------------------------------------------------ lines
+
+    def read(self) -> None:
+        """Add what the line says to the parts."""
+        if self.parts.name is None:
+            self.expect("graph")
+            self.parts.name = self.word("a name")
+        elif self.next[0] != "word" or self.next[1] == "_":
+            self.node()
+        else:
+            self.declaration(self.take("word"))
+        if self.next != NOTHING:
+            self.fail(f"{self.next[1]!r} is too much")
+
+    def declaration(self, what: str) -> None:
+        parts = self.parts
+        match what:
+            case "input":
+                parts.inputs.append(self.define(*self.typed()))
+            case "const" | "state":
+                name = self.define(*self.typed())
+                into = parts.consts if what == "const" else parts.state
+                into[name] = self.array(what, name, len(into))
+            case "value":
+                self.define(*self.typed())
+            case "output":
+                parts.outputs.append(self.known())
+            case "update":
+                name = self.known()
+                self.expect("=")
+                parts.updates[name] = self.known()
+            case _:
+                self.fail(f"there are no lines that begin with {what!r}")
+
+    def define(self, name: str, kind: TensorType) -> str:
+        if name in self.parts.types:
+            self.fail(f"{name!r} is defined twice")
+        self.parts.types[name] = kind
+        return name
+
+    def array(self, what: str, name: str, position: int) -> Array:
+        """The data of a constant or state."""
+        source = self.source
+        data, first = (source.consts, source.first) if what == "const" else (source.state, 0)
+        array = data.get(f"{what}{first + position}" if source.numbered else f"{source.prefix}{name}")
+        kind = self.parts.types[name]
+        if array is None:
+            self.fail(f"the data of {what} {name!r} are missing")
+        if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
+            self.fail(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, its data {array.dtype}{list(array.shape)}")
+        return array
+
+    def node(self) -> None:
+        results = self.listed(self.result, "=")
+        op = self.word("an operator")
+        self.expect("(")
+        inputs = tuple(self.listed(self.operand, ")"))
+        attributes = self.listed(self.attribute, "}") if self.sees("{") else []
+        if len(dict(attributes)) != len(attributes):
+            self.fail("an attribute is given twice")
+        group = self.string() if self.sees("group", "=") else ""
+        loc = self.loc() if self.sees("loc") else Loc()
+        for name, kind in results:
+            if kind is not None:
+                self.define(name, kind)
+        self.parts.nodes.append(Node(op, inputs, tuple(name for name, _ in results), dict(attributes), loc, group))
+
+
+# ---- Graphs as text, one node a line, and back.
+#
+# ::
+#
+#     graph net
+#     input %x: int8[1,25,5,64] q(0.1, -3)
+#     const @w: int8[64,1,1,64] q((0.25, 0.5), (0, 0), axis=0) layout="OHWI"
+#     state @s: int8[1,4]
+#     %y: int8[1,25,5,64] q(0.2, 4) = conv2d(%x, @w, _) {groups=1, strides=(1, 1)} group="g0" loc("kws.tflite" #3 "y")
+#     update @s = %t
+#     output %y
+#
+# The graphs of control flow follow behind lines ``region 0``, ``region 1`` ...; an attribute is ``$0``, ``$1`` ...
+#
+# ``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
+# identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text
+# (:mod:`microc.graph.file`).
 
 __all__ = ["from_text", "nodes_text", "regions", "to_text"]
 

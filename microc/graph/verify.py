@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import InternalError, MicrocError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 

@@ -1,8 +1,9 @@
 """Instruction sets, a file each, and what derives from them: the cores, and the intrinsics that code may call.
 
-A file holds what is known of an instruction set as data (:class:`~microc.isa.sets.InstructionSet`): the guard under which a
-compiler knows it, bodies in C for words of the vocabulary, its vectors; and rows of cores (:class:`~microc.isa.sets.Core`).
-Nothing above names an instruction. The registries can be extended for a while, by plugins.
+A file holds what is known of an instruction set as data (:class:`~microc.isa.instruction_set.InstructionSet`): the guard under
+which a compiler knows it, bodies in C for words of the vocabulary, its vectors; and rows of cores
+(:class:`~microc.isa.instruction_set.Core`). Nothing above names an instruction. The registries can be extended for a while, by
+plugins.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from microc.base.immutable import Registry
 from microc.isa.arm import ARM
 from microc.isa.arm_neon import AARCH64
 from microc.isa.avr import AVR
-from microc.isa.base import Body, Intrin
 from microc.isa.host import HOST
+from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, VectorUnit
 from microc.isa.riscv import RISCV
-from microc.isa.sets import Core, Costs, Family, InstructionSet, VectorUnit
-from microc.isa.tensor import TensorIntrin
+from microc.isa.tensor_intrinsics import TensorIntrin
 from microc.isa.vocabulary import INTRINSICS, TENSORS
-from microc.isa.vocabulary.sums import NATURAL
+from microc.isa.vocabulary.scalar_words import NATURAL
 from microc.isa.wasm import WASM
 from microc.isa.x86 import X86
 from microc.isa.xtensa import XTENSA
-from microc.sealed import Registry
 
 FAMILIES: Registry[Family] = Registry(
     "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV, WASM)}

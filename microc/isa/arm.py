@@ -1,20 +1,159 @@
-"""Arm's Cortex-M cores."""
+"""Cortex-M cores, their words, DSP instructions and half precision."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from microc.isa.arm_dsp import ARM_DSP
-from microc.isa.arm_half import ARM_HALF
-from microc.isa.arm_mve import ARM_MVE
-from microc.isa.arm_mve_float import ARM_MVE_FLOAT
-from microc.isa.arm_mve_half import ARM_MVE_HALF
-from microc.isa.arm_v6m import ARM_V6M
-from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
-from microc.isa.library import LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY
-from microc.isa.reference_unit import REFERENCE, with_unit
-from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
-from microc.isa.words import WORD_MOVES
+from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF
+from microc.isa.host import REFERENCE, with_unit
+from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, assembly
+from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
+
+# ---- Armv6-M: eight low registers, products of 32 bits; signed bytes are loaded at a register's offset only,
+# unsigned ones at any small offset.
+
+ARM_V6M = InstructionSet(
+    "Armv6-M",
+    "defined(__ARM_ARCH_6M__)",
+    {
+        "clamp8": Body("return (int8_t)a == a ? a : (a >> 31) ^ 127;", (("alu", 4),)),
+        "high_mul": Body(""),
+        "product_2_30": Body(""),
+        "product_2_31": Body(""),
+    },
+    frozenset({"unsigned_bytes"}),
+)
+
+
+# ---- What Armv7-M and later have beside arithmetic: words at any address, SSAT and USAT, which shift too; VCVTR of
+# floating-point units, which rounds half to even and saturates.
+
+ARM_WORDS = InstructionSet("Arm words", "defined(__ARM_FEATURE_UNALIGNED)", UNALIGNED, frozenset({"unaligned"}))
+
+_INSTRUCTIONS = {"saturate_i8": "ssat %0, #8, %1", "saturate_u8": "usat %0, #8, %1", "saturate_i16": "ssat %0, #16, %1"}
+
+ARM_SATURATION = InstructionSet(
+    "Arm saturation",
+    "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT",
+    {
+        **{name: assembly(text, "a") for name, text in _INSTRUCTIONS.items()},
+        **{f"{name}_half": assembly(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
+    },
+)
+
+ARM_FLOAT = InstructionSet(
+    "Arm single precision",
+    "defined(__ARM_FP) && (__ARM_FP & 4)",
+    {
+        "nearest_i32": Body(
+            "int32_t r;\nfloat t;\n"
+            '__asm__("vcvtr.s32.f32 %1, %2\\n\\tvmov %0, %1" : "=r"(r), "=&t"(t) : "t"(x));\n'
+            "return r;",
+            (("float", 1), ("float_move", 1)),
+        )
+    },
+    frozenset({"fpu", "fma"}),
+)
+
+
+# ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of 16-bit numbers, and bytes, in a word.
+
+
+def _widen(signed: bool, less: bool = False) -> Body:
+    letter = "s" if signed else "u"
+    subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
+    less_zero = subtract.format("even") + subtract.format("odd") if less else ""
+    return Body(
+        f"""{ALIGNED_WORD}int32_t even, odd, low, high;
+__asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
+__asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
+{less_zero}__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+((word *)(void *)p)[0] = low;
+((word *)(void *)p)[1] = high;""",
+        (("alu", 6 if less else 4), ("store", 1), ("paired", 1)),
+    )
+
+
+def _larger(lane: str, *, smallest: bool) -> Body:
+    """The difference's signs, then a choice by them."""
+    instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
+    left, right = ("%2", "%1") if smallest else ("%1", "%2")
+    text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
+    body = f'int32_t r;\n__asm__("{text}" : "=&r"(r) : "r"(a), "r"(b));\nreturn r;'
+    return Body(body, (("alu", 2),))
+
+
+_LOADED = Body(
+    """typedef int64_t __attribute__((may_alias, aligned(4))) words;
+int32_t low, high;
+__asm__("ldrd %1, %2, %3\\n\\tsmlad %0, %4, %1, %0\\n\\tsmlad %0, %5, %2, %0"
+    : "+&r"(c), "=&r"(low), "=&r"(high)
+    : "Uv"(*(const words *)(const void *)p), "r"(a), "r"(b));
+return c;""",
+    (("load", 1), ("paired", 1), ("alu", 2)),
+)
+"""Numbers that are used once: gcc loads each word where it is used, and never two by one instruction. What ``Uv`` allows, an
+offset of whole words up to 1020 bytes, is what LDRD takes."""
+
+_TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr", "high_product": "smmul"}
+_THREE = {
+    "dot2": "smlad", "dot2_wrapping": "smlad", "mac_low_low": "smlabb", "mac_low_high": "smlabt", "mac_high_low": "smlatb",
+    "mac_high_high": "smlatt", "high_mac": "smmla", "high_mac_round": "smmlar",
+}  # fmt: skip
+
+ARM_DSP = InstructionSet(
+    "Arm DSP",
+    "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP",
+    {
+        **{f"max_{lane}": _larger(lane, smallest=False) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"min_{lane}": _larger(lane, smallest=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
+        "widen_i8x4": _widen(signed=True),
+        "widen_u8x4": _widen(signed=False),
+        "widen_less_i8x4": _widen(signed=True, less=True),
+        "widen_less_u8x4": _widen(signed=False, less=True),
+        "evens_i8": assembly("sxtb16 %0, %1", "a"),
+        "odds_i8": assembly("sxtb16 %0, %1, ror #8", "a"),
+        "evens_u8": assembly("uxtb16 %0, %1", "a"),
+        "odds_u8": assembly("uxtb16 %0, %1, ror #8", "a"),
+        "dot4_i16_aligned": _LOADED,
+        **{name: assembly(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
+        **{name: assembly(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
+    },
+    frozenset({"pairs"}),
+)
+
+
+# ---- Arm's half precision: VCVTB and VCVTT between floats of 16 and 32 bits, which the single-precision units of
+# Armv7E-M and later have, too, whatever the compiler's macros say of it.
+#
+# Numbers, infinities and signs are those of the integer conversions in ``codegen/c/libm.py``; NaN stays NaN.
+
+_WIDEN = """const uint32_t bits = x;
+float r;
+__asm__("vmov %0, %1\\n\\tvcvtb.f32.f16 %0, %0" : "=t"(r) : "r"(bits));
+return r;"""
+_TAKEN = """float r;
+__asm__("vcvt{}.f32.f16 %0, %1" : "=t"(r) : "t"(x));
+return r;"""
+_NARROW = """uint32_t r;
+float t;
+__asm__("vcvtb.f16.f32 %1, %2\\n\\tvmov %0, %1" : "=r"(r), "=&t"(t) : "t"(x));
+return (uint16_t)(x != x ? (r & 0x8000U) | 0x7E00U : r);"""
+
+ARM_HALF = InstructionSet(
+    "Arm half precision",
+    "defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'",
+    {
+        **{f"float16_{half}": Body(_TAKEN.format(end), (("float", 1),)) for half, end in (("low", "b"), ("high", "t"))},
+        "float16_to_float": Body(_WIDEN, (("float", 2),)),
+        "float_to_float16": Body(_NARROW, (("float", 3), ("alu", 2))),
+    },
+)
+
+
+# ---- Arm's Cortex-M cores.
 
 _LOADS = {
     "load": 1.6, "paired": 1.0, "store": 1.2, "taken": 2.0, "divide": 6.0, "float_load": 1.6, "float_divide": 14.0

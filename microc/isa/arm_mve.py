@@ -1,15 +1,16 @@
-"""MVE (Helium), the vectors of Armv8.1-M: four 32-bit lanes, and runs of memory in tail-predicated loops."""
+"""MVE: vectors of integers, floats and halves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc.isa.arm_mve_products import PRODUCT_BODIES
-from microc.isa.arm_mve_rows import ROW_BODIES
-from microc.isa.base import Body, Turns
-from microc.isa.sets import InstructionSet, VectorUnit
-from microc.isa.vocabulary.lanes import MEMORY, NUMBERED
-from microc.isa.vocabulary.words import COPIED, MOVED
+from microc.isa.arm_mve_products import PRODUCT_BODIES, ROW_BODIES, WINDOW_BODIES
+from microc.isa.instruction_set import Body, InstructionSet, Turns, VectorUnit
+from microc.isa.vocabulary.matrix_products import HALF_SHAPES, half_product_name
+from microc.isa.vocabulary.scalar_words import COPIED, MOVED
+from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
+
+# ---- MVE (Helium), the vectors of Armv8.1-M: four 32-bit lanes, and runs of memory in tail-predicated loops.
 
 _WIDTH = {"8": "b", "16": "h", "32": "w"}
 _LANEWISE = {
@@ -63,10 +64,13 @@ def _memory() -> Iterator[tuple[str, str]]:
 def _saturating() -> Iterator[tuple[str, Body]]:
     """Clamped by VQMOVN, into the low half of a lane and of that: no vectors of bounds, which would take registers. What the
     other halves hold does not matter, which no intrinsic says: it reads them from a vector that gcc would copy."""
-    halves = _narrowing("int16x8_t h", "vqmovnb.s32", "a")
-    quarters = "\n".join((halves, _narrowing("int8x16_t b", "vqmovnb.s16", "h")))
+    halves = _arm_mve_narrowing("int16x8_t h", "vqmovnb.s32", "a")
+    quarters = "\n".join((halves, _arm_mve_narrowing("int8x16_t b", "vqmovnb.s16", "h")))
     unsigned = "\n".join(
-        (_narrowing("uint16x8_t h", "vqmovunb.s32", "a"), _narrowing("uint8x16_t b", "vqmovnb.u16", "h"))
+        (
+            _arm_mve_narrowing("uint16x8_t h", "vqmovunb.s32", "a"),
+            _arm_mve_narrowing("uint8x16_t b", "vqmovnb.u16", "h"),
+        )
     )
     yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
     for short, narrowed, store, kind, made in (
@@ -79,7 +83,7 @@ def _saturating() -> Iterator[tuple[str, Body]]:
         yield f"{name}_first", Body(f"{narrowed}\n{store}_p_{kind}(p, {made}, vctp32q((uint32_t)n));", costs)
 
 
-def _narrowing(made: str, instruction: str, source: str) -> str:
+def _arm_mve_narrowing(made: str, instruction: str, source: str) -> str:
     """Lanes saturated into the low halves of those of a new vector."""
     name = made.split()[1]
     return f'{made};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
@@ -165,4 +169,207 @@ ARM_MVE = InstructionSet(
     },
     frozenset({"lanes"}),
     unit=VectorUnit({"int32x4": "int32x4_t"}, "arm_mve.h"),
+)
+
+
+# ---- MVE's vectors of four floats: arithmetic, fused multiply-add by vectors or by a number in a general register,
+# conversions.
+#
+# A comparison holds where both numbers are numbers: the instructions' "less" is "not greater or equal", so operands change
+# places. There is no division and no square root of vectors; they go lane by lane, each lane written out: of loops over lanes
+# gcc 12 drops stores of the operands and divides what lay there before.
+
+_FIRST = "vctp32q((uint32_t)n)"
+_WIDENED = """register uint32x4_t h __asm__("q0") = {};
+register float32x4_t r __asm__("q0");
+__asm__("vcvtb.f32.f16 q0, q0" : "=w"(r) : "w"(h));
+return r;"""
+"""In one register, for the GNU assembler (2.40) encodes others as those of twice their number."""
+_NARROWED = """register float32x4_t x __asm__("q0") = a;
+register uint32x4_t h __asm__("q0");
+__asm__("vcvtb.f16.f32 q0, q0" : "=w"(h) : "w"(x));
+{};"""
+_COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "ge": ("ge", "a, b")} | {
+    op: (op, "a, b") for op in ("eq", "ne")
+}
+
+
+def _chosen(op: str, x: str, y: str) -> str:
+    name, operands = _COMPARED[op]
+    return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
+
+
+def _texts() -> Iterator[tuple[str, str, str]]:
+    """Words, kinds of operation (none where nothing happens) and statements."""
+    for op in ("add", "sub", "mul"):
+        yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
+    yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
+    yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
+    yield "min_f32x4", "vector", _chosen("lt", "a", "b")
+    yield "max_f32x4", "vector", _chosen("gt", "a", "b")
+    for op in _COMPARED:
+        yield f"select_{op}_f32x4", "vector", _chosen(op, "x", "y")
+    for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
+        yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
+    for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
+        lanes = ", ".join(lane.format(k) for k in range(4))
+        yield f"{name}_f32x4", "float_divide", f"const float32x4 r = {{{lanes}}};\nreturn r;"
+    yield "dup_f32x4", "vector", "return vdupq_n_f32(n);"
+    yield "from_i32_f32x4", "vector", "return vcvtq_f32_s32(a);"
+    yield "bits_i32x4", "", "return vreinterpretq_s32_f32(a);"
+    yield "of_bits_f32x4", "", "return vreinterpretq_f32_s32(a);"
+    yield "nearest_i32x4", "vector", "return vcvtnq_s32_f32(a);"
+    yield "toward_zero_i32x4", "vector", "return vcvtq_s32_f32(a);"
+    yield "load_f32_f32x4", "vector_load", "return vldrwq_f32(p);"
+    yield "load_f32_f32x4_first", "vector_load", f"return vldrwq_z_f32(p, {_FIRST});"
+    for end, load in (("", "vldrhq_u32(p)"), ("_first", f"vldrhq_z_u32(p, {_FIRST})")):
+        yield f"load_f16_f32x4{end}", "vector_load", _WIDENED.format(load)
+        yield f"load_bf16_f32x4{end}", "vector_load", f"return vreinterpretq_f32_u32(vshlq_n_u32({load}, 16));"
+    yield "store_f16_f32x4", "vector_store", _NARROWED.format("vstrhq_u32(p, h)")
+    yield "store_f16_f32x4_first", "vector_store", _NARROWED.format(f"vstrhq_p_u32(p, h, {_FIRST})")
+    yield "gather_f32_f32x4", "vector_load", "return vldrwq_gather_shifted_offset_f32(p, vreinterpretq_u32_s32(a));"
+    yield "store_f32_f32x4", "vector_store", "vstrwq_f32(p, a);"
+    yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
+
+
+def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
+    """What a word costs: loads and stores of halves are two instructions and, of float16, a load has a move to another register;
+    lanes are divided one by one."""
+    more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
+    return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
+
+
+ARM_MVE_FLOAT = InstructionSet(
+    "Arm MVE floating point",
+    "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
+    {name: Body(text, _operations(name, kind)) for name, kind, text in _texts()},
+    unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
+)
+
+
+# ---- MVE's vectors of eight halves: products of small matrices whose terms are added in float16.
+#
+# A vector of weights is multiplied by a number in a general register (``VFMA.F16``), which is loaded once for all columns.
+# Behind a run its sums are widened, those of even lanes and those of odd ones, and added to sums of float32 in memory.
+
+_ROWS, _NUMBERS = ("r0", "r1", "r2", "r3"), ("r4", "r5", "r6", "r8")
+"""Registers of the rows' addresses and of their numbers; r7 may be the frame pointer."""
+_OTHERS = {"b": "r9", "left": "r10", "turns": "r11", "sums": "r12"}
+_SPARE = (6, 7)
+"""Vectors of weights, and of widened sums."""
+_UNROLLED = (4, 3, 2, 1)
+"""Terms of an iteration, the first that come out even."""
+_COUNTED = 8
+"""Terms that costs are counted by."""
+
+
+def _widened(wide: int, narrow: int, odd: int) -> str:
+    """VCVTB or VCVTT of float16 to float32, by number: the GNU assembler (2.40) encodes vectors as those of twice theirs."""
+    return f".inst.w {0xFE3F0E01 | wide << 13 | odd << 12 | narrow << 1:#x}"
+
+
+def _narrowed(narrow: int, wide: int, odd: int) -> str:
+    """VCVTB or VCVTT of float32 to float16, likewise."""
+    return f".inst.w {0xEE3F0E01 | narrow << 13 | odd << 12 | wide << 1:#x}"
+
+
+def _term(rows: int, vectors: int) -> Iterator[str]:
+    for v in range(vectors):
+        weights = f"q{_SPARE[v % 2]}"
+        yield f"vldrh.u16 {weights}, [%[b]], #16"
+        for r in range(rows):
+            if v == 0:
+                yield f"ldrh {_NUMBERS[r]}, [%[a{r}]], #2"
+            yield f"vfma.f16 q{r * vectors + v}, {weights}, {_NUMBERS[r]}"
+
+
+def _added(sums: int) -> Iterator[str]:
+    """Vectors of sums of a run added to those in memory."""
+    for n in range(sums):
+        yield from (_widened(wide, n, odd) for odd, wide in enumerate(_SPARE))
+        for odd, wide in enumerate(_SPARE):
+            place = f"[%[sums], #{32 * n + 16 * odd}]"
+            yield from (f"vldrw.u32 q{n}, {place}", f"vadd.f32 q{wide}, q{wide}, q{n}", f"vstrw.32 q{wide}, {place}")
+
+
+def _text(rows: int, vectors: int) -> Iterator[str]:
+    pointers = [f"a{r}" for r in range(rows)]
+    for r, name in enumerate(pointers):
+        yield f'register const uint16_t *{name} __asm__("{_ROWS[r]}") = a{f" + {r} * stride_a" if r else ""};'
+    yield f'register const uint16_t *next __asm__("{_OTHERS["b"]}") = b;'
+    yield f'register float *where __asm__("{_OTHERS["sums"]}") = sums;'
+    yield f'register int32_t left __asm__("{_OTHERS["left"]}") = runs;'
+    yield f'register int32_t turns __asm__("{_OTHERS["turns"]}");'
+    vectors_used = (f"q{n}" for n in (*range(rows * vectors), *_SPARE))
+    clobbers = ", ".join(f'"{name}"' for name in ("lr", "cc", "memory", *_NUMBERS[:rows], *vectors_used))
+    moved = ", ".join(f'[{name}] "+r"({name})' for name in pointers)
+    for times in _UNROLLED:
+        yield f"if (depth / runs % {times} == 0) {{" if times > 1 else "{"
+        yield f"    turns = depth / runs{f' / {times}' if times > 1 else ''};"
+        yield "    __asm__ volatile inline("
+        zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
+        turn = [line for _ in range(times) for line in _term(rows, vectors)]
+        loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *turn, "le lr, 0b"]
+        lines = [*loop, *_added(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
+        yield from (f'        "{line}\\n"' for line in lines)
+        yield f'        : {moved}, [b] "+r"(next), [left] "+r"(left)'
+        yield '        : [turns] "r"(turns), [sums] "r"(where)'
+        yield f"        : {clobbers});"
+        yield "} else" if times > 1 else "}"
+
+
+def _body(rows: int, vectors: int) -> Body:
+    sums = rows * vectors
+    vector, load = (
+        ("vector", (_COUNTED + 1) * sums),
+        ("load", _COUNTED * rows),
+    )  # a share of what follows a run included
+    memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
+    turns = Turns("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
+    edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
+    return Body("\n".join(_text(rows, vectors)), edges, turns)
+
+
+_EIGHT = (
+    *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
+    *(_narrowed(2, 0, 0), _narrowed(2, 1, 1), "vstrh.16 q2, [%[p]], #16", "le lr, 0b"),
+)
+_FOUR = (
+    "dlstp.32 lr, %[n]",
+    "0:",
+    "vldrw.u32 q0, [%[q]], #16",
+    _narrowed(0, 0, 0),
+    "vstrh.32 q0, [%[p]], #8",
+    "letp lr, 0b",
+)
+
+
+def _narrowing() -> Body:
+    """Eight floats at a time where they come out even, even ones below odd ones, else four, of the last ones fewer."""
+    text = []
+    for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
+        text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
+        text.append('        : [p] "+l"(p), [q] "+l"(q), [n] "+l"(n) : : "lr", "cc", "memory", "q0", "q1", "q2");')
+    turns = Turns("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
+    return Body("\n".join((*text, "}")), (("alu", 4),), turns)
+
+
+def _zeros() -> Body:
+    lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
+    text = "\\n".join(lines)
+    turns = Turns("n", 8, (("vector_store", 1), ("branch", 1)))
+    statement = f'__asm__ volatile("{text}" : [p] "+l"(p) : [n] "r"(n) : "lr", "memory", "q0");'
+    return Body(statement, (("alu", 3),), turns)
+
+
+ARM_MVE_HALF = InstructionSet(
+    "Arm MVE half precision",
+    "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
+    {
+        **{half_product_name(*shape): _body(*shape) for shape in HALF_SHAPES},
+        **WINDOW_BODIES,
+        "narrow_f32_f16": _narrowing(),
+        "zero_f16": _zeros(),
+    },
+    frozenset({"half_floats"}),
 )

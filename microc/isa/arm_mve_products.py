@@ -1,20 +1,31 @@
-"""Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
-
-The instructions are a loop of three vectors an iteration where that comes out even, else of four, with what these leave behind
-it, and none where there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side
-(``VMLADAVA`` sums across lanes into a core register, which must have an even number, so that there are at most six sums).
-Weights of few bits are loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of
-two, by which the sums are divided behind the loop.
-"""
+"""Products of matrices on MVE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from microc.isa.base import Body, Turns
-from microc.isa.vocabulary.products import BITS, PRODUCT_SHAPES, product_name
-from microc.tir.bit_fields import LANES, BitFields
+from microc.isa.instruction_set import Body, Turns
+from microc.isa.vocabulary.matrix_products import (
+    BITS,
+    HALF_WINDOWS,
+    PRODUCT_SHAPES,
+    ROW_DEPTHS,
+    TAPS,
+    half_window_name,
+    product_name,
+    row_name,
+)
+from microc.tir.bit_fields import LANES as BIT_FIELDS_LANES
+from microc.tir.bit_fields import BitFields
+
+# ---- Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
+#
+# The instructions are a loop of three vectors an iteration where that comes out even, else of four, with what these leave behind
+# it, and none where there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side
+# (``VMLADAVA`` sums across lanes into a core register, which must have an even number, so that there are at most six sums).
+# Weights of few bits are loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of
+# two, by which the sums are divided behind the loop.
 
 UNROLLED = (3, 4)
 """Vectors of an iteration: the first where they come out even, since of more the turn that stands apart would be longer."""
@@ -98,10 +109,10 @@ def _plain_lines(a: str, b: str, rows: int, columns: int, size: int, number: int
 
 def _field_lines(form: BitFields, rows: int, columns: int) -> list[str]:
     """16 bytes of every column; of each of their fields, the lowest first, a vector of every row and the products."""
-    lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{LANES}" for c in range(columns)]
+    lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
     for field in range(form.count):
         up = 8 - form.bits * (field + 1)
-        lines += [f"vldrb.8 q{r}, [%[a{r}]], #{LANES}" for r in range(rows)]
+        lines += [f"vldrb.8 q{r}, [%[a{r}]], #{BIT_FIELDS_LANES}" for r in range(rows)]
         for c in range(columns):
             lines += [f"vshl.i8 {_FIELD}, q{rows + c}, #{up}"] if up else []
             if field:  # the shift of the lowest leaves nothing else
@@ -184,7 +195,7 @@ def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobb
     yield f'        : "memory", {clobbers});'
 
 
-def _body(a: str, b: str, rows: int, columns: int) -> Body:
+def _arm_mve_products_body(a: str, b: str, rows: int, columns: int) -> Body:
     form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     text = _instructions(a, b, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
@@ -197,4 +208,117 @@ def _body(a: str, b: str, rows: int, columns: int) -> Body:
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), Turns("depth", form.group, turn))
 
 
-PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType({product_name(*shape): _body(*shape) for shape in PRODUCT_SHAPES})
+PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
+    {product_name(*shape): _arm_mve_products_body(*shape) for shape in PRODUCT_SHAPES}
+)
+
+
+# ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers while the weights pass, one
+# after the other.
+#
+# Two sums an iteration: one instruction loads what they start with and one stores them; of every vector of weights a load and a
+# product remain, where a product of one row by four loads five vectors for four products.
+
+LANES = 16
+_ARM_MVE_ROWS_WEIGHTS, _AGAIN = 7, 6
+"""Registers of a vector of weights, and of one of the row that has none of its own."""
+_PAIR = ("c0", "c1")
+
+
+def _arm_mve_rows_body(depth: int) -> Body:
+    vectors = depth // LANES
+    kept = vectors if vectors <= _ARM_MVE_ROWS_WEIGHTS else _AGAIN
+    lines = [_arm_mve_rows_row(k, k) for k in range(kept)]
+    lines += ["dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8"]
+    for total in _PAIR:
+        for k in range(vectors):
+            again = [] if k < kept else [_arm_mve_rows_row(k, _AGAIN)]
+            product = f"vmladava.s8 %[{total}], q{_AGAIN if again else k}, q{_ARM_MVE_ROWS_WEIGHTS}"
+            lines += [*again, f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, [%[b]], #{LANES}", product]
+    lines += ["strd %[c0], %[c1], [%[sums]], #8", "le lr, 0b"]
+    clobbers = ", ".join(f'"q{n}"' for n in range(_ARM_MVE_ROWS_WEIGHTS + 1))
+    text = "\n".join(
+        (
+            'register int32_t c0 __asm__("r8");',
+            'register int32_t c1 __asm__("r10");',
+            'register int32_t count __asm__("lr") = columns / 2;',
+            "__asm__ volatile inline(",
+            *(f'    "{line}\\n"' for line in lines),
+            '    : [c0] "=&r"(c0), [c1] "=&r"(c1), [b] "+r"(b), [start] "+r"(start), [sums] "+r"(sums), "+r"(count)',
+            '    : [a] "r"(a)',
+            f'    : "memory", {clobbers});',
+        )
+    )
+    loads = len(_PAIR) * (2 * vectors - kept)
+    turn = (("load", 1), ("paired", 1), ("store", 1), ("vector_load", loads), ("vector", len(_PAIR) * vectors))
+    return Body(text, (("vector_load", kept), ("alu", 4)), Turns("columns", len(_PAIR), (*turn, ("branch", 1))))
+
+
+def _arm_mve_rows_row(number: int, register: int) -> str:
+    return f"vldrb.8 q{register}, [%[a], #{LANES * number}]"
+
+
+ROW_BODIES: Mapping[str, Body] = MappingProxyType({row_name(depth): _arm_mve_rows_body(depth) for depth in ROW_DEPTHS})
+
+
+# ---- MVE's windows over halves: a row's three taps in registers while its pixels are loaded, each once for all its
+# products.
+
+_ARM_MVE_WINDOWS_WEIGHTS, _PIXEL = ("q4", "q5", "q6"), "q7"
+_REGISTERS = {
+    "row": "r0",
+    "tap": "r1",
+    "next": "r2",
+    "left": "r3",
+    "pixel_bytes": "r4",
+    "row_bytes": "r5",
+    "where": "r6",
+}
+
+
+def _lines(stride: int, pixels: int) -> Iterator[str]:
+    """Rows of taps, one after the other."""
+    yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
+    yield from ("0:", "mov %[next], %[row]", "add %[row], %[row], %[row_bytes]")
+    for weights in _ARM_MVE_WINDOWS_WEIGHTS:
+        yield from (f"vldrh.u16 {weights}, [%[tap]]", "add %[tap], %[tap], %[pixel_bytes]")
+    for place in range((pixels - 1) * stride + TAPS):
+        used = [(x, place - x * stride) for x in range(pixels) if 0 <= place - x * stride < TAPS]
+        yield from (f"vldrh.u16 {_PIXEL}, [%[next]]",) if used else ()
+        yield "add %[next], %[next], %[pixel_bytes]"
+        yield from (f"vfma.f16 q{x}, {_PIXEL}, {_ARM_MVE_WINDOWS_WEIGHTS[tap]}" for x, tap in used)
+    yield from ("subs %[left], %[left], #1", "bne 0b")
+    yield from (f"vstrh.16 q{x}, [%[where], #{16 * x}]" for x in range(pixels))
+
+
+def _body(stride: int, pixels: int) -> Body:
+    values = {
+        "row": "a",
+        "tap": "b",
+        "left": "rows",
+        "pixel_bytes": "2 * step",
+        "row_bytes": "2 * row_step",
+        "where": "sums",
+    }
+    kinds = {"row": "const uint16_t *", "tap": "const uint16_t *", "next": "const uint16_t *", "where": "uint16_t *"}
+    text = [
+        f'register {kinds.get(name, "int32_t ")}{name} __asm__("{register}"){f" = {values[name]}" if name in values else ""};'
+        for name, register in _REGISTERS.items()
+    ]
+    lines = list(_lines(stride, pixels))
+    clobbers = ", ".join(
+        f'"{name}"' for name in ("cc", "memory", *(f"q{x}" for x in range(pixels)), *_ARM_MVE_WINDOWS_WEIGHTS, _PIXEL)
+    )
+    moved = ", ".join(
+        f'[{name}] "{how}"({name})' for name, how in (("row", "+r"), ("tap", "+r"), ("left", "+r"), ("next", "=&r"))
+    )
+    given = ", ".join(f'[{name}] "r"({name})' for name in ("pixel_bytes", "row_bytes", "where"))
+    text += ["__asm__ volatile inline(", *(f'    "{line}\\n"' for line in lines), f"    : {moved}", f"    : {given}"]
+    text.append(f"    : {clobbers});")
+    loads = sum(line.startswith("vldr") for line in lines)
+    turn = (("vector_load", loads), ("vector", TAPS * pixels), ("alu", loads + 3), ("branch", 1))
+    edges = (("alu", 8), ("vector", pixels), ("vector_store", pixels))
+    return Body("\n".join(text), edges, Turns("rows", 1, turn))
+
+
+WINDOW_BODIES = {half_window_name(*shape): _body(*shape) for shape in HALF_WINDOWS}

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from microc.isa.base import Body
 from microc.isa.gnu_vectors import gnu_vectors
-from microc.isa.library import LIBRARY
-from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet, Probe
-from microc.isa.words import UNALIGNED
+from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
+from microc.isa.portable import LIBRARY, UNALIGNED
 
 _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
 """In the other byte order compilers number lanes from the other end."""

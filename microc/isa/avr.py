@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from microc.isa.base import Body
-from microc.isa.library import SHORT_LIBRARY
-from microc.isa.sets import Core, Costs, Family, InstructionSet
+from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet
+from microc.isa.portable import SHORT_LIBRARY
 
 _LENGTHS = {
     **SHORT_LIBRARY, "alu": 4.0, "load": 4.0, "store": 4.0, "multiply": 24.0, "branch": 2.0, "call_multiply_long": 200.0,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc import dtypes
-from microc.isa.base import Body, Turns
-from microc.isa.sets import InstructionSet, VectorUnit
-from microc.isa.vocabulary.float_lanes import ARITHMETIC
-from microc.isa.vocabulary.lanes import SHORT_WORDS, WIDTHS
-from microc.isa.vocabulary.words import COPIED, MOVED
+from microc.base import dtypes
+from microc.isa.instruction_set import Body, InstructionSet, Turns, VectorUnit
+from microc.isa.vocabulary.scalar_words import COPIED, MOVED
+from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}

@@ -1,10 +1,48 @@
-"""The computer that the compiler runs on: any, so that nothing is known but that words may lie anywhere."""
+"""The host, and the reference tensor unit."""
 
 from __future__ import annotations
 
-from microc.isa.reference_unit import REFERENCE, with_unit
-from microc.isa.sets import PLAIN, Core, Family
+from dataclasses import replace
+from types import MappingProxyType
+
+from microc.isa.instruction_set import PLAIN, TENSOR_UNIT, Body, Core, Family, InstructionSet, Scratchpad, TensorUnit
+from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.isa.x86 import COSTS, HOST_WORDS
+
+# ---- The reference tensor unit, ours: what the model is and tests run. It stands for a unit of its size, no product
+# on the market.
+#
+# 256 products in a cycle, as an array of 16 x 16 does; 16 KiB each for inputs, weights and sums; a bus of 64 bits.
+
+REFERENCE = TensorUnit(
+    "tensor16",
+    rows=16,
+    columns=16,
+    depth=16,
+    tile_cycles=16,
+    input=Scratchpad(16 * 1024),
+    weight=Scratchpad(16 * 1024),
+    sums=Scratchpad(16 * 1024),
+    bus=8,
+    start=8,
+)
+
+
+def with_unit(core: Core, unit: TensorUnit) -> Core:
+    """``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
+    bodies = {word.name: Body("", _issue(len(word.params))) for word in UNIT_WORDS}
+    beside = InstructionSet(
+        f"tensor unit {unit.name}", "1", MappingProxyType(bodies), frozenset({TENSOR_UNIT}), tensor_unit=unit
+    )
+    return replace(core, name=f"{core.name}+{unit.name}", sets=(*core.sets, beside))
+
+
+def _issue(operands: int) -> tuple[tuple[str, int], ...]:
+    """What an instruction costs the processor: its operands, and a register that starts it."""
+    return (("alu", operands), ("store", operands + 1))
+
+
+# ---- The computer that the compiler runs on: any, so that nothing is known but that words may lie anywhere.
 
 _CORE = Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"}))
 HOST = Family("host", (_CORE, with_unit(_CORE, REFERENCE)), PLAIN, threads=True)

@@ -1,19 +1,107 @@
-"""RISC-V cores by their base sets; those with extensions for numbers that lie side by side have files of their own."""
+"""RISC-V cores and their extensions for scalars."""
 
 from __future__ import annotations
 
-from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
-from microc.isa.reference_unit import REFERENCE, with_unit
+from microc.isa.host import REFERENCE, with_unit
+from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet
+from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
 from microc.isa.riscv_vector import RVV_CORES
-from microc.isa.riscv_xcv import CV32E40P
-from microc.isa.riscv_zb import ZBA, ZBB
-from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
-from microc.isa.words import WORD_MOVES
 
-_CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
+# ---- CORE-V's extensions for numbers that lie side by side (XCVsimd), clipping (XCValu) and hardware loops
+# (XCVhwlp), as CV32E40P has them, after its user manual (version 1.3.2).
+#
+# Instructions are written by their encodings (``.insn``), so that any assembler of RISC-V makes them. Compilers that know the
+# extensions say so by macros; with any other, ``-DMICROC_XCV`` tells that the core has them. Hardware loops are the compiler's:
+# CORE-V's gcc makes them of counted loops with ``_xcvhwlp`` in ``-march``.
+
+GUARD = "defined(__riscv_xcvsimd) || defined(MICROC_XCV)"
+_SIMD, _ALU = 0x7B, 0x2B
+"""Major opcodes: custom-3 and custom-1."""
+ENCODINGS = {
+    "dot4_i8": ("cv.sdotsp.b", 0x54, 1),
+    "dot4_u8": ("cv.sdotusp.b", 0x50, 1),
+    "dot2": ("cv.sdotsp.h", 0x54, 0),
+    "dot2_wrapping": ("cv.sdotsp.h", 0x54, 0),
+    "add_i16x2": ("cv.add.h", 0x00, 0),
+    "sub_i16x2": ("cv.sub.h", 0x04, 0),
+    "min_i8x4": ("cv.min.b", 0x10, 1),
+    "min_u8x4": ("cv.minu.b", 0x14, 1),
+    "min_i16x2": ("cv.min.h", 0x10, 0),
+    "max_i8x4": ("cv.max.b", 0x18, 1),
+    "max_u8x4": ("cv.maxu.b", 0x1C, 1),
+    "max_i16x2": ("cv.max.h", 0x18, 0),
+}
+"""By intrinsic: the instruction, funct7 and funct3."""
+CLIPPED = {
+    "saturate_i8": ("cv.clip", 0x38, 8),
+    "saturate_u8": ("cv.clipu", 0x39, 9),
+    "saturate_i16": ("cv.clip", 0x38, 16),
+}
+"""By intrinsic: the instruction, funct7 and the bits that it clips to, one more where it leaves no negative numbers."""
+
+
+def _side_by_side(name: str) -> Body:
+    """Of a word each; what is added to is the result's register."""
+    _, funct7, funct3 = ENCODINGS[name]
+    text = f".insn r {_SIMD:#x}, {funct3}, {funct7:#x}, %0, %1, %2"
+    if name.startswith("dot"):
+        return Body(f'__asm__("{text}" : "+r"(c) : "r"(a), "r"(b));\nreturn c;')
+    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
+
+
+def _clipped(name: str, *, half: bool) -> Body:
+    _, funct7, bits = CLIPPED[name]
+    text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
+    operand = "a >> 1" if half else "a"
+    cost = (("alu", 2 if half else 1),)
+    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"({operand}));\nreturn r;', cost)
+
+
+_WORD = "*({0}char (*)[4])({0}void *)p"
+_LOAD = Body(f'int32_t r;\n__asm__("lw %0, %1" : "=r"(r) : "m"({_WORD.format("const ")}));\nreturn r;', (("load", 1),))
+_STORE = Body(f'__asm__("sw %1, %0" : "=m"({_WORD.format("")}) : "r"(a));', (("store", 1),))
+"""Compilers would load bytes where they do not know of an alignment; the core loads words at any address."""
+
+XCV = InstructionSet(
+    "XCVsimd, XCValu",
+    GUARD,
+    {
+        **{name: _side_by_side(name) for name in ENCODINGS},
+        **{name: _clipped(name, half=False) for name in CLIPPED},
+        **{f"{name}_half": _clipped(name, half=True) for name in CLIPPED},
+        **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
+        **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
+    },
+    frozenset({"unaligned"}),
+)
+
+_RISCV_XCV_CYCLES = {"taken": 2.0, "divide": 20.0, "multiply_long": 6.0}
+_COSTS = Costs(26, 0, 2047, frozenset({"compared"}), 3.2, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _RISCV_XCV_CYCLES)
+
+CV32E40P = Core(
+    "cv32e40p",
+    "riscv",
+    _COSTS,
+    (XCV,),
+    frozenset({"mul64"}),
+    machine="-march=rv32imc_zicsr_xcvmac_xcvsimd_xcvalu_xcvhwlp",
+)
+
+
+# ---- RISC-V's bit manipulation, as Hazard3 has it: compilers take minima, maxima and sign extensions (Zbb) and sums
+# of shifted numbers (Zba) from plain C, so that the sets have no bodies of their own.
+
+ZBA = InstructionSet("Zba", "defined(__riscv_zba)", {})
+ZBB = InstructionSet("Zbb", "defined(__riscv_zbb)", {}, frozenset({"minmax"}))
+
+
+# ---- RISC-V cores by their base sets; those with extensions for numbers that lie side by side have files of their
+# own.
+
+_RISCV_CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _FORMS = frozenset({"compared"})
-_INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)
-_FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _RISCV_CYCLES)
+_FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _RISCV_CYCLES)
 
 _FASTEST = "-O3 -fno-schedule-insns"
 """Half a percent to 3 % of the cycles less than -O2, for 15 to 25 % of code."""

@@ -1,40 +1,169 @@
-"""RISC-V's vectors, version 1.0: four, eight or sixteen lanes in one, two or four registers of at least 128 bits, or as many as
-four or eight registers of a machine hold.
-
-Bodies are the functions of ``riscv_vector.h``, each told how many lanes it has, so that the same code is right whatever the
-length of a machine's registers. Numbers beside vectors are operands of instructions, the first n lanes are a shorter vector, and
-runs of memory take as much as eight registers hold.
-"""
+"""RISC-V vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from microc import dtypes
-from microc.isa.base import Body, Turns
-from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
-from microc.isa.riscv_vector_float import RVV_FLOAT
-from microc.isa.riscv_width import (
-    COMPARED,
-    GUARD,
-    Width,
-    Words,
-    bodies,
-    group,
-    mask,
-    offsets,
-    signed,
-    types,
-    unsigned,
-    v,
+from microc.base import dtypes
+from microc.base.immutable import frozen
+from microc.isa.instruction_set import Body, Core, Costs, InstructionSet, Probe, Turns, VectorUnit, vector
+from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
+from microc.isa.vocabulary.scalar_words import COPIED
+from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
+from microc.tir.lower.lane_code import SCALABLE_NUMBERS
+from microc.tir.symbolic import LENGTH
+
+# ---- What the words of RISC-V's vectors are written with: how many lanes a vector has, the names of types and
+# functions of ``riscv_vector.h``.
+
+GUARD = "defined(__riscv_vector) && __riscv_v_min_vlen >= 128 && __riscv_v_intrinsic >= 12000"
+"""clang 17, gcc 14 and later."""
+COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
+
+Words = Iterator[tuple[str, int, str]]
+"""Names, instructions, C."""
+
+
+@frozen
+class Width:
+    """So many lanes, or (``scalable``) that times what registers are longer than 128 bits, of which ``vl`` take part."""
+
+    lanes: int
+    scalable: bool = False
+
+    def __str__(self) -> str:
+        """How many take part, in C."""
+        return "(size_t)vl" if self.scalable else str(self.lanes)
+
+    def vector(self, element: str) -> str:
+        return vector(element, self.lanes, self.scalable)
+
+
+def v(name: str, *operands: str | int | Width) -> str:
+    """A call of an instruction's function; the last operand is how many lanes it has."""
+    return f"__riscv_v{name}({', '.join(map(str, operands))})"
+
+
+def group(width: Width, bits: int = 32) -> str:
+    """The registers that so many lanes fill: ``m4``, or ``mf2`` for half of one."""
+    filled = width.lanes * bits
+    return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
+
+
+def unsigned(vector: str, lanes: Width) -> str:
+    return f"__riscv_vreinterpret_u32{group(lanes)}({vector})"
+
+
+def signed(vector: str, lanes: Width) -> str:
+    return f"__riscv_vreinterpret_i32{group(lanes)}({vector})"
+
+
+def mask(width: Width, condition: str) -> str:
+    return f"const vbool{128 // width.lanes}_t m = {condition};\n"
+
+
+def offsets(lanes: Width, bits: int) -> str:
+    """Those of ``a``, in bytes."""
+    elements = unsigned("a", lanes)
+    return elements if bits == 8 else v("sll", elements, bits // 16, lanes)
+
+
+EVERY = (*map(Width, WIDTHS), *(Width(n, scalable=True) for n in LEAST))
+
+
+def types(*kinds: str) -> VectorUnit:
+    """Vectors of some kinds of elements, of every width."""
+    bits = {kind: dtypes.info(kind).bits for kind in kinds}
+    names = {n.vector(kind): f"v{kind}{group(n, bits[kind])}_t" for n in EVERY for kind in kinds}
+    return VectorUnit(names, "riscv_vector.h")
+
+
+def bodies(words: Callable[[Width], Words]) -> dict[str, Body]:
+    """Of vectors of every width; none of the first lanes where those that take part are told anyway."""
+    found = ((n, *word) for n in EVERY for word in words(n))
+    return {
+        name: _counted(name, count, text) for n, name, count, text in found if not (n.scalable and "_first" in name)
+    }
+
+
+def _counted(name: str, count: int, text: str) -> Body:
+    memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
+    kind = memory.get(name.partition("_")[0])
+    return Body(text, (*(((kind, 1),) if kind else ()), *((("vector", count),) if count else ())))
+
+
+# ---- RISC-V's vectors of floats.
+
+_FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
+
+
+def _halves(lanes: Width) -> Words:
+    """Loads that widen, of all lanes or the first. A float16's fields, moved to those of a float32, are that of its number over
+    2**112, of subnormals too; the largest exponent stands for infinity and NaN."""
+    n, end, whole, half = lanes, lanes.vector("f32"), f"f32{group(lanes)}", f"u16{group(lanes, 16)}"
+    zero = v(f"mv_v_x_{half}", 0, n)
+    for first, value in (("", v(f"le16_v_{half}", "p", n)), ("_first", v("le16_tu", zero, "p", "(size_t)n"))):
+        wide = v("zext_vf2", value, n)
+        shifted = f"__riscv_vreinterpret_{whole}({v('sll', wide, 16, n)})"
+        yield f"load_bf16_{end}{first}", 2, f"return {shifted};"
+        kind = f"vuint32{group(n)}_t"
+        fields = v("sll", v("and", "x", "0x7FFF", n), 13, n)
+        scaled = v("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
+        number = f"const {kind} f = __riscv_vreinterpret_u32{group(n)}({scaled});\n"
+        far = v("or_mu", "far", "f", "f", "0x7F800000", n)
+        ended = f"{mask(n, v('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
+        sign = v("sll", v("and", "x", "0x8000", n), 16, n)
+        parts = f"const {kind} x = {wide};\nconst {kind} m = {fields};\n{number}{ended}"
+        yield f"load_f16_{end}{first}", 9, f"{parts}return __riscv_vreinterpret_{whole}({v('or', far, sign, n)});"
+
+
+def _floats(lanes: Width) -> Words:
+    end, n, whole = lanes.vector("f32"), lanes, lanes.vector("i32")
+    for name in ("add", "sub", "mul", "div"):
+        yield f"{name}_{end}", 1, f"return {v(f'f{name}', 'a', 'b', n)};"
+    for name, op in (("min", "lt"), ("max", "gt")):
+        yield f"{name}_{end}", 2, f"return {v('merge', 'b', 'a', v(f'mf{op}', 'a', 'b', n), n)};"
+    yield f"fma_{end}", 1, f"return {v('fmacc', 'c', 'a', 'b', n)};"
+    yield f"fma_n_{end}", 1, f"return {v('fmacc', 'c', 'n', 'a', n)};"
+    yield f"sqrt_{end}", 1, f"return {v('fsqrt', 'a', n)};"
+    yield f"fabs_{end}", 1, f"return {v('fabs', 'a', n)};"
+    for name, mode in (("rint", ()), ("floor", ("__RISCV_FRM_RDN",))):
+        fraction = v("mflt", v("fabs", "a", n), "8388608.0f", n)
+        rounded = v("fcvt_f", v("fcvt_x", "a", *mode, n), n)
+        restored = v("fsgnj_mu", "m", "a", rounded, "a", n)
+        yield f"{name}_{end}", 5, f"{mask(n, fraction)}return {restored};"
+    yield f"dup_{end}", 1, f"return {v(f'fmv_v_f_f32{group(n)}', 'n', n)};"
+    for op in COMPARED:
+        yield f"select_{op}_{end}", 2, f"return {v('merge', 'y', 'x', v(f'mf{op}', 'a', 'b', n), n)};"
+    yield f"load_f32_{end}", 0, f"return {v(f'le32_v_f32{group(n)}', 'p', n)};"
+    zero = v(f"fmv_v_f_f32{group(n)}", "0.0f", n)
+    yield f"load_f32_{end}_first", 1, f"return {v('le32_tu', zero, 'p', '(size_t)n')};"
+    yield from _halves(n)
+    yield f"store_f32_{end}_first", 0, f"{v('se32', 'p', 'a', '(size_t)n')};"
+    yield f"gather_f32_{end}", 1, f"return {v('luxei32', 'p', offsets(n, 32), n)};"
+    yield f"store_f32_{end}", 0, f"{v('se32', 'p', 'a', n)};"
+    yield f"from_i32_{end}", 1, f"return {v('fcvt_f', 'a', n)};"
+    unused = "(void)vl;\n" if n.scalable else ""
+    yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{group(n)}(a);"
+    yield f"bits_{whole}", 0, f"{unused}return {signed('a', n)};"
+    yield f"nearest_{whole}", 1, f"return {v('fcvt_x', 'a', n)};"
+    yield f"toward_zero_{whole}", 1, f"return {v('fcvt_rtz_x', 'a', n)};"
+
+
+RVV_FLOAT = InstructionSet(
+    "vectors of floats",
+    _FLOAT_GUARD,
+    bodies(_floats),
+    unit=types("float32"),
 )
-from microc.isa.sets import Core, Costs, InstructionSet, Probe
-from microc.isa.vocabulary.lanes import MEMORY, WIDTHS
-from microc.isa.vocabulary.scalable import LEAST
-from microc.isa.vocabulary.words import COPIED
-from microc.isa.words import WORD_MOVES
-from microc.tir.lower.lane_operations import SCALABLE_NUMBERS
-from microc.tir.strips import LENGTH
+
+
+# ---- RISC-V's vectors, version 1.0: four, eight or sixteen lanes in one, two or four registers of at least 128 bits,
+# or as many as four or eight registers of a machine hold.
+#
+# Bodies are the functions of ``riscv_vector.h``, each told how many lanes it has, so that the same code is right whatever the
+# length of a machine's registers. Numbers beside vectors are operands of instructions, the first n lanes are a shorter vector,
+# and runs of memory take as much as eight registers hold.
 
 _UP, _DOWN = "__RISCV_VXRM_RNU", "__RISCV_VXRM_RDN"
 """How numbers in fixed point are rounded: half up, down."""

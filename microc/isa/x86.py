@@ -1,18 +1,170 @@
-"""x86-64 by the levels that compilers and distributions name: v2 has SSE4.2, v3 AVX2 and fused multiply-add, v4 AVX-512 and twice
-as many registers."""
+"""x86-64 by levels: arithmetic on vectors, loads that widen, stores that narrow."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from microc.isa.base import Body
+from microc.base import dtypes
 from microc.isa.gnu_vectors import counted, gnu_vectors
-from microc.isa.library import LIBRARY
-from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet, Probe
-from microc.isa.words import UNALIGNED
-from microc.isa.x86_memory import memory
-from microc.isa.x86_words import accumulated, arithmetic
+from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
+from microc.isa.portable import LIBRARY, UNALIGNED
+from microc.isa.vocabulary.scalar_words import COPIED, MOVED
+from microc.isa.vocabulary.vector_lanes import NUMBERED, SHORT_WORDS
+
+# ---- Arithmetic on vectors of x86-64 that C has no operator for, by one instruction each.
+#
+# gcc and clang share statements for them, so that no header is needed: ``immintrin.h`` takes a compiler as long to read as a
+# small network to compile. Operands stand in AT&T's order, the first one of Intel's manuals last.
+
+_LONG = "typedef uint64_t w __attribute__((vector_size(sizeof a)));"
+_HIGH = {
+    "doubling_high_mul": ("1ULL << 30", 31),
+    "doubling_high_floor": ("0", 31),
+    "high_mul_round": ("1ULL << 31", 32),
+    "high_product": ("0", 32),
+}
+"""High parts of products: what is added to 64 bits before they are shifted."""
+_FUSED = """#if defined(__clang__)
+#pragma STDC FP_CONTRACT ON
+return a * b + c;
+#else
+return {};
+#endif"""
+"""What compilers know, unlike a statement: so it takes a vector, or a number for all lanes, from memory by itself."""
+_FUSED_BY = {
+    4: "__builtin_ia32_vfmaddps(a, b, c)",
+    8: "__builtin_ia32_vfmaddps256(a, b, c)",
+    16: "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)",
+}
+"""gcc's own names of the instructions. 4: the rounding that is set."""
+
+
+def unary(name: str, kind: str, a: str, registers: str = "v") -> str:
+    """``kind r`` by an instruction on one operand. ``registers``: x where it has no form of AVX-512."""
+    return f'{kind} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
+
+
+def binary(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
+    """``kind result`` by an instruction on two operands: one of AVX, whose names begin with a v, or one that overwrites ``a``."""
+    if name.startswith("v"):
+        return f'{kind} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
+    return f'{kind} {result} = ({kind}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
+
+
+def accumulated(name: str, a: str, b: str) -> str:
+    """What is added to ``c`` by an instruction."""
+    return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
+
+
+def arithmetic(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
+    """Words and their bodies; ``avx``: those of AVX2 and AVX-512."""
+    v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if avx else ""
+    if avx:
+        yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
+    yield f"sqrt_f32x{lanes}", f"{unary(f'{i}sqrtps', floats, 'a')}\nreturn r;"
+    rounded = unary("vrndscaleps $4,", floats, "a") if lanes == 16 else unary(f"{i}roundps $4,", floats, "a", "x")
+    yield f"rint_f32x{lanes}", f"{rounded}\nreturn r;"
+    yield f"nearest_i32x{lanes}", f"{unary(f'{i}cvtps2dq', v, 'a')}\nreturn r;"
+    for name in ("min", "max"):
+        yield f"{name}_i32x{lanes}", f"{binary(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
+        yield f"{name}_f32x{lanes}", f"{binary(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
+    yield from _high_products(lanes, i)
+    products = f"typedef uint32_t u __attribute__((vector_size(sizeof a)));\n{binary(f'{i}pmaddwd', 'u', 'a', 'b')}"
+    yield f"dot2_i32x{lanes}", f"{products}\nreturn ({v})((u)c + r);"
+
+
+def _high_products(lanes: int, i: str) -> Iterator[tuple[str, str]]:
+    """Products of 64 bits, of even and of odd lanes, by vectors and by a number for all lanes: the lower 32 bits of what is
+    shifted are those of the result. INT32_MIN by itself, which saturates, does not come: what lanes recognise has no room for it.
+    """
+    v = f"int32x{lanes}"
+    for name, (half, distance) in _HIGH.items():
+        for end in ("", "_n") if name in NUMBERED else ("",):
+            factors = [f"const {v} n = b - ({v}){{0}};"] if end else []
+            even, odd = ("n", "n") if end else ("b", "(w)b >> 32")
+            factors += [
+                binary(f"{i}pmuldq", "w", "a", even, "even"),
+                binary(f"{i}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
+            ]
+            sums = [f"even += {half};", f"odd += {half};"] if half != "0" else []
+            low = "even >> 32" if distance == 32 else "(even >> 31 & 0xFFFFFFFFU)"
+            high = "odd" if distance == 32 else "odd << 1"
+            result = f"return ({v})({low} | ({high} & ~0xFFFFFFFFULL));"
+            yield f"{name}{end}_i32x{lanes}", "\n".join([_LONG, *factors, *sums, result])
+
+
+# ---- Loads that widen and stores that narrow to and from 32-bit lanes on x86-64, of all lanes and of the first ones.
+#
+# gcc spells the conversions of :mod:`microc.isa.gnu_vectors` element by element.
+
+_LETTERS = {1: "b", 2: "w"}
+"""How instructions call numbers of so many bytes."""
+_LOWER = {
+    1: "0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1",
+    2: "0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1",
+}
+"""Which bytes of four words a number of one or two bytes is, for instructions that move the bytes of 16."""
+_JOINED = {
+    1: binary("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
+    2: unary("vpermq $8,", "t", "s"),
+}
+"""Both halves of a vector of 256 bits, side by side."""
+_HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
+_FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
+
+
+def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
+    """Words and their bodies; ``avx``: those of AVX2 and AVX-512; ``masks``: those of AVX-512 alone."""
+    for dtype, short in MOVED.items():
+        size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if avx else "x"
+        widens = f"{'v' if avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
+        loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
+        yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
+        narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffled(lanes, size, avx)
+        yield f"store_{word}", f"{_bytes(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);"
+        if masks:
+            part = f"{_bytes(lanes * size)}\nt q;\n{_loaded(f'vmovdqu{8 * size}', dtype, 'q')}"
+            yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
+            yield f"store_{word}_first", _stored(f"vpmovd{_LETTERS[size]}", dtype)
+    for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
+        text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
+        yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
+    if avx:
+        yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
+    for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():
+        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _loaded(moves, element, "r")
+        yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
+        yield f"store_{word}", _stored(moves, element)
+
+
+def _bytes(count: int) -> str:
+    """The type of a register that holds so many bytes."""
+    return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
+
+
+def _shuffled(lanes: int, size: int, avx: bool) -> str:
+    """The lower bytes of words, moved together."""
+    if lanes == 4:
+        return binary("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
+    moved = binary("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
+    return f"{moved}\n{_JOINED[size]}"
+
+
+def _loaded(moves: str, dtype: str, result: str) -> str:
+    """The first n elements at p by a mask, which AVX-512 has for every access."""
+    source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
+    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
+
+
+def _stored(moves: str, dtype: str) -> str:
+    """The first n lanes to p, elements behind which stay."""
+    target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
+    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
+
+
+# ---- x86-64 by the levels that compilers and distributions name: v2 has SSE4.2, v3 AVX2 and fused multiply-add, v4
+# AVX-512 and twice as many registers.
 
 _FORMS = frozenset({"indexed", "predicated"})
 _LITTLE_ENDIAN = "defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__"

@@ -1,11 +1,11 @@
 """Xtensa LX7 (ESP32-S3) and LX6 (ESP32), by their instruction set alone: signed bytes are loaded in two steps; nothing was
-measured."""
+measured.
+"""
 
 from __future__ import annotations
 
-from microc.isa.library import LIBRARY
-from microc.isa.sets import PLAIN, Core, Costs, Family
-from microc.isa.words import WORD_MOVES
+from microc.isa.instruction_set import PLAIN, Core, Costs, Family
+from microc.isa.portable import LIBRARY, WORD_MOVES
 
 _FORMS = frozenset({"compared"})
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 12.0}

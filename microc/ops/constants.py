@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
-from microc.fixed import INT32_MAX, INT32_MIN
-from microc.frozen import frozen
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.graph.ir import Node, TensorType
+from microc.numerics import INT32_MAX, INT32_MIN
 
 _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
 """Magnitude of a sum that fits its dtype. Sums of 64 bits are bounded in float64, one bit of which covers the rounding."""

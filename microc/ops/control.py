@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.attributes import flag, integer, subgraph
+from microc.ops.attributes import Rounding, flag, integer, subgraph
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
-from microc.ops.rounding import Rounding
 from microc.tir import ir
 
 UNBOUNDED = ir.ENDLESS

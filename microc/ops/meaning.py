@@ -1,12 +1,4 @@
-"""What a node computes, at any stage of the passes: its operator's reference, or that of the core operators that it stands for.
-
-A surface operator on quantised tensors, or with an ``activation``, means what ``OpDef.legalize`` makes of it (or ``expand``, of
-one that names others): how it rounds, and where it saturates, is in the types of its operands, which a reference is not given.
-
-``dequantize -> operator -> quantize`` is how files write an operator on integers. Float32 would only approximate it: products by
-a scale and quotients round, and move ties. Between such nodes sums, products and averages are computed in float64, whose ties are
-exact: what ends at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
-"""
+"""What a node computes at any stage, and the expansion of composed operators."""
 
 from __future__ import annotations
 
@@ -15,12 +7,42 @@ from dataclasses import replace
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.rounding import Ties
+from microc.ops.attributes import Ties
+
+# ---- Graphs without operators that only name others (``OpDef.expand``).
+
+
+def expanded(graph: Graph) -> Graph:
+    """The graph without such operators; the same object where there are none. UnsupportedError for one that cannot be so."""
+    if all(registry.get(node.op).expand is None for node in graph.nodes):
+        return graph
+    nodes, types, consts = [], dict(graph.types), dict(graph.consts)
+    for node in graph.nodes:
+        expand = registry.get(node.op).expand
+        if expand is None:
+            nodes.append(node)
+            continue
+        made, new_types, new_consts = expand(node, graph)
+        nodes += made
+        types |= new_types
+        consts |= new_consts
+    return graph.with_nodes(nodes, types=types, consts=consts)
+
+
+# ---- What a node computes, at any stage of the passes: its operator's reference, or that of the core operators that
+# it stands for.
+#
+# A surface operator on quantised tensors, or with an ``activation``, means what ``OpDef.legalize`` makes of it (or ``expand``, of
+# one that names others): how it rounds, and where it saturates, is in the types of its operands, which a reference is not given.
+#
+# ``dequantize -> operator -> quantize`` is how files write an operator on integers. Float32 would only approximate it: products
+# by a scale and quotients round, and move ties. Between such nodes sums, products and averages are computed in float64, whose
+# ties are exact: what ends at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
 
 
 def meaning(graph: Graph) -> interp.Apply:

@@ -1,30 +1,157 @@
-"""The operator registry: what every operator is called, infers, computes; one :class:`OpDef` per operator.
-
-An operator comes in one of two forms. *Elementwise* operators give ``scalar``: one output element from one element of
-every input, operands broadcast as in numpy; fusion and loops are not their business. All others give ``compute``: a
-tensor expression over their operands.
-"""
+"""The operator registry, how an operator's axes relate, what its products are filled up to."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.base.immutable import Registry, frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, defaults_of, fault
-from microc.ops.axes import AxisMap, Window, elementwise
 from microc.ops.constants import Application, Constants, Sound
 from microc.ops.constants import fault as fault_of_constants
-from microc.ops.multiples import ONES, Multiples
-from microc.sealed import Registry
 from microc.tir.ir import Expr
+
+# ---- Which axis of a result is which axis of an operand: what ``OpDef.axes`` and ``OpDef.window`` of an operator
+# say.
+#
+# Graph passes ask the same question of every operator, whether they stream along an axis, drop indices of it or work in another
+# order of axes: does index i of the result depend on index i of the operand alone, and on all i in the same way? Then the two
+# axes are *one*.
+
+Places = tuple[int | None, ...]
+"""For each axis of an operand the axis of the result (of every result, where there are several) that is one with it; None if
+there is no such axis: it is reduced, parts are taken of it, windows slide along it."""
+AxisMap = tuple[Places | None, ...]
+"""One entry for each operand; None: it is read as a whole. Operands that are not mentioned at the end are, too."""
+
+
+@frozen
+class Window:
+    """Windows that slide along height and width of the first operand (N, H, W, C).
+
+    Output (y, x) reads ``kernel`` elements, ``dilation`` apart, from ``(y, x) * strides - (top, left)`` on; ``padding`` is top,
+    left, bottom, right. Elements outside hold ``pad_value``; None: nothing stands in for them, they are left out.
+    """
+
+    kernel: tuple[int, ...] = (1, 1)
+    strides: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    pad_value: int | float | None = 0
+
+    def reach(self, axis: int) -> int:
+        """From the first element to the last, both counted, along height (0) or width (1)."""
+        return (self.kernel[axis] - 1) * self.dilation[axis] + 1
+
+
+def kept(rank: int, changed: Collection[int], keepdims: bool = True) -> Places:
+    """All axes but ``changed`` (negative ones count from the end) stay; without ``keepdims`` these are gone."""
+    lost = {axis % rank for axis in changed}
+    left = [axis for axis in range(rank) if keepdims or axis not in lost]
+    return tuple(None if axis in lost else left.index(axis) for axis in range(rank))
+
+
+def along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The map of what works along the attribute ``axis``, or the last one, and gives as many axes."""
+    return (kept(len(types[0].shape), (attrs.get("axis", -1),)),)
+
+
+def along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The map of what works along the attribute ``axes``, which go unless ``keepdims`` says that they stay."""
+    return (kept(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
+
+
+def rows_only(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The map of layers, which treat elements of a batch alike."""
+    return ((0, *(None,) * (len(types[0].shape) - 1)),)
+
+
+def padded(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The map of what adds elements to the axes with ``padding``."""
+    return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
+
+
+def broadcast(kind: TensorType, shape: Sequence[int], rank: int) -> Places:
+    """The places of an operand in a result of ``rank`` axes, those at the end of ``shape``, as numpy broadcasts."""
+    first = rank - len(kind.shape)
+    pairs = zip(kind.shape, shape[len(shape) - len(kind.shape) :], strict=True)
+    return tuple(first + axis if extent == wanted else None for axis, (extent, wanted) in enumerate(pairs))
+
+
+def elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole: Collection[int]) -> AxisMap:
+    """The map of an elementwise operator. The attribute ``axis`` names the one along which its parameters vary."""
+    shapes = [kind.shape for k, kind in enumerate(types) if kind is not None and k not in whole]
+    rank = max(map(len, shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result = [max(extents, key=lambda extent: extent != 1) for extents in zip(*aligned, strict=True)]
+    varies = attrs.get("axis")
+    places = [None if kind is None or k in whole else broadcast(kind, result, rank) for k, kind in enumerate(types)]
+    return tuple(p and tuple(None if place == varies else place for place in p) for p in places)
+
+
+def reshaped(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+    """Where a reshape leaves an axis; None where it is merged with others, or parted."""
+    inner, behind, found = prod(before[axis + 1 :]), 1, None
+    for place in range(len(after) - 1, -1, -1):
+        if behind == inner and after[place] == before[axis] and (found is None or before[axis] == 1):
+            found = place
+            if before[axis] != 1 or place == axis:
+                break
+        behind *= after[place]
+    return found
+
+
+# ---- What the rows and columns of a product are filled up to with zeros, where several of their elements are
+# multiplied at once.
+
+WORD = 4
+"""Neighbours that are multiplied at once, where any are."""
+
+
+@frozen
+class Multiples:
+    """Of a core (:func:`microc.schedule.rules.rule.multiples_of`); without any, a product is as large as the model says.
+
+    - ``factors``: dtypes of two factors of which the products of :data:`WORD` neighbours are summed at once.
+    - ``partly``: matrices are multiplied where they lie, though their rows end within a word.
+    - ``columns``: of vectors that hold columns, the most first.
+    """
+
+    factors: Set[tuple[str, str]] = frozenset()
+    partly: bool = False
+    columns: tuple[int, ...] = ()
+
+    def terms(self, depth: int, *factors: str) -> int:
+        """The terms of a sum of products of two dtypes: ``depth``, and zeros up to whole words where those are multiplied."""
+        return -(-depth // WORD) * WORD if factors in self.factors else depth
+
+    def units(self, units: int) -> int:
+        """Columns: ``units``, and some of zeros where these fill fewer of the widest vectors than of those without a rest."""
+        if not self.columns:
+            return units
+        wide = next((n for n in reversed(self.columns) if n >= units), self.columns[0])
+        even = next((n for n in self.columns if units % n == 0), 1)
+        return -(-units // wide) * wide if -(-units // wide) < units // even else units
+
+
+ONES = Multiples()
+"""Nothing is filled up."""
+
+
+# ---- The operator registry: what every operator is called, infers, computes; one :class:`OpDef` per operator.
+#
+# An operator comes in one of two forms. *Elementwise* operators give ``scalar``: one output element from one element of
+# every input, operands broadcast as in numpy; fusion and loops are not their business. All others give ``compute``: a
+# tensor expression over their operands.
 
 
 @dataclass(frozen=True)
@@ -127,7 +254,8 @@ class OpDef:
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is always the input's memory under another shape.
     - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
-    - ``axes(attrs, types)``: which axis of the result is which axis of an operand (:mod:`microc.ops.axes`); unless given, of an
+    - ``axes(attrs, types)``: which axis of the result is which axis of an operand (:mod:`microc.ops.registry`); unless given,
+      of an
       elementwise operator what broadcasting makes it, of others nothing is known.
     - ``window(attrs, types)``: what slides along height and width, None where nothing does. The same application with ``padding``
       zero, on a padded part of the data, makes a part of the result.
@@ -206,56 +334,46 @@ FAMILIES = (
     "convolution.conv2d",
     "convolution.conv2d_transpose",
     "convolution.conv_nd",
-    "elementwise.bit_cast",
     "elementwise.compare",
     "elementwise.elementwise",
     "elementwise.lookup",
     "elementwise.prelu",
-    "external",
+    "external_region",
     "images.grid_sample",
     "images.resample",
-    "images.roi_align",
-    "images.suppression",
+    "images.boxes",
     "matrix.dense",
     "matrix.einsum",
     "matrix.matmul",
-    "moving.dynamic_slices",
-    "moving.elements",
-    "moving.indexing",
-    "moving.places",
-    "moving.sequences",
-    "moving.shape",
-    "normalisation.l2_normalize",
-    "normalisation.layer_norm",
+    "data_movement.gather_scatter",
+    "data_movement.rearrange",
+    "data_movement.reshape",
+    "normalisation.norms",
     "normalisation.log_softmax",
     "normalisation.softmax",
     "pooling.pool",
     "pooling.window",
-    "quantised.dynamic",
-    "quantised.even",
-    "quantised.inverse_root",
-    "quantised.mean_scale",
+    "quantised.computed_scales",
+    "quantised.exact_rounding",
     "quantised.quantization",
-    "quantised.quotient",
+    "quantised.quantised_arithmetic",
     "quantised.requantize",
     "recurrent.lstm",
     "recurrent.ring",
     "recurrent.svdf",
     "reduction.cumsum",
     "reduction.reduce",
-    "reduction.search",
+    "reduction.argmax",
     "signal.bands",
     "signal.biquads",
     "signal.fft",
-    "signal.fft_inverse",
     "signal.filter_bank",
     "signal.fir",
-    "signal.frames",
     "signal.logarithm",
     "signal.noise",
     "signal.power_spectrum",
     "signal.spectrum",
-    "trees.ensemble",
+    "trees.tree_ensemble",
 )
 
 

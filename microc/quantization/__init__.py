@@ -11,8 +11,7 @@ written as ``dequantize -> operator -> quantize``, of which the compiler makes i
 ``microc.fake_quantize`` makes a PyTorch module of that, which trains (:mod:`.training`).
 """
 
-from microc.quantization.quantized import Quantized
-from microc.quantization.run import quantize
-from microc.quantization.training.fake import fake_quantize
+from microc.quantization.fake_quantization import fake_quantize
+from microc.quantization.quantization_steps import Quantized, quantize
 
 __all__ = ("Quantized", "fake_quantize", "quantize")

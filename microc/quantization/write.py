@@ -1,25 +1,26 @@
 """A float graph and what was decided for it become a quantised graph: first ``dequantize -> operator -> quantize``, then
-integers."""
+integers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 
-from microc.dtypes import Array
-from microc.frozen import frozen
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
-from microc.graph.rewriting import without_dead_nodes
-from microc.ops.rounding import Ties
-from microc.quantization.loops import body_of, flattened
-from microc.quantization.scheme import Activation, Weight, rounded
-from microc.transform import qdq
-from microc.transform.context import PassContext, run_passes
-from microc.transform.dynamic_range import by_rows
-from microc.transform.layer_norm import norms_in_fixed_point
-from microc.transform.qdq import LAYERS
-from microc.transform.qdq_values import CLAMPS
-from microc.transform.rounding import in_fixed_point
+from microc.graph.match import without_dead_nodes
+from microc.ops.attributes import Ties
+from microc.quantization.integer_scheme import Activation, Weight, rounded
+from microc.quantization.network_structure import body_of, flattened
+from microc.transform.canonicalise import norms_in_fixed_point
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import qdq
+from microc.transform.quantised.legalize import in_fixed_point
+from microc.transform.quantised.qdq import LAYERS
+from microc.transform.quantised.qdq_values import CLAMPS
+from microc.transform.quantised.weight_types import by_rows
 
 
 @frozen

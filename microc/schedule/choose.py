@@ -7,8 +7,8 @@ from dataclasses import field, replace
 from math import inf, isinf
 from typing import Protocol, TypeVar
 
-from microc.frozen import frozen
-from microc.schedule.cost import Cost, estimate
+from microc.base.immutable import frozen
+from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir

@@ -1,27 +1,29 @@
-"""A schedule: a function, and the trace of steps that made it what it is.
-
-Every primitive returns a new schedule. A step is a name and JSON-able arguments; :func:`replay` repeats a trace on the
-same start and gives the same function, byte for byte.
-"""
+"""A schedule: a function and the trace of steps that made it, and a schedule for one size made one for many."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from math import prod
 from typing import Any
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError, ScheduleError, suggestion
-from microc.schedule import loops, packing
-from microc.schedule.primitives import PRIMITIVES, check_arguments
-from microc.schedule.step import Step, frozen_argument
-from microc.schedule.tree import find_block, has_block, loops_around
+from microc.schedule.primitives import loops, storage
+from microc.schedule.primitives.compute_at import loop_extent
+from microc.schedule.primitives.table import PRIMITIVES, check_arguments
+from microc.schedule.primitives.tree import Step, find_block, frozen_argument, has_block, loops_around
 from microc.tir import ir
 from microc.tir.names import DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_fixed
 from microc.tir.text import to_text
+
+# ---- A schedule: a function, and the trace of steps that made it what it is.
+#
+# Every primitive returns a new schedule. A step is a name and JSON-able arguments; :func:`replay` repeats a trace on the
+# same start and gives the same function, byte for byte.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,7 +57,7 @@ class Schedule:
     @property
     def packs_bits(self) -> bool:
         """Whether constants are stored in fewer bits than they are computed with."""
-        return any(map(packing.packs, self.trace))
+        return any(map(storage.packs, self.trace))
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
@@ -159,7 +161,7 @@ class Schedule:
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
         """The data of a constant parameter (``buffer`` before scheduling), laid out as this schedule reads it."""
-        return packing.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
+        return storage.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
         """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
@@ -316,3 +318,31 @@ def steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.P
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
         yield step, schedule.func
+
+
+# ---- A schedule for one size made one for many: tiles that leave a tail at some of them are one wide.
+
+
+def narrowed(
+    trace: Sequence[Step], funcs: Sequence[ir.PrimFunc], divides: Callable[[Sequence[int], int], bool]
+) -> tuple[Step, ...]:
+    """The trace for functions that differ in extents, so that it leaves no tails: splits of loops that differ, and that it does
+    not always divide, become splits by one; what takes a whole loop apart (unrolling, copying by words) is left out there.
+    ``divides`` tells of extents, by function, whether a number always divides them.
+
+    Raises ScheduleError where it does not suit one of the functions.
+    """
+    schedules = [Schedule(func) for func in funcs]
+    found = []
+    for step in trace:
+        if step.primitive in ("split", "set_kind"):
+            extents = [loop_extent(schedule.func, step.args[0]) for schedule in schedules]
+            differs = len(set(extents)) > 1
+            if differs and step.primitive == "set_kind":
+                continue
+            if differs and not divides(extents, prod(f for f in step.args[1] if f)):
+                loop, factors = step.args
+                step = Step("split", (loop, (None, *(1 for _ in factors[1:]))))
+        schedules = [schedule.apply(step.primitive, *step.args) for schedule in schedules]
+        found.append(step)
+    return tuple(found)

@@ -1,6 +1,6 @@
 """Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
 
-from microc.te.lower import create_prim_func, stages, tensor_reads
+from microc.te.lower import create_prim_func, formula, stages, tensor_reads, to_text
 from microc.te.tensor import (
     ComputeDef,
     ExternDef,
@@ -18,7 +18,6 @@ from microc.te.tensor import (
     sum_reduce,
     var,
 )
-from microc.te.text import formula, to_text
 
 __all__ = [
     "ComputeDef",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from microc.tir.text import from_text, module_from_text, to_text
     from microc.tir.verify import verify as verify_func
 
+
 __all__ = (
     "PrimFunc",
     "execute",

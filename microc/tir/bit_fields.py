@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
-from microc.frozen import frozen
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.ir import Expr
 

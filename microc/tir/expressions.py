@@ -1,14 +1,53 @@
-"""Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` says what they mean."""
+"""Expressions and buffers of the loop IR."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import copysign, prod
+from typing import TypeVar, dataclass_transform
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import operators
-from microc.tir.node import Node, node
+
+# ---- Immutable classes that know their hash: expressions, statements and buffers of the loop IR.
+
+_Class = TypeVar("_Class")
+
+
+class Node:
+    """What keeps its hash once it was asked for: that of an expression is made of those of its operands."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def node(cls: type[_Class]) -> type[_Class]:
+    """A class of values that compares by its fields and keeps its hash; a :class:`Node`.
+
+    The type checker refuses to change a field. Nothing does so at run time: it would make every new object cost three times as
+    much, and a compilation makes hundreds of thousands.
+    """
+    by_fields = "__eq__" not in vars(cls)
+    made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
+    hash_fields = made.__hash__
+
+    def __hash__(self: Node) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = found = hash_fields(self)
+            return found
+
+    made.__hash__ = __hash__  # type: ignore[assignment]
+    made.__repr__ = made.__repr__.__wrapped__  # type: ignore[method-assign, attr-defined]  # nothing holds itself: no guard
+    return made
+
+
+# ---- Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` says what they
+# mean.
 
 REINTERPRET = "reinterpret"
 """The call that gives the bits of its argument as another dtype of as many."""
@@ -17,7 +56,7 @@ LOGICAL = frozenset(operators.LOGICAL)
 ARITHMETIC = frozenset(operators.ARITHMETIC)
 UNARY = frozenset(operators.UNARY)
 UNIT_SCOPES = ("unit_input", "unit_weight", "unit_sums")
-"""Memories of a tensor unit, which its instructions alone reach (:mod:`microc.isa.vocabulary.unit`)."""
+"""Memories of a tensor unit, which its instructions alone reach (:mod:`microc.isa.vocabulary.matrix_products`)."""
 SCOPES = ("global", "const", "workspace", "shared", "register", "local", *UNIT_SCOPES)
 
 
@@ -28,7 +67,9 @@ class Expr(Node):
     dtype: str
     known_accesses: tuple[Load | AddressOf, ...]
     known_index: bool
-    known_vars: frozenset[Var]  # all three found when they are asked for: microc.tir.rewrite, microc.tir.facts
+    known_vars: frozenset[
+        Var
+    ]  # all three found when they are asked for: microc.tir.rewrite, microc.tir.analysis.context
 
     def __add__(self, other: Expr | int | float) -> Expr:
         return binary("add", self, other)

@@ -8,19 +8,6 @@ Integer semantics: ``+ - *`` must not overflow (a schedule or an operator proves
 ``floormod`` round to minus infinity, ``truncdiv`` to zero as C does; ``shr`` of a signed value is arithmetic.
 """
 
-from microc.tir.builders import (
-    all_of,
-    call,
-    clamp,
-    conjuncts,
-    int_value,
-    loops,
-    maximum,
-    minimum,
-    reinterpret,
-    select,
-    seq,
-)
 from microc.tir.expressions import (
     ARITHMETIC,
     COMPARISONS,
@@ -62,6 +49,17 @@ from microc.tir.statements import (
     Seq,
     Stmt,
     Store,
+    all_of,
+    call,
+    clamp,
+    conjuncts,
+    int_value,
+    loops,
+    maximum,
+    minimum,
+    reinterpret,
+    select,
+    seq,
 )
 
 __all__ = [

@@ -1,9 +1,15 @@
-"""The names that two floors share: of blocks, which operators make and schedule rules look for, and of notes, which one floor
-leaves on a block or a loop and another reads."""
+"""Names that two floors share, and the instructions of a tensor unit as calls."""
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
+
+from microc.tir import ir
+from microc.tir.rewrite import walk_stmt
+
+# ---- The names that two floors share: of blocks, which operators make and schedule rules look for, and of notes,
+# which one floor leaves on a block or a loop and another reads.
 
 ACC: Final = "acc"
 """A reduction: of a matrix product, a convolution, a pool."""
@@ -48,9 +54,10 @@ WEIGHT_BITS: Final = "weight_bits"
 WEIGHT_BLOCK: Final = "weight_block"
 WEIGHT_TABLES: Final = "weight_tables"
 """Note on a product by constant bytes that are to be packed: the bits that hold them; the neighbours that share a multiplier,
-of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.bit_pairs`); the tables that they index."""
+of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.primitives.tensorize_bits`); the tables
+that they index."""
 OPENED: Final = "opened"
-"""Note on a product of floats by constant bytes, which are levels of the weights (:mod:`microc.ops.matrix.levels`)."""
+"""Note on a product of floats by constant bytes, which are levels of the weights (:mod:`microc.ops.matrix.gemm`)."""
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
@@ -96,3 +103,35 @@ BLOCK_NOTES: Final = frozenset(
         *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES, TWO_ROUNDINGS),
     }
 )
+
+
+# ---- Instructions of a tensor unit as calls: which queue each waits in. Their meanings are in
+# :mod:`microc.isa.vocabulary.matrix_products`.
+
+LOAD, COMPUTE, STORE = 0, 1, 2
+"""Queues, as tokens name them."""
+SIGNAL, WAIT, BARRIER = "unit_signal", "unit_wait", "unit_barrier"
+QUEUES = MappingProxyType(
+    {
+        "unit_load_input": LOAD,
+        "unit_load_weight": LOAD,
+        "unit_load_sums": COMPUTE,
+        "unit_set": COMPUTE,
+        "unit_matmul": COMPUTE,
+        "unit_store_sums": STORE,
+    }
+)
+
+
+def instruction(stmt: ir.Stmt) -> ir.Call | None:
+    """The call of an instruction that works on memory, if the statement is one."""
+    match stmt:
+        case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
+            return call
+        case _:
+            return None
+
+
+def instructions(stmt: ir.Stmt) -> list[ir.Call]:
+    """All such under a statement, as they are written."""
+    return [call for s in walk_stmt(stmt) if (call := instruction(s)) is not None]

@@ -5,7 +5,7 @@
   ``min`` and ``max`` in any scalar dtype; vectors are only moved about. Conditions are bool.
 - Every index is int32 and provably within its buffer. Guards count: in ``Select``, ``and``, ``or`` and ``If`` each side
   is checked knowing how the condition came out. Constants are never written.
-- Block iterators are bound within their domain; blocks that write a parameter cover it (:mod:`microc.tir.cover`). The
+- Block iterators are bound within their domain; blocks that write a parameter cover it (:mod:`microc.tir.analysis.cover`). The
   iterators of a block around a block are to that as loops.
 """
 
@@ -15,15 +15,25 @@ from collections.abc import Callable, Container, Mapping
 from functools import cached_property, partial
 from typing import NoReturn
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import ProgramError
-from microc.tir import facts, fold, interval, ir, rewrite, strips
-from microc.tir.affine import branch_context, let_context, loop_context
-from microc.tir.cover import covers_domain
-from microc.tir.declarations import IllFormedError, Names, Place, check_name, declare, declare_buffer, fail
-from microc.tir.mathematics import FUNCTIONS
-from microc.tir.operators import BINARY, UNARY
-from microc.tir.simplifier import Simplifier
+from microc.tir import ir, rewrite, symbolic
+from microc.tir.analysis import context, intervals, simplification
+from microc.tir.analysis.cover import covers_domain
+from microc.tir.analysis.simplification import (
+    IllFormedError,
+    Names,
+    Place,
+    Simplifier,
+    branch_context,
+    check_name,
+    declare,
+    declare_buffer,
+    fail,
+    let_context,
+    loop_context,
+)
+from microc.tir.operators import BINARY, FUNCTIONS, UNARY
 from microc.tir.symbolic import require_fixed
 from microc.tir.text.print import expr_text
 
@@ -38,7 +48,7 @@ def verify(
     func: ir.PrimFunc,
     *,
     tables: Container[str] | None = None,
-    numbers: Mapping[str, interval.Interval] | None = None,
+    numbers: Mapping[str, intervals.Interval] | None = None,
 ) -> None:
     """Check every rule of TIR on ``func``.
 
@@ -73,7 +83,7 @@ def constants_of(func: ir.PrimFunc) -> frozenset[str]:
 
 class _Verifier:
     def __init__(
-        self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, interval.Interval]
+        self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, intervals.Interval]
     ) -> None:
         self.func = self.where = func.name
         self.body, self.tables, self.numbers = func.body, tables, numbers
@@ -137,7 +147,7 @@ class _Verifier:
             self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
         if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
             self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
-        if loop.kind == "scalable" and (wrong := strips.fault(loop)):
+        if loop.kind == "scalable" and (wrong := symbolic.fault(loop)):
             self.fail(wrong)
         names = declare(place.names, loop.var, self.where)
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
@@ -158,7 +168,7 @@ class _Verifier:
             names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
-        if any(b.scope == "global" for b in facts.buffers_written(block)):
+        if any(b.scope == "global" for b in context.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
@@ -170,7 +180,7 @@ class _Verifier:
         self.statement(block.body, body)
         self.where = outer
 
-    def binding(self, i: ir.IterVar, place: Place) -> interval.Interval:
+    def binding(self, i: ir.IterVar, place: Place) -> intervals.Interval:
         """Check what an iterator is bound to; its range."""
         self.expr(i.binding, place)
         if i.kind not in ("space", "reduce"):
@@ -233,7 +243,7 @@ class _Verifier:
         if dtypes.is_float(expr.dtype):
             fits = expr.value != expr.value or float(dtypes.to_numpy(expr.dtype).type(expr.value)) == expr.value
         else:
-            fits = isinstance(expr.value, int) and fold.fits(expr.value, expr.dtype)
+            fits = isinstance(expr.value, int) and simplification.fits(expr.value, expr.dtype)
         if not fits:
             self.fail(f"{expr.value} is no {expr.dtype}")
 
@@ -281,7 +291,7 @@ class _Verifier:
         if a.extent < 1 or a.step < 1:
             self.fail(f"{a.extent} elements, {a.step} apart, are touched at an address of {a.buffer.name}")
         row = place.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
-        if a.indices and interval.within(row, (0, a.buffer.shape[-1] - 1)):
+        if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all within one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
@@ -291,11 +301,11 @@ class _Verifier:
         )  # what instructions step over only bindings tell
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
-    def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> interval.Interval:
+    def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> intervals.Interval:
         """``0 <= index < extent``, proven; the range of the index."""
         reach = self.reach(index, place)
         allowed = (0, extent - 1)
-        if not interval.within(reach, allowed):
+        if not intervals.within(reach, allowed):
             if self.tables is not None and self.made_of_data(index):
                 if constant := self.unjudged_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
@@ -309,7 +319,7 @@ class _Verifier:
             self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
         return reach
 
-    def reach(self, value: ir.Expr, place: Place) -> interval.Interval:
+    def reach(self, value: ir.Expr, place: Place) -> intervals.Interval:
         """Return the range of a value, by the numbers of the constants that it is loaded from, too."""
         found = place.known.reach(value)
         if not self.numbers:
@@ -380,6 +390,6 @@ def _axis(axis: int, buffer: ir.Buffer) -> str:
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
-def _shown(reach: interval.Interval) -> str:
+def _shown(reach: intervals.Interval) -> str:
     low, high = ("?" if isinstance(end, float) else str(end) for end in reach)
     return f"{low}..{high}"

@@ -1,66 +1,56 @@
 """Floor 4: graph passes. ``PASSES`` is the order in which they run."""
 
 from microc.transform import (
-    blocked_turns,
-    bounds,
     canonicalise,
-    common_subexpressions,
-    constant_channels,
-    dead_channels,
-    dead_code,
-    duplicate_channels,
-    dynamic_range,
-    expand,
-    fold_constants,
+    channel_removal,
+    channels_last,
     fuse,
-    layer_norm,
-    layout,
-    legalize,
-    narrow_views,
-    opened_weights,
+    loop_blocking,
     parallel_layers,
-    qdq,
-    raw_inputs,
-    rounding,
     scale_axis,
-    scanned_rows,
-    unary_functions,
-    weight_dtype,
 )
+from microc.transform import canonicalise as common_subexpressions
+from microc.transform import canonicalise as dead_code
+from microc.transform import canonicalise as expand
+from microc.transform import canonicalise as fold_constants
+from microc.transform import canonicalise as layer_norm
+from microc.transform import scale_axis as raw_inputs
+from microc.transform.quantised import integer_ranges, legalize, qdq, unary_functions, weight_types
+from microc.transform.quantised import legalize as rounding
 
 NORMALISING = (
-    expand.PASS,
-    rounding.PASS,
-    dynamic_range.PASS,
+    expand.EXPAND_PASS,
+    rounding.ROUNDING_PASS,
+    weight_types.DYNAMIC_RANGE_PASS,
     qdq.PASS,
-    fold_constants.PASS,
-    canonicalise.PASS,
-    layout.PASS,
-    canonicalise.PASS,
+    fold_constants.FOLD_CONSTANTS_PASS,
+    canonicalise.CANONICALISE_PASS,
+    channels_last.LAYOUT_PASS,
+    canonicalise.CANONICALISE_PASS,
     raw_inputs.SCALES,
 )
 """What comes before the whole run becomes a step of a stream, where that is wanted."""
 
 LOWERING = (
-    blocked_turns.PASS,
-    scanned_rows.PASS,
+    loop_blocking.BLOCKED_TURNS_PASS,
+    loop_blocking.SCANNED_ROWS_PASS,
     raw_inputs.SHIFTS,
-    legalize.PASS,
-    fold_constants.PASS,
+    legalize.LEGALIZE_PASS,
+    fold_constants.FOLD_CONSTANTS_PASS,
     parallel_layers.PASS,
-    canonicalise.PASS,
+    canonicalise.CANONICALISE_PASS,
     scale_axis.PASS,
-    constant_channels.PASS,
-    duplicate_channels.PASS,
-    dead_channels.PASS,
+    channel_removal.CONSTANT_CHANNELS_PASS,
+    channel_removal.DUPLICATE_CHANNELS_PASS,
+    channel_removal.DEAD_CHANNELS_PASS,
     unary_functions.PASS,
-    bounds.PASS,
-    layer_norm.PASS,
-    weight_dtype.PASS,
-    common_subexpressions.PASS,
-    dead_code.PASS,
-    narrow_views.PASS,
-    opened_weights.PASS,
+    integer_ranges.PASS,
+    layer_norm.LAYER_NORM_PASS,
+    weight_types.WEIGHT_DTYPE_PASS,
+    common_subexpressions.COMMON_SUBEXPRESSIONS_PASS,
+    dead_code.DEAD_CODE_PASS,
+    channels_last.NARROW_VIEWS_PASS,
+    loop_blocking.OPENED_WEIGHTS_PASS,
     fuse.PASS,
 )
 

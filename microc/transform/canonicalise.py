@@ -1,24 +1,285 @@
-"""One spelling for what can be said in many ways: what does nothing goes, neighbours that do the same become one."""
+"""Canonical form: constants folded, common and dead nodes removed, norms as one operator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
-from microc import dtypes
-from microc.graph.ir import Attr, Graph
-from microc.graph.match import Match, P, Replacement, Rule
-from microc.graph.rewriting import rewrite
-from microc.ops.rounding import Rounding
-from microc.transform.context import Pass, PassContext
-from microc.transform.operand_axes import operand_rules
-from microc.transform.padding import padding_rules
-from microc.transform.reshapes import reshape_rules
-from microc.transform.scaling import scaling_rules
-from microc.transform.transposes import joining_rules
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import Attr, Graph, Node, Quant
+from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
+from microc.ops import registry
+from microc.ops.attributes import Rounding, Ties
+from microc.ops.meaning import expanded
+from microc.ops.normalisation.norms import DTYPES, LAYER_NORM_MOST_DEPTH, MOST_EPSILON, affine, attrs_of
+from microc.ops.normalisation.norms import LAYER_NORM_FIXED_MOST_DEPTH as QUANTISED_DEPTH
+from microc.transform.channels_last import padding_rules, reshape_rules
+from microc.transform.fuse import MANDATORY
+from microc.transform.pass_context import Pass, PassContext
+from microc.transform.scale_axis import scaling_rules
+from microc.transform.transposes import joining_rules, operand_rules
+
+# ---- Nodes whose results nobody uses disappear.
+
+
+def eliminate_dead_code(graph: Graph, context: PassContext) -> Graph:
+    """Keep what graph outputs and state updates depend on, and the constants that is computed from."""
+    alive = without_dead_nodes(graph)
+    return alive.with_nodes(alive.nodes)
+
+
+DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
+
+
+# ---- Operators that only name others (``OpDef.expand``) give way to these.
+#
+# Where a backend of external code is asked first (option ``whole``), they stay until regions have been taken.
+
+
+def expand(graph: Graph, context: PassContext) -> Graph:
+    """The graph without such operators, unless they stay."""
+    return graph if context.options.get("whole") else expanded(graph)
+
+
+EXPAND_PASS = Pass("expand", expand, 0, around=True)
+
+
+# ---- Nodes over constants are computed now, by the operator's own reference.
+
+LARGE = 1 << 20
+GROWTH = 16
+
+
+def fold_constants(graph: Graph, context: PassContext) -> Graph:
+    """Constants that would be larger than 1 MiB and more than 16 times their inputs are left to run time.
+
+    So are quantised operators, which mean something else than their integers until they are legalized, and what updates state.
+    The attributes of dequantize say all that it means.
+    """
+    consts = dict(graph.consts)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = [name for name in node.inputs if name]
+        constant = bool(inputs) and all(name in consts for name in inputs)
+        if not constant or not _may_fold(replace(graph, consts=consts), node):
+            nodes.append(node)
+            continue
+        consts.update(_computed(graph, node, [consts[name] for name in inputs]))
+    return replace(graph, consts=consts).with_nodes(nodes) if len(nodes) != len(graph.nodes) else graph
+
+
+def _may_fold(graph: Graph, node: Node) -> bool:
+    made = sum(graph.types[name].nbytes for name in node.outputs if name)
+    if made > LARGE and made > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
+        return False
+    legalize = registry.get(node.op).legalize
+    surface = node.op != "dequantize" and legalize is not None and legalize(node, graph) is not None
+    return not surface and set(graph.updates.values()).isdisjoint(node.outputs)
+
+
+def _computed(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
+    definition = registry.get(node.op)
+    with np.errstate(all="ignore"):
+        results = definition.reference({**definition.defaults, **node.attrs}, arrays)
+    found = {}
+    for name, array in zip(node.outputs, results, strict=True):
+        kind = graph.types[name]
+        if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
+            raise InternalError(f"{node.op} gave {array.dtype} {array.shape} for {name!r}", where=str(node.loc))
+        found[name] = np.array(array, order="C")
+    return found
+
+
+FOLD_CONSTANTS_PASS = Pass("fold_constants", fold_constants, 2)
+
+
+# ---- Nodes that compute the same thing from the same inputs become one; equal constants become one.
+
+
+def merge_common_subexpressions(graph: Graph, context: PassContext) -> Graph:
+    """The first of equal nodes stays. Nodes that make graph outputs or state updates stay too: their names are promised."""
+    return _Merger(graph).run()
+
+
+class _Merger:
+    """``equal`` maps values to the first that is equal; ``instead`` only those that need not be computed again."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.promised = {*graph.outputs, *graph.updates.values()}
+        self.readers = graph.consumers()
+        self.equal: dict[str, str] = {}
+        self.instead: dict[str, str] = {}
+
+    def run(self) -> Graph:
+        self.constants()
+        seen: dict[object, Node] = {}
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            inputs = tuple(self.instead.get(name, name) for name in node.inputs)
+            node = node if inputs == node.inputs else replace(node, inputs=inputs)
+            first = seen.setdefault(self.key(node), node)
+            pairs = dict(zip(node.outputs, first.outputs, strict=True))
+            if first is not node:
+                self.equal.update(pairs)
+            if first is node or self.promised & pairs.keys() or self.is_accumulator(node):
+                nodes.append(node)
+            else:
+                self.instead.update(pairs)
+        return self.graph.with_nodes(nodes)
+
+    def key(self, node: Node) -> object:
+        """What equal nodes have in common; ``repr`` tells 0 from 0.0 and -0.0. Nodes with graphs of their own are never equal."""
+        if any(map(_holds_graph, node.attrs.values())):
+            return id(node)
+        inputs = tuple(self.equal.get(name, name) for name in node.inputs)
+        return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
+
+    def is_accumulator(self, node: Node) -> bool:
+        """Whether a kernel must keep the result to itself. Its requantisation can still be a common one."""
+        readers: Iterable[Node] = self.readers.get(node.outputs[0], ())
+        return not registry.get(node.op).elementwise and any(reader.op in MANDATORY for reader in readers)
+
+    def constants(self) -> None:
+        """The first of all constants of equal type and data."""
+        first: dict[object, str] = {}
+        for name, array in self.graph.consts.items():
+            original = first.setdefault((self.graph.types[name], array.tobytes()), name)
+            if original != name:
+                self.equal[name] = original
+                if name not in self.promised:
+                    self.instead[name] = original
+
+
+COMMON_SUBEXPRESSIONS_PASS = Pass("common_subexpressions", merge_common_subexpressions, 3)
+
+
+def _holds_graph(attr: Attr) -> bool:
+    return any(map(_holds_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
+
+
+# ---- Normalisation of rows as one operator: what exporters and readers spell as means, differences and a root.
+#
+# With c = x - mean(x) over the last axis, ``c / sqrt(mean(c * c) + epsilon)``, or c times the inverse of the root, is
+# ``layer_norm`` of x. Dequantised numbers are normalised as the integers that they are. With option ``requantize=fixed`` the
+# factors and terms of channels and the quantisation that follow become one integer operator with it.
+
+_LAYER_NORM_PLAIN = {"activation": ""}
+_VARIANCE = P.op("mean", P.op(("mul", "pow"), name="square"), name="variance")
+_SHIFTED = P.op("add", _VARIANCE, P.const("epsilon"), commutative=True, attrs=_LAYER_NORM_PLAIN)
+
+
+def recognise_layer_norm(graph: Graph, context: PassContext) -> Graph:
+    """The graph with ``layer_norm`` where it is spelled out."""
+    rules = (
+        (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _normalised),
+        (P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN), _normalised),
+        _INTEGERS,
+    )
+    found = rewrite(graph, rules)
+    return norms_in_fixed_point(found) if context.options.get("requantize") == "fixed" else found
+
+
+def norms_in_fixed_point(graph: Graph) -> Graph:
+    """The graph with ``qlayer_norm`` where a ``layer_norm`` of integers, its factors and terms, is quantised behind them."""
+    return rewrite(rewrite(graph, (_INTEGERS,)), _fixed_rules())
+
+
+def _normalised(match: Match) -> Replacement | None:
+    centred = match.scope.producer(match["c"])
+    mean = match.scope.producer(centred.inputs[1]) if centred is not None and centred.op == "sub" else None
+    if centred is None or mean is None or mean.op != "mean" or mean.inputs[0] != centred.inputs[0]:
+        return None
+    kind, epsilon = match.type(centred.inputs[0]), match.const("epsilon")
+    over_rows = all(_over_last(node, len(kind.shape)) for node in (mean, match.nodes["variance"]))
+    if not over_rows or not _is_square(match, match.nodes["square"]) or epsilon.size != 1 or epsilon.item() <= 0:
+        return None
+    if (
+        kind.dtype != "float32"
+        or centred.attrs.get("activation", "")
+        or not 0 < kind.shape[-1] <= LAYER_NORM_MOST_DEPTH
+    ):
+        return None
+    match.emit("layer_norm", (centred.inputs[0],), {"epsilon": float(epsilon.item())})
+    return match.replacement()
+
+
+def _over_last(mean: Node, rank: int) -> bool:
+    axes = tuple(axis % rank for axis in mean.attr("axes"))
+    return axes == (rank - 1,) and bool(mean.attr("keepdims"))
+
+
+def _is_square(match: Match, square: Node) -> bool:
+    """Whether a node multiplies c with itself."""
+    if square.inputs[0] != match["c"] or square.attrs.get("activation", ""):
+        return False
+    if square.op == "mul":
+        return square.inputs[1] == match["c"]
+    exponent = match.scope.consts.get(square.inputs[1])
+    return exponent is not None and bool((exponent == 2).all())
+
+
+def _of_integers(match: Match) -> Replacement | None:
+    """The scale goes into epsilon."""
+    scale = match.nodes["real"].attr("scale")
+    kind = match.type(match["x"])
+    if kind.dtype not in DTYPES or len(scale) != 1 or kind.shape[-1] > QUANTISED_DEPTH:
+        return None
+    epsilon = match.root.attr("epsilon") / float(scale[0]) ** 2
+    match.emit("layer_norm", (match["x"],), {"epsilon": epsilon})
+    return match.replacement()
+
+
+def _fixed_rules() -> tuple[Rule, ...]:
+    """``layer_norm`` of integers with what follows in most networks."""
+    normal = P.op("layer_norm", P.any("x"), name="normal")
+    scaled = P.op("mul", normal, P.const("gamma"), commutative=True, attrs=_LAYER_NORM_PLAIN)
+    forms = (normal, scaled, P.op("add", scaled, P.const("beta"), commutative=True, attrs=_LAYER_NORM_PLAIN))
+    return tuple((P.op("quantize", form, attrs={"axis": None, "rounding": Ties.EVEN}), _in_integers) for form in forms)
+
+
+def _in_integers(match: Match) -> Replacement | None:
+    kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
+    if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
+        return None
+    depth, dtype = kind.shape[-1], match.root.attr("out_dtype")
+    result = Quant(match.root.attr("scale"), match.root.attr("zero_point"))
+    gamma, beta = (_of_channels(match, *each, depth) for each in (("gamma", 1.0), ("beta", 0.0)))
+    added = epsilon * depth * depth
+    if match.type(match.output).shape != kind.shape or added >= MOST_EPSILON or dtype not in DTYPES:
+        return None
+    made = affine(gamma, beta, depth, result, dtype) if gamma is not None and beta is not None else None
+    if made is None:
+        return None
+    factors = match.constant(f"{match.output}.factors", made.factors)
+    terms = match.constant(f"{match.output}.terms", made.terms)
+    match.emit("qlayer_norm", (match["x"], factors, terms), attrs_of(made, added, dtype))
+    return match.replacement()
+
+
+def _of_channels(match: Match, name: str, default: float, depth: int) -> Array | None:
+    """A constant as one number for each element of a row; None where rows differ in it."""
+    if name not in match.values:
+        return np.full(depth, default)
+    data = match.const(name)
+    by_channel = data.size == 1 or (data.size == depth and data.shape[-1] == depth)
+    return np.broadcast_to(data.reshape(-1), (depth,)) if by_channel else None
+
+
+_INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _of_integers)
+LAYER_NORM_PASS = Pass("layer_norm", recognise_layer_norm, 2)
+
+
+# ---- One spelling for what can be said in many ways: what does nothing goes, neighbours that do the same become one.
 
 SCALING_LEVEL = 3
 _SAME_SHAPE = ("reshape", "cast", "slice", "pad", "concat")
-_PLAIN: dict[str, Attr] = {"activation": ""}
+_CANONICALISE_PLAIN: dict[str, Attr] = {"activation": ""}
 _CLAMPS = ("relu", "clip")
 _REDUCTIONS = ("mean", "max", "min")
 
@@ -33,13 +294,13 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
 def _identity_rules() -> tuple[Rule, ...]:
     return (
         (P.op(_SAME_SHAPE, P.any("x")), _unchanged),
-        (P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_PLAIN, "kernel": (1, 1)}), _unchanged),
+        (P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_CANONICALISE_PLAIN, "kernel": (1, 1)}), _unchanged),
         (P.op(_REDUCTIONS, P.any("x")), _reduces_nothing),
         (P.op("clip", P.any("x"), attrs={"minimum": -inf, "maximum": inf}), _unchanged),
-        (P.op("add", P.any("x"), P.const("c"), attrs=_PLAIN, commutative=True), _neutral_zero),
-        (P.op("sub", P.any("x"), P.const("c"), attrs=_PLAIN), _neutral_zero),
-        (P.op("mul", P.any("x"), P.const("c"), attrs=_PLAIN, commutative=True), _neutral_one),
-        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_PLAIN), _neutral_one),
+        (P.op("add", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _neutral_zero),
+        (P.op("sub", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _neutral_zero),
+        (P.op("mul", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _neutral_one),
+        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _neutral_one),
     )
 
 
@@ -116,4 +377,4 @@ def _merge_pads(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-PASS = Pass("canonicalise", canonicalise, 2)
+CANONICALISE_PASS = Pass("canonicalise", canonicalise, 2)

@@ -1,20 +1,54 @@
-"""Operator fusion: which nodes become one kernel.
-
-A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
-another one, or elementwise nodes alone. Inside a kernel every value has the result's element count, so that nothing is
-computed twice. The result alone is read outside: no path leaves a kernel and comes back.
-"""
+"""Operator fusion."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from microc import dtypes
+from microc import te
+from microc.base import dtypes
 from microc.graph.ir import Graph, Node, fresh_name
 from microc.ops import registry
-from microc.transform.context import Pass, PassContext
-from microc.transform.written import written
+from microc.tir import ir
+from microc.tir.rewrite import children
+from microc.transform.pass_context import Pass, PassContext
+
+# ---- How often the expression of an elementwise operator names each of its operands: fused chains multiply these
+# numbers.
+
+
+def written(graph: Graph, node: Node) -> tuple[int, ...]:
+    """By operand, at least once each. ``node`` is elementwise."""
+    definition = registry.get(node.op)
+    assert definition.scalar is not None
+    args: list[Any] = []
+    for k, name in enumerate(node.inputs):
+        if not name:
+            args.append(None)
+        elif k in definition.whole:
+            args.append(te.placeholder(graph.types[name].shape, graph.types[name].dtype, f"x{k}"))
+        else:
+            args.append(ir.Var(f"x{k}", graph.types[name].dtype))
+    known: dict[int, tuple[int, ...]] = {}
+    for k, arg in enumerate(args):
+        known[id(arg)] = tuple(int(k == position) for position in range(len(args)))
+    return tuple(max(count, 1) for count in _counted(definition.scalar(node.attrs, args), known, len(args)))
+
+
+def _counted(expr: ir.Expr, known: dict[int, tuple[int, ...]], width: int) -> tuple[int, ...]:
+    """The sum over what an expression is made of; parts that it shares are counted once and added as often as they stand."""
+    if id(expr) not in known:
+        parts = [_counted(part, known, width) for part in children(expr)]
+        known[id(expr)] = tuple(map(sum, zip(*parts, strict=True))) if parts else (0,) * width
+    return known[id(expr)]
+
+
+# ---- Operator fusion: which nodes become one kernel.
+#
+# A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
+# another one, or elementwise nodes alone. Inside a kernel every value has the result's element count, so that nothing is
+# computed twice. The result alone is read outside: no path leaves a kernel and comes back.
 
 MANDATORY = frozenset(("requantize", "requantize_float"))
 """An accumulator of 32 bits never goes to memory when its requantisation follows, whatever the optimisation level."""

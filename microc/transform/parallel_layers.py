@@ -22,13 +22,13 @@ from math import prod
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Names, Node, TensorType
 from microc.ops import registry
-from microc.ops.matrix.levels import find_levels
+from microc.ops.matrix.gemm import find_levels
 from microc.tir.bit_fields import bits_of, few_bits
-from microc.transform.channels import channels, is_mixing
-from microc.transform.context import Pass, PassContext
+from microc.transform.channel_relations import channels, is_mixing
+from microc.transform.pass_context import Pass, PassContext
 
 Branch = tuple[Node, ...]
 """A layer and the elementwise nodes behind it."""

@@ -7,33 +7,43 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
-from microc.driver import accepted
-from microc.driver.extended import knows_plugins
-from microc.driver.model import source_of
-from microc.driver.options import Options, make_options
-from microc.driver.shown import table
-from microc.driver.spoken import speaks_python
-from microc.driver.tuned.network import measured_together, network_key
-from microc.driver.tuned.plan import plan_of
-from microc.driver.tuned.records import Database, records_of
-from microc.driver.tuned.regions import RegionTask
-from microc.driver.tuned.task import Task, tasks_of
+from microc.base.immutable import frozen
+from microc.compiler import validation
+from microc.compiler.interaction import speaks_python
+from microc.compiler.model import knows_plugins, source_of
+from microc.compiler.options import Options, make_options
+from microc.compiler.representation import table
+from microc.compiler.tuned.measured_choice import measured_together, network_key
+from microc.compiler.tuned.measured_regions import RegionTask
+from microc.compiler.tuned.optimisation_plan import plan_of
+from microc.compiler.tuned.records import Database, Task, records_of, tasks_of
 from microc.errors import UsageError
-from microc.frozen import frozen
 from microc.target import Board
-from microc.tuning.model import model_for
-from microc.tuning.network import NetworkSearch
+from microc.tuning.candidate_image import RegionSpace
 from microc.tuning.places import meter_for
-from microc.tuning.regions import RegionSpace
 from microc.tuning.runner import Meter
-from microc.tuning.search import SEARCHES
-from microc.tuning.space import Space
-from microc.tuning.subject import compiled_for, in_our_code, named_among, place_of, refuse_open, regions_for, tasks_for
-from microc.tuning.tuned import Event, Tuned, TunedNetwork, TunedRegion
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.search import SEARCHES, model_for
+from microc.tuning.search_space import Space
+from microc.tuning.tuner import (
+    Event,
+    Limits,
+    Tuned,
+    TunedNetwork,
+    TunedRegion,
+    Tuner,
+    compiled_for,
+    in_our_code,
+    named_among,
+    place_of,
+    refuse_open,
+    regions_for,
+    tasks_for,
+)
+from microc.tuning.whole_network import NetworkSearch
 
 if TYPE_CHECKING:
-    from microc.driver.options.typed import CompileOptions
+    from microc.compiler.option_values import CompileOptions
+
 
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
@@ -137,13 +147,13 @@ def tune(
     the kernels are those of the network in our code. Compile with ``tuned=FILE`` to use the records. Everything refused is a
     :class:`~microc.errors.MicrocError`.
     """
-    trials = accepted.integer("trials", trials)
-    seconds = accepted.number("time", time, 0.0, 1e9, "seconds")
-    ports = (port,) if isinstance(port, str) else accepted.names("port", port)
-    jobs, seed = accepted.integer("jobs", jobs, 1, 64), accepted.integer("a seed", seed)
+    trials = validation.integer("trials", trials)
+    seconds = validation.number("time", time, 0.0, 1e9, "seconds")
+    ports = (port,) if isinstance(port, str) else validation.names("port", port)
+    jobs, seed = validation.integer("jobs", jobs, 1, 64), validation.integer("a seed", seed)
     _one_of("search", search, tuple(SEARCHES))
     _one_of("cost_model", cost_model, MODELS)
-    accepted.call("callback", callback)
+    validation.call("callback", callback)
     found_board, core = place_of(target, board)
     begin = monotonic()
     chosen, every = tasks_for(model, core, found_board, options)
@@ -152,14 +162,14 @@ def tune(
     key = network_key(every, chosen.threads)
     whole = trials > 0 and found_board is None and runner is None and not regions
     tasks, regions = named_among(every, regions, tuple(layers))
-    load = accepted.truth("load", load)
+    load = validation.truth("load", load)
     if regions and (fleet or load):
         raise UsageError(
             "other people's code is built into firmware: it is measured neither by loading code nor by a fleet",
             hint="leave out external, or name the board and its ports alone",
         )
     if fleet:
-        runner = _fleet(accepted.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
+        runner = _fleet(validation.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
     runner = runner or meter_for(found_board, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
@@ -216,7 +226,7 @@ def tuning_plan(
 ) -> dict[str, Any]:
     """The optimisation plan of a network: what a compilation with ``tuned=records`` takes for each of its kernels, why, and what
     else it could; ``write_plan`` makes it a file."""
-    path = accepted.path("records", records)
+    path = validation.path("records", records)
     chosen = make_options(**options, tuned=path)
     refuse_open(chosen)
     found_board, core = place_of(target, board)

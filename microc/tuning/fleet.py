@@ -1,29 +1,101 @@
-"""Many boards on many desks: workers of Dask Distributed offer them as resources, a search sends them batches (docs/tuning.md).
-
-What travels is plain data. Records are written here alone, once a batch has come back whole; a batch whose worker died is given
-to another by the scheduler, one whose board failed by us.
-"""
+"""Boards on many desks, by Dask Distributed."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
 
 from microc import __version__
-from microc.device.boards import list_boards
-from microc.device.info import readable
-from microc.driver.tuned.records import FAILED, OK, WRONG
-from microc.driver.tuned.task import Task
-from microc.errors import DeviceError, UsageError
+from microc.compiler.lowering.kernel_selection import algorithms_of
+from microc.compiler.tuned.records import FAILED, NAME, OK, WRONG, Task
+from microc.device.board_info import readable
+from microc.device.boards import list_boards, load_board
+from microc.errors import DeviceError, MicrocError, UsageError
+from microc.frontend.graph_file import read
 from microc.graph.file import to_bytes
+from microc.schedule.primitives.tree import Step, frozen_argument
 from microc.target import Board
-from microc.tuning.fleet_worker import described, measured
+from microc.tuning.on_board import BoardRunner
 from microc.tuning.runner import Meter, Result
-from microc.tuning.space import Candidate
+from microc.tuning.search_space import Candidate, Point, candidate_of
+
+# ---- What a worker of a fleet does: a batch of candidates, as plain data, measured on a board of its desk.
+#
+# What comes is text and a graph in microc's own format: nothing of it runs, and steps are checked as those of a record are. Which
+# port the boards are on says the worker's own environment, :data:`PORT`, never the one who asks.
+
+PORT = "MICROC_PORT"
+"""The environment variable of a worker that names the line of its boards; without it they are emulated."""
+
+
+def described(board: str) -> str:
+    """What measures ``board`` here, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
+    return _told(lambda: {"unit": _runner(board).unit, "toolchain": _runner(board).toolchain, "version": __version__})
+
+
+def measured(job: str, graph: bytes) -> str:
+    """The results of a batch as JSON: ``results``, or ``error`` where this worker cannot measure. ``job``: JSON of the ``board``,
+    the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and ``candidates`` by algorithm, rule and steps;
+    ``graph``: what they compute (:func:`microc.graph.file.to_bytes`)."""
+    return _told(lambda: {"results": _fleet_worker_results(json.loads(job), graph)})
+
+
+def _told(work: Callable[[], Mapping[str, Any]]) -> str:
+    from distributed import get_worker
+
+    found: Mapping[str, Any]
+    try:
+        found = work()
+    except MicrocError as error:
+        found = {"error": error.what}
+    return json.dumps({**found, "worker": get_worker().address})
+
+
+def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
+    runner, task = _runner(job["board"]), _task(job, graph)
+    candidates = [
+        candidate_of(
+            task,
+            Point(given["algorithm"], given["rule"], ()),
+            tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in given["steps"]),
+        )
+        for given in job["candidates"]
+    ]
+    found = runner.measure(task, candidates)
+    return [{"status": r.status, "ticks": r.ticks, "code": r.code, "detail": r.detail} for r in found]
+
+
+def _task(job: Mapping[str, Any], data: bytes) -> Task:
+    """The kernel; UsageError where this microc makes another one of it."""
+    graph = read(data, "kernel", {})
+    target = load_board(job["board"]).target.having(*job["features"])
+    lowered = algorithms_of(graph, graph.nodes, target, NAME)
+    task = Task(graph, (job["name"],), job["op"], target, 1, lowered, ())
+    if task.key != job["key"]:
+        raise UsageError(
+            f"microc {__version__} of this worker makes another kernel of it", hint="the same microc everywhere"
+        )
+    return task
+
+
+@cache
+def _runner(board: str) -> BoardRunner:
+    if board not in list_boards():
+        raise UsageError("the board is none that comes with microc", hint="microc boards")
+    return BoardRunner(load_board(board), os.environ.get(PORT, ""))
+
+
+# ---- Many boards on many desks: workers of Dask Distributed offer them as resources, a search sends them batches
+# (docs/tuning.md).
+#
+# What travels is plain data. Records are written here alone, once a batch has come back whole; a batch whose worker died is given
+# to another by the scheduler, one whose board failed by us.
 
 CONNECT, GRACE, POLL = 10, 30.0, 1.0
 """Seconds to reach the scheduler; for a worker to come back once there is none; between looks at a batch."""

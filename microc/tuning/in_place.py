@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from microc.driver.desktop.library import Library
-from microc.driver.measure.verify import random_inputs
+from microc.run.desktop.library import Library
+from microc.run.verify import random_inputs
 from microc.tuning.on_host import LIBRARY, TAKEN
 from microc.tuning.timed import bind
 

@@ -19,18 +19,16 @@ from statistics import median
 import numpy as np
 
 from microc import __version__
-from microc.codegen.network import shared_files
+from microc.codegen.c.source import shared_files
+from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
-from microc.device.machine import machine_flags
-from microc.device.toolchain import find_compiler, host_compiler
-from microc.driver.desktop.load import compile_sources
-from microc.driver.tuned.records import OK, WRONG
-from microc.driver.tuned.task import Task
+from microc.device.toolchain import find_compiler, host_compiler, machine_flags
 from microc.errors import DeviceError
+from microc.run.desktop.load import compile_sources
 from microc.target import Target
-from microc.tuning.image import image_module
+from microc.tuning.candidate_image import image_module
 from microc.tuning.runner import Result, Runner, bound_of, disagreement, sample
-from microc.tuning.space import Candidate
+from microc.tuning.search_space import Candidate
 
 PATIENCE = 120.0
 """Seconds for an image."""

@@ -1,29 +1,35 @@
-"""Measuring candidates: one interface, and what it does with an image that does not build, hangs or faults.
-
-A time counts only once the candidate's output is that of the operator's reference: equal integers, floats within the bound that
-``microc verify`` has. A candidate that breaks its image is found by halving, and costs nobody else a measurement.
-"""
+"""Measuring candidates: one interface, and boards that do not answer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.driver.reference.draws import draws
-from microc.driver.reference.measures import TOLERANCES, Tally
-from microc.driver.tuned.records import FAILED, UNBUILT
-from microc.driver.tuned.task import Task
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.compiler.api import Program, compile
+from microc.compiler.tuned.records import FAILED, UNBUILT, Task
+from microc.device.toolchain import Sizes
 from microc.errors import DeviceError, FitError, ToolError
-from microc.frozen import frozen
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
-from microc.tuning.space import Candidate
+from microc.run.reference.agreement import TOLERANCES, Tally
+from microc.run.reference.frameworks import draws
+from microc.run.session import Device
+from microc.target import Board
+from microc.tuning.search_space import Candidate
+
+# ---- Measuring candidates: one interface, and what it does with an image that does not build, hangs or faults.
+#
+# A time counts only once the candidate's output is that of the operator's reference: equal integers, floats within the bound that
+# ``microc verify`` has. A candidate that breaks its image is found by halving, and costs nobody else a measurement.
 
 SPOILT = 256
 """Bytes of an output that are made wrong before a candidate writes it."""
@@ -141,3 +147,25 @@ def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read, boun
         if not found.agrees:
             return f"{found.wrong} of {found.elements} elements of its output are wrong, by {found.largest:.6g} at most"
     return ""
+
+
+# ---- Whether a board works at all: it runs a network of one operator, which cannot fail. Asked before a candidate is
+# blamed.
+
+COUNT = 16
+"""Elements of its input."""
+
+
+def check_device(board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, Sizes]]]) -> None:
+    """DeviceError unless the board answers, and rightly; ``running`` brings a program onto it."""
+    given = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
+    with running(_program(board)) as (device, _):
+        made = device.run(given)
+    if not np.array_equal(made, np.maximum(given, 0)):
+        raise DeviceError("the board computes nonsense", where=board.name, hint="its clock, its supply, its memory")
+
+
+def _program(board: Board) -> Program:
+    net = GraphBuilder()
+    y = net.op("relu", net.input("x", (1, COUNT), "int8"))
+    return compile(net.graph("known", {"y": y}), board=board)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver.desktop.library import Library
+from microc.run.desktop.library import Library
 from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
 
 ROUNDS = 9

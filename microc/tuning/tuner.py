@@ -1,28 +1,312 @@
-"""The loop: a kernel is picked that can still win, its search proposes, a runner measures, the database keeps.
-
-Which kernel comes next follows Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): the one whose next measurements are
-worth most to the network, by what the last ones gained, and by how few it had.
-"""
+"""The tuning loop: tasks, kernels, network."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
 
-from microc.device.info import readable
-from microc.driver.tuned.records import OK, Database, Record
-from microc.driver.tuned.regions import RegionTask
-from microc.driver.tuned.task import Task
-from microc.driver.tuned.verdict import verdict_of
-from microc.frozen import frozen
-from microc.tuning.model import Model
-from microc.tuning.regions import RegionSearch
+from microc.base.immutable import frozen
+from microc.compiler import validation
+from microc.compiler.fit.budget import goals
+from microc.compiler.fit.footprint import room_of
+from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.model import source_of
+from microc.compiler.options import Options, make_options
+from microc.compiler.pipeline import compiled, external_regions
+from microc.compiler.tuned.measured_choice import Together
+from microc.compiler.tuned.measured_regions import OURS, RegionTask, Verdict, verdict_of
+from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, tasks_of
+from microc.device.board_info import readable
+from microc.device.boards import load_board
+from microc.device.toolchain import native
+from microc.errors import UsageError
+from microc.target import SIZE, SPEED, Board, Target, target_for
+from microc.tuning.candidate_image import RegionSearch
 from microc.tuning.runner import Meter, Result, foreign
-from microc.tuning.search import SEARCHES
-from microc.tuning.space import Candidate, Space
-from microc.tuning.tuned import Event, Tuned, TunedRegion
+from microc.tuning.search import SEARCHES, Model
+from microc.tuning.search_space import Candidate, Point, Space
+
+# ---- What is tuned: the kernels of a network on a board or this computer, and its regions that other people's code
+# can compute.
+
+
+def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
+    """The board and its core, or this computer as a core."""
+    if board is not None:
+        if target:
+            raise UsageError("a board has its own core", hint="give a board, or a target of this computer")
+        found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        return found, found.target
+    name = validation.text("a target", target) or "native"
+    return None, target_for(native() if name == "native" else name)
+
+
+def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
+    """A network with what its kernels were made from."""
+    room = room_of(board, external=bool(options.external)) if board else None
+    return compiled(source_of(model, options), target, options, room=room)
+
+
+def tasks_for(
+    model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
+) -> tuple[Options, tuple[Task, ...]]:
+    """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
+    chosen = make_options(**options)
+    made = compiled_for(model, target, in_our_code(chosen), board)
+    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options(), made.make.target)[0], SIZE))
+
+
+def is_open(options: Options) -> bool:
+    """Whether it is for measurements to decide whose code computes a region."""
+    return bool(options.external) and options.external_choice == "cost"
+
+
+def in_our_code(options: Options) -> Options:
+    """The options of the network whose kernels are tuned: without what may turn out to be theirs."""
+    return replace(options, external={}) if is_open(options) else options
+
+
+def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
+    """What other people's code can compute in a network, where measurements decide whether it does."""
+    if not is_open(options):
+        return ()
+    return external_regions(source_of(model, options), target, options)
+
+
+def named_among(
+    tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
+) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
+    """Those of layers that are named; UsageError where there are none."""
+
+    def named(task: Task) -> bool:
+        return not parts or any(part in layer for part in parts for layer in task.layers)
+
+    found, others = tuple(filter(named, tasks)), tuple(filter(named, regions))
+    if not found and not others:
+        known = ", ".join(task.name for task in tasks[:8]) or "none"
+        raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
+    return found, others
+
+
+def refuse_open(options: Options) -> None:
+    """UsageError where measurements decide whose code computes a region, of which a plan says nothing."""
+    if is_open(options):
+        raise UsageError(
+            "a plan does not say whose code computes a region",
+            hint="compile with tuned, which takes what was measured; or external_choice=all, where nothing is open",
+        )
+
+
+# ---- A kernel while it is tuned, a region that other people's code can compute, the network as a whole, and what
+# whoever watches is told of them.
+
+WINDOW = 3
+"""Batches of a kernel that say what its next ones may gain."""
+HOPE = 0.05
+"""Share of its time that a kernel may still lose by the next batch, over the number of those that it had."""
+STALE = 6
+"""Batches without a gain after which a kernel is done."""
+LEAST, PARTS = 4, 32
+"""A kernel's first batches are this part of its space at most, but may always have so many candidates."""
+ENOUGH = 0.002
+"""A gain that is worth going on for."""
+
+
+class Candidates(Protocol):
+    """What a search is about: a space of schedules, or whose code computes a region."""
+
+    @property
+    def points(self) -> Sequence[Point]: ...
+
+    @property
+    def default(self) -> Candidate: ...
+
+    def candidate_of(self, record: Record) -> Candidate | None: ...
+
+
+class Search(Protocol):
+    """What proposes candidates, and is told what they took, as :class:`microc.tuning.search.GridSearch` is."""
+
+    @property
+    def space(self) -> Candidates: ...
+
+    @property
+    def spent(self) -> bool: ...
+
+    def propose(self, count: int) -> list[Candidate]: ...
+
+    def know(self, candidate: Candidate, ticks: float) -> None: ...
+
+    def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Tuned:
+    """A kernel, or a region, while it is tuned: ``tried`` measurements; ``default`` and ``best`` in ticks,
+    ``point`` of the best in words; ``history``: the best after every batch."""
+
+    task: Task
+    search: Search
+    tried: int = 0
+    failed: int = 0
+    default: float | None = None
+    best: float = float("inf")
+    point: str = ""
+    history: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether more measurements are no use."""
+        if self.search.spent or (self.history and self.default is None):  # nothing to compare others with
+            return True
+        last = self.history[-STALE - 1 :]
+        return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
+
+    @property
+    def batch(self) -> int:
+        """The most measurements at once: the next batch is to learn from this one, so they grow with what is known."""
+        return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
+
+    def keep(self, candidate: Candidate, ticks: float) -> None:
+        """A measurement that counts."""
+        if candidate is self.search.space.default:
+            self.default = ticks
+        if ticks < self.best:
+            self.best, self.point = ticks, str(candidate.point)
+
+    @property
+    def worth(self) -> float:
+        """Ticks of the network that the next batch may save; any number before the first one."""
+        if self.default is None:
+            return math.inf
+        recent = self.history[-WINDOW:]
+        slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
+        return self.task.runs * max(slope, HOPE * self.best / (1 + len(self.history)))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "layers": list(self.task.layers),
+            "op": self.task.op,
+            "key": self.task.key,
+            "points": len(self.search.space.points),
+            "measured": self.tried,
+            "failed": self.failed,
+            "default": self.default,
+            "best": self.best if self.default is not None else None,
+            "point": self.point,
+        }
+
+
+@frozen
+class TunedRegion:
+    """A region that other people's code can compute: its measurements, and what all that are known say."""
+
+    task: RegionTask
+    tuned: Tuned
+    verdict: Verdict
+
+    @property
+    def taken(self) -> str:
+        """Whose code a compilation takes by these measurements; empty where they do not decide."""
+        if self.task.taken.code.differs:
+            return OURS
+        if not self.verdict.decides:
+            return ""
+        return self.task.taken.backend.name if self.verdict.theirs_is_less else OURS
+
+    @property
+    def why(self) -> str:
+        """What else there is to say."""
+        why = "" if self.verdict.ours is not None else self.verdict.why
+        return "; ".join(filter(None, (self.task.taken.code.differs, why)))
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON: ticks that are not known are None."""
+        return {
+            "layers": list(self.task.layers),
+            "op": self.task.op,
+            "key": self.task.key,
+            "backend": self.task.taken.backend.name,
+            "pattern": self.task.taken.entry.name,
+            "measured": self.tuned.tried,
+            "failed": self.tuned.failed,
+            "ours": self.verdict.ours,
+            "theirs": self.verdict.theirs,
+            "taken": self.taken,
+            "why": self.why,
+        }
+
+
+@frozen
+class TunedNetwork:
+    """The network as a whole, as it is compiled without records and with the best combination that was measured of its kernels'
+    schedules: ``kernels`` are all that it has."""
+
+    key: str
+    together: Together
+    kernels: Sequence[Task]
+
+    @property
+    def default(self) -> float:
+        """Ticks of a run without records."""
+        return self.together.untuned.ticks
+
+    @property
+    def best(self) -> float:
+        """Ticks of a run as a compilation with these records makes it."""
+        return self.together.best.ticks
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The layers of kernels that stay as they were, though something was faster alone: the first layer of each."""
+        return tuple(task.name for task in self.kernels if task.key in self.together.kept)
+
+    @property
+    def taken(self) -> str:
+        """The best combination: the id of its record, or that it is the network without records."""
+        return UNTUNED if self.together.best.untuned else self.together.best.id
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"key": self.key, "default": self.default, "best": self.best, "kept": list(self.kept)}
+
+
+@frozen
+class Event:
+    """A batch was measured. ``kernel``: whose it was, as it stands now; ``measured`` of at most ``trials`` in this run;
+    ``seconds`` since it began, and how many are ``left`` at this pace, at most; ``lost``: places that failed, in words."""
+
+    kernel: Tuned
+    measured: int
+    trials: int
+    seconds: float
+    left: float
+    lost: tuple[str, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "event": "batch",
+            "measured": self.measured,
+            "trials": self.trials,
+            "seconds": round(self.seconds, 3),
+            "left": round(self.left, 3),
+            "lost": list(self.lost),
+            "kernel": self.kernel.to_data(),
+        }
+
+
+# ---- The loop: a kernel is picked that can still win, its search proposes, a runner measures, the database keeps.
+#
+# Which kernel comes next follows Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): the one whose next measurements are
+# worth most to the network, by what the last ones gained, and by how few it had.
 
 LONGEST_NAME = 200
 """Letters of a layer's name in records."""

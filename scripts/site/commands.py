@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from microc.cli.arguments import make_parser
-from microc.driver.options import OPTIONS
-from microc.driver.options.option import COMPILING, READING, STREAMING
+from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING
 
 SHARED = (READING, COMPILING, STREAMING)
 """Groups of options that have a page of their own."""

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from microc import dtypes
-from microc.device.emulator import Emulator
-from microc.dtypes import Array, to_numpy
+from microc.base import dtypes
+from microc.base.dtypes import Array, to_numpy
+from microc.device.emulators import Emulator
 from microc.isa import SCALAR
-from microc.isa.base import VL
-from microc.schedule.meaning import meanings
+from microc.isa.instruction_set import VL
+from microc.schedule.intrinsic_meanings import meanings
 from microc.target import Board
 from microc.tir import ir
-from microc.tir.facts import buffers_written
+from microc.tir.analysis.context import buffers_written
 from microc.tir.interp import execute
 from tests.device.smoke import Line
 from tests.device.smoke import build as build_firmware
-from tests.native import UNDEFINED, build, call, kernels_source
+from tests.support.native import UNDEFINED, build, call, kernels_source
 
 _ANSWERING = """\
 int main(void)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.c.c_statements import StmtPrinter
 from microc.tir import ir
 
 DATA = ir.Buffer("data", (4,), "int32")

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from microc import dtypes
-from microc.codegen.c_expr import ExprPrinter
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.c.c_expressions import ExprPrinter
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.rewrite import walk_expr
-from tests.native import UNDEFINED, build, call
+from tests.support.native import UNDEFINED, build, call
 from tests.tir.strategies import COMPUTE, SOURCES, STORED, data_exprs
 
 LENIENT = ("-Wno-error", "-Werror=parentheses")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import microc
+from microc.compiler.bundle import bundle
 from microc.device.boards import load_board
-from microc.driver.compile.bundle import bundle
 from tests.device.smoke import needs
-from tests.driver import digits
 from tests.exports.programs import run
+from tests.support import digits
 
 FLOAT = digits.FOLDER / "digits_float.onnx"
 APP = """

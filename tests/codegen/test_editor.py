@@ -6,10 +6,10 @@ import json
 import re
 
 import microc
-from microc.codegen.editor import TASKS, tasks
-from microc.codegen.text import Name
+from microc.codegen.project.board_files import TASKS, tasks
+from microc.codegen.render import Name
 from microc.errors import ToolError
-from tests.driver import digits
+from tests.support import digits
 
 
 def test_a_project_has_tasks() -> None:

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 import microc
-from microc import dtypes
-from microc.codegen.network import network_files
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import Options, make_options
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.c.source import network_files
+from microc.compiler.options import Options, make_options
+from microc.compiler.pipeline import compile_graph
 from microc.errors import UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops import registry
-from microc.ops.rounding import Rounding, Ties
+from microc.ops.attributes import Rounding, Ties
 from microc.target import target_for
-from tests.driver import digits
-from tests.native import WARNINGS
+from tests.support import digits
+from tests.support.native import WARNINGS
 
 KINDS = (
     ("int8", 0.003921569, -128, Ties.AWAY),

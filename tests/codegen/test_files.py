@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from microc.codegen import files
-from microc.codegen.files import clear_left_behind, replacing, replacing_folder, write_tree
+from microc.codegen import output_files
+from microc.codegen.output_files import clear_left_behind, replacing, replacing_folder, write_tree
 from microc.errors import OutputError
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs fork and links")
@@ -52,7 +52,7 @@ def test_a_folder_is_old_or_new_wherever_its_writer_dies(
 ) -> None:
     """Killed at every call that changes a name: the folder is whole, or comes back with the next write, which clears the rest."""
     if not exchanges:
-        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+        monkeypatch.setattr(output_files, "_exchange", lambda *_: False)
     folder = tmp_path / "out"
     for call in ("rename", "replace", "chmod", "unlink", "rmdir", "mkdir"):
         for count in (1, 2, 3, 4):
@@ -90,7 +90,7 @@ def test_a_file_is_old_or_new_wherever_its_writer_dies(tmp_path: Path) -> None:
 def test_only_what_the_dead_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Siblings of writers that live, of other targets, users and programs stay."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom microc.codegen.files import replacing_folder\n"
+        "import sys, time\nfrom pathlib import Path\nfrom microc.codegen.output_files import replacing_folder\n"
         "with replacing_folder(Path(sys.argv[1])) as t:\n (t / 'x').write_text('x'); print(t.name, flush=True); time.sleep(99)"
     )
     writer = subprocess.Popen([sys.executable, "-c", code, tmp_path / "out"], stdout=subprocess.PIPE, text=True)
@@ -107,7 +107,7 @@ def test_only_what_the_dead_left_is_cleared(tmp_path: Path, monkeypatch: pytest.
     dead = tmp_path / ".out.0123456789abcdef.microc-new"
     dead.mkdir()
     (tmp_path / ".out.00000000000000ff.microc-new").symlink_to(tmp_path)
-    monkeypatch.setattr(files, "_LONG_AGO", -time.time())
+    monkeypatch.setattr(output_files, "_LONG_AGO", -time.time())
     clear_left_behind(tmp_path, "out")
     assert sorted(os.listdir(tmp_path)) == sorted([alive, *others])
     writer.kill()

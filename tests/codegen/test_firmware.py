@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.firmware import PARTS, _tables, around, code_bound, library_bytes, parts_of
+from microc.codegen.c.resources import PARTS, _tables, around, code_bound, library_bytes, parts_of
+from microc.compiler.fit.footprint import footprint
+from microc.compiler.options import Options, make_options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
-from microc.driver.check import check_model
-from microc.driver.compile.fit import footprint
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import Options, make_options
 from microc.module import Module
-from tests.driver import digits
+from microc.project.model_check import check_model
+from tests.support import digits
 
 
 def compiled(board: str) -> Module:
@@ -58,7 +58,7 @@ def test_without_a_compiler_a_network_fits_with_a_reserve(
     room: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The estimate is no proof: networks are known whose firmware is larger."""
-    monkeypatch.setattr("microc.driver.check.linked_sizes", lambda *_: None)
+    monkeypatch.setattr("microc.project.model_check.linked_sizes", lambda *_: None)
     board = load_board(digits.small_board(tmp_path, 1 << 20, 1 << 17))
     need = check_model(digits.FLOAT, Options(), board, exact=True).need
     assert need is not None

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.data import definition
+from microc.base.dtypes import Array
+from microc.codegen.c.interface import definition
 from microc.device.boards import load_board
-from microc.dtypes import Array
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import firmware, on_board

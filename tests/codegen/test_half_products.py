@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.data import definition
+from microc.base.dtypes import Array
+from microc.codegen.c.interface import definition
 from microc.device.boards import load_board
-from microc.dtypes import Array
-from microc.isa.vocabulary.half_products import HALF_SHAPES, LANES, half_product_name
+from microc.isa.vocabulary.matrix_products import HALF_PRODUCTS_LANES, HALF_SHAPES, half_product_name
 from microc.module import Value
 from microc.tir import ir
-from microc.tir.mathematics import FUNCTIONS
+from microc.tir.operators import FUNCTIONS
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
 from tests.device.smoke import needs
-from tests.native import build, call
+from tests.support.native import build, call
 
 CUTS = ((1, 1), (9, 1), (10, 1), (33, 3), (40, 2), (64, 2))
 """Terms and runs, for iterations of every length."""
@@ -29,7 +29,7 @@ NAMES = {half_product_name(*shape): shape for shape in HALF_SHAPES}
 def function(name: str) -> ir.PrimFunc:
     """The word for every cut, each from a multiple of its terms on, into sums of its own."""
     rows, vectors = NAMES[name]
-    width = vectors * LANES
+    width = vectors * HALF_PRODUCTS_LANES
     a, b = ir.Buffer("a", (rows * STRIDE,), "float16"), ir.Buffer("b", (64 * width,), "float16")
     result = ir.Buffer("result", (len(CUTS) * rows * width,), "float32")
     calls = []

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.data import definition
+from microc.base.dtypes import Array
+from microc.codegen.c.interface import definition
 from microc.device.boards import load_board
-from microc.dtypes import Array
-from microc.isa.vocabulary.half_windows import HALF_WINDOWS, LANES, TAPS, half_window_name
+from microc.isa.vocabulary.matrix_products import HALF_WINDOWS, HALF_WINDOWS_LANES, TAPS, half_window_name
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
@@ -34,15 +34,20 @@ def function(name: str) -> ir.PrimFunc:
     if name in WINDOWS:
         stride, pixels = WINDOWS[name]
         a, b = ir.Buffer("a", (ROWS * ROW,), "float16"), ir.Buffer("b", (ROWS * TAPS * STEP,), "float16")
-        size = pixels * LANES
+        size = pixels * HALF_WINDOWS_LANES
         result = ir.Buffer("result", (ROWS * size,), "float16")
         params: tuple[ir.Buffer, ...] = (a, b, result)
         for rows in range(1, ROWS + 1):
-            reach = (rows - 1) * ROW + ((pixels - 1) * stride + TAPS - 1) * STEP + LANES
-            taps = (rows * TAPS - 1) * STEP + LANES
+            reach = (rows - 1) * ROW + ((pixels - 1) * stride + TAPS - 1) * STEP + HALF_WINDOWS_LANES
+            taps = (rows * TAPS - 1) * STEP + HALF_WINDOWS_LANES
             numbers = (ir.const(n, "int32") for n in (rows, ROW, STEP))
             calls.append(
-                (place(a, LANES, reach), place(b, LANES, taps), place(result, (rows - 1) * size, size, True), *numbers)
+                (
+                    place(a, HALF_WINDOWS_LANES, reach),
+                    place(b, HALF_WINDOWS_LANES, taps),
+                    place(result, (rows - 1) * size, size, True),
+                    *numbers,
+                )
             )
     else:
         q, result = ir.Buffer("q", (sum(COUNTS),), "float32"), ir.Buffer("result", (sum(COUNTS) + 9,), "float16")

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.data import definition
+from microc.base.dtypes import Array, c_name, to_numpy
+from microc.codegen.c.interface import definition
 from microc.device.boards import load_board
-from microc.dtypes import Array, c_name, to_numpy
 from microc.isa import SCALAR, TENSOR
-from microc.isa.base import ANY
-from microc.isa.vocabulary.unit import UNIT_WORDS
+from microc.isa.instruction_set import ANY
+from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import Value
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
 from tests.codegen.machines import compiled_here, firmware, meant, on_board

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.codegen.helpers import helper_texts
-from microc.codegen.libm import ERRORS, OWN
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.codegen.c.c_statements import helper_texts
+from microc.codegen.c.libm import ERRORS, OWN
 from microc.isa import FAMILIES
 from microc.ops.registry import get
 from microc.tir import ir
-from tests.campaign import everything
 from tests.emulated.functions import emulated
 from tests.emulated.machines import AVR
-from tests.native import UNDEFINED, Calls, build, call
+from tests.support.campaign import everything
+from tests.support.native import UNDEFINED, Calls, build, call
 
 COUNT = 1024
 """Arguments of a call."""

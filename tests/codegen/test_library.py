@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import microc
-from microc.codegen.library import LIKE, kernel_operations, library_of
+from microc.codegen.c.resources import LIKE, kernel_operations, library_of
 from microc.device.boards import list_boards, load_board
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.isa import SCALAR
-from microc.schedule.rules.copies import LEAST, move_runs
+from microc.schedule.rules.movement import LEAST, move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower_kinds
-from tests.native import UNDEFINED, build, call
+from tests.support.native import UNDEFINED, build, call
 
 MOVES = [name for name in SCALAR if name.startswith("move_")]
 ROOM, LONGEST = 80, 39

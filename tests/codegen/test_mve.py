@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.data import definition
-from microc.codegen.helpers import helper_texts
+from microc.base.dtypes import HALF, Array, is_vector, to_numpy
+from microc.codegen.c.c_statements import helper_texts
+from microc.codegen.c.interface import definition
 from microc.device.boards import load_board
-from microc.dtypes import HALF, Array, is_vector, to_numpy
 from microc.isa import SCALAR
-from microc.isa.arm_mve import ARM_MVE
-from microc.isa.arm_mve_float import ARM_MVE_FLOAT
-from microc.isa.vocabulary.float_lanes import FLOAT_LANES
-from microc.isa.vocabulary.products import BITS
+from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT
+from microc.isa.vocabulary.matrix_products import BITS
+from microc.isa.vocabulary.vector_lanes import FLOAT_LANES
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, often, on_board

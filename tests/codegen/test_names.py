@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.names import LIBRARY, NETWORKS, RESERVED, WORDS, network_name
-from microc.codegen.network import network_files, shared_files
-from microc.driver.compile.bundle import bundle
-from microc.driver.compile.pipeline import compile_graph, compile_model
-from microc.driver.desktop.load import build_library
-from microc.driver.options import Options
+from microc.codegen.c.identifiers import LIBRARY, NETWORKS, RESERVED, WORDS, network_name
+from microc.codegen.c.source import network_files, shared_files
+from microc.compiler.bundle import bundle
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_graph, compile_model
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Loc, Node, TensorType
+from microc.run.desktop.load import build_library
 from microc.target import target_for
 
 ROW = TensorType((2,), "float32")

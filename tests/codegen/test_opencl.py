@@ -13,8 +13,8 @@ import pytest
 
 import microc
 from microc import te, tir
+from microc.base.dtypes import to_numpy
 from microc.codegen.opencl import opencl_kernel
-from microc.dtypes import to_numpy
 from microc.errors import ScheduleError, UsageError
 from microc.schedule.schedule import Schedule
 from tests.codegen.accelerator import NESTS, bound, needs_driver, product, tiles

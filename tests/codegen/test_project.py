@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.files import replacing, write_tree
-from microc.codegen.network import network_files, shared_files
-from microc.codegen.project import project_files
+from microc.codegen.c.source import network_files, shared_files
+from microc.codegen.output_files import replacing, write_tree
+from microc.codegen.project.firmware import project_files
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.desktop.library import Library
-from microc.driver.desktop.load import build_library
-from microc.driver.options import Options
 from microc.errors import OutputError
 from microc.module import Module
+from microc.run.desktop.library import Library
+from microc.run.desktop.load import build_library
 from microc.target import target_for
-from tests.native import WARNINGS
+from tests.support.native import WARNINGS
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 OURS = '{"schema_version": 2, "microc": "0.1.0"}'
@@ -62,10 +62,10 @@ def images(library: Library) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 _COMPILE = """
 import hashlib, sys
 from pathlib import Path
-from microc.codegen.project import project_files
+from microc.codegen.project.firmware import project_files
 from microc.device.boards import load_board
-from microc.driver.options import Options
-from microc.driver.compile.pipeline import compile_model
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 board = load_board("mps2-an386")
 files = project_files((compile_model(Path(sys.argv[1]), board.target, Options()),), board, "test")
 for name in sorted(files):

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from microc.codegen.c_expr import ExprPrinter
-from microc.codegen.rows import NARROWEST, WIDEST, element_number
+from microc.codegen.c.c_expressions import NARROWEST, WIDEST, ExprPrinter, element_number
 from microc.tir import ir
-from microc.tir.affine import simplify
+from microc.tir.analysis.simplification import simplify
 from microc.tir.rewrite import substitute, walk_expr
 
 Y, X, C = (ir.Var(name) for name in "yxc")

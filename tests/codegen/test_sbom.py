@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.codegen.sbom import NAME, created
+from microc.codegen.project.sbom import NAME, created
 from microc.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"

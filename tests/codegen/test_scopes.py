@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.c_stmt import StmtPrinter
-from microc.codegen.helpers import helper_texts
-from microc.codegen.names import is_function
-from microc.codegen.scopes import axis_name, distinct
+from microc.codegen.c.c_statements import StmtPrinter, helper_texts
+from microc.codegen.c.identifiers import axis_name, distinct, is_function
 from microc.tir import ir
-from tests.native import build, call
+from tests.support.native import build, call
 
 OUT = ir.Buffer("out", (4,), "int32")
 DATA = ir.Buffer("data", (4,), "int32")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from tests.driver import digits
+from tests.support import digits
 
 SOURCE = Path(__file__).with_name("slices.c")
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")

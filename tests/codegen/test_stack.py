@@ -15,16 +15,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import microc
-from microc.codegen.network import network_files
-from microc.codegen.stack import stack_bound, stack_bounds
+from microc.codegen.c.resources import stack_bound, stack_bounds
+from microc.codegen.c.source import network_files
 from microc.device.boards import load_board
-from microc.device.simulator import find_program, simulated
+from microc.device.emulators import find_program
 from microc.device.toolchain import run_make
-from microc.driver.measure.firmware import open_project
-from microc.driver.measure.session import Device
 from microc.errors import FitError, UnsupportedError
-from tests.campaign import everything
+from microc.run.board_project import open_project
+from microc.run.session import Device
 from tests.device.smoke import skip_without
+from tests.support.campaign import everything
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 BOARDS = (
@@ -157,7 +157,7 @@ def painted(network: Any, board: str, level: str, folder: Path) -> tuple[int, in
 def test_painted_stacks_keep_within_the_bound(name: str, board: str, level: str, tmp_path: Path) -> None:
     target = load_board(board)
     skip_without(target)
-    if simulated(target) and not find_program(target.raw["simulator"]["argv"][0]):
+    if target.simulated and not find_program(target.raw["simulator"]["argv"][0]):
         pytest.skip("the simulator is absent")
     try:
         found, bound = painted(NETWORKS[name](), board, level, tmp_path)

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import microc
-from microc import paths
+from microc.base import file_access
+from microc.base.dtypes import Array
 from microc.cli import main
-from microc.codegen.network import network_files
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.codegen.c.source import network_files
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.module import Module
 from microc.target import target_for
-from tests.campaign import in_turn
-from tests.corpus import cases, models
-from tests.driver import digits
-from tests.native import WARNINGS
+from tests.support import digits
+from tests.support.campaign import in_turn
+from tests.support.corpus import cases, models
+from tests.support.native import WARNINGS
 
 CPU = "host+tensor16"
 TINY = models("mlperf_*_int8.tflite")
@@ -173,7 +173,7 @@ def test_firmware_answers_as_the_processor_alone(path: Path, board: str, tmp_pat
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"{missing[0]} is absent")
-    text = (paths.boards() / f"{board}.toml").read_text(encoding="utf-8")
+    text = (file_access.boards() / f"{board}.toml").read_text(encoding="utf-8")
     file, folder = tmp_path / "board.toml", tmp_path / "firmware"
     file.write_text(text.replace(f'cpu = "{core}"', f'cpu = "{core}+tensor16"'), encoding="utf-8")
     assert main(["compile", str(path), "--board", str(file), "-o", str(folder), "--quiet"]) == 0

@@ -15,14 +15,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import microc
-from microc import paths
-from microc.codegen.files import write_tree
-from microc.codegen.project import project_files
-from microc.codegen.render import render_line
-from microc.codegen.text import Label, Name, Note, Setting, Text, Word
+from microc.base import file_access
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.codegen.render import Label, Name, Note, Setting, Text, Word, render_line
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import Options
 from microc.errors import InternalError
 
 ATTACKS = (
@@ -129,7 +128,7 @@ def test_a_boards_title_stays_text(tmp_path: Path, board: str) -> None:
     original = load_board(board).title
     for k, title in enumerate(TITLES):
         path = tmp_path / f"$(shell touch ran{k}).toml"
-        text = (paths.boards() / f"{board}.toml").read_text()
+        text = (file_access.boards() / f"{board}.toml").read_text()
         path.write_text(text.replace(f'title = "{original}"', f"title = {json.dumps(title)}"))
         folder = tmp_path / f"project{k}"
         write_tree(folder, project_files((module,), load_board(path), "test"))

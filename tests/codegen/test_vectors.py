@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.device.machine import machine_flags
-from microc.dtypes import HALF, Array, to_numpy
+from microc.base.dtypes import HALF, Array, to_numpy
+from microc.device.toolchain import machine_flags
 from microc.isa import CORES, SCALAR
-from microc.isa.vocabulary.scalable import SCALABLE
-from microc.isa.vocabulary.words import COPIED
+from microc.isa.vocabulary.scalar_words import COPIED
+from microc.isa.vocabulary.vector_lanes import SCALABLE
 from microc.tir import ir
 from tests.codegen.machines import meant, often
 from tests.emulated.functions import emulated
 from tests.emulated.machines import MACHINES
-from tests.native import UNDEFINED, Calls, build, call
+from tests.support.native import UNDEFINED, Calls, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
 OTHERS = sorted({machine.cpu for machine in MACHINES.values()})

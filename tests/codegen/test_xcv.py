@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.isa import CORES, SCALAR, word_product
-from microc.isa.riscv_xcv import CLIPPED, ENCODINGS, XCV
+from microc.isa.riscv import CLIPPED, ENCODINGS, XCV
 from microc.target import target_for
 from tests.codegen.test_intrinsics import function
-from tests.corpus import CORPUS
 from tests.device.smoke import needs
-from tests.native import kernels_source
+from tests.support.corpus import CORPUS
+from tests.support.native import kernels_source
 
 WORDS = {
     "cv.sdotsp.b a0, a1, a2": 0xA8C5957B,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
+from microc.device.line_protocol import REPLY, Decoder, Frame, Operation, encode
 from microc.device.transport import Transport
 
 Lie = Callable[[Frame], bytes]

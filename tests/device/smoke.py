@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from microc import paths
-from microc.codegen.board import board_header, linker_script
+from microc.base import file_access
+from microc.codegen.project.board_files import board_header, linker_script
 from microc.device.boards import list_boards, load_board
-from microc.device.simulator import find_program
+from microc.device.emulators import find_program
 from microc.target import Board
 
 SMOKE = Path(__file__).with_name("smoke_firmware.c")
@@ -62,7 +62,7 @@ def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SM
     (folder / "microc_board.h").write_text(board_header(board))
     (folder / "linker.ld").write_text(linker_script(board))
     options = board.raw["build"]
-    runtime = paths.runtime_c()
+    runtime = file_access.runtime_c()
     elf = folder / "smoke.elf"
     argv = [options["prefix"] + "gcc", *options["c_flags"], "-Os", "-ffunction-sections", "-fdata-sections", *WARNINGS]
     argv += [

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from microc.device.blob import HEADER, Blob, BlobTensor, read_blob
+from microc.device.board_info import HEADER, Blob, BlobTensor, read_blob
 from microc.errors import UsageError
 
 BLOB = Blob(

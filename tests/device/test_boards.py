@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from microc import paths
-from microc.codegen.board import board_header, linker_script
+from microc.base import file_access
+from microc.codegen.project.board_files import board_header, linker_script
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.target import CodeMemory, Fetching
 from tests.device.smoke import needs
 
-GOOD = (paths.boards() / "mps2-an386.toml").read_text()
+GOOD = (file_access.boards() / "mps2-an386.toml").read_text()
 
 
 def wrong(folder: Path, text: str) -> UsageError:
@@ -39,7 +39,7 @@ def test_every_board_loads(name: str) -> None:
 
 
 def test_every_board_is_in_the_readme() -> None:
-    text = (paths.boards() / "README.md").read_text()
+    text = (file_access.boards() / "README.md").read_text()
     assert [name for name in list_boards() if f"`{name}`" not in text] == []
 
 
@@ -110,7 +110,7 @@ def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, 
         assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
 
 
-ACCELERATED = (paths.boards() / "corstone-300.toml").read_text()
+ACCELERATED = (file_access.boards() / "corstone-300.toml").read_text()
 
 
 def test_an_accelerator_is_told_as_users_do(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_a_board_may_not_say(tmp_path: Path, old: str, bad: str, key: str) 
     ["CONFIG_A=y\nrun", "CONFIG_A=$(shell x)", "A=y", 'CONFIG_A="b" c', "CONFIG_A=`b`", "# CONFIG_A is not set\n"],
 )
 def test_what_a_framework_may_not_be_told(tmp_path: Path, setting: str) -> None:
-    text = (paths.boards() / "esp32-s3.toml").read_text()
+    text = (file_access.boards() / "esp32-s3.toml").read_text()
     error = wrong(tmp_path, text.replace('"CONFIG_ESPTOOLPY_FLASHSIZE_4MB=y"', json.dumps(setting)))
     assert "framework.settings" in error.what
 
@@ -199,7 +199,7 @@ def test_a_microcontroller_needs_memory(tmp_path: Path) -> None:
 
 
 def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
-    text = (paths.boards() / "microbit.toml").read_text()
+    text = (file_access.boards() / "microbit.toml").read_text()
     for base, said in (("0x2_0000", "do not lie in the flash"), ("0x1_0020", "at a multiple of 64")):
         path = tmp_path / "mine.toml"
         path.write_text(text.replace("base = 0x1_0000", f"base = {base}"))
@@ -297,10 +297,14 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
     apart = '[[memory]]\nname = "itcm"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["code"]\n\n[link]'
     both = GOOD.replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1).replace("[link]", apart, 1)
     assert "'data' and 'itcm' both hold code" in wrong(tmp_path, both).what
-    esp = (paths.boards() / "esp32-c3.toml").read_text().replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
+    esp = (
+        (file_access.boards() / "esp32-c3.toml")
+        .read_text()
+        .replace('kind = "ram"', 'kind = "ram"\nholds = ["code"]', 1)
+    )
     assert "addresses of their own" in wrong(tmp_path, esp).what
 
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
-    text = (paths.boards() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
+    text = (file_access.boards() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
     assert "one memory of this board" in wrong(tmp_path, text).what

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.image import FORMATS, binary, segments
+from microc.device.images import FORMATS, binary, segments
 from tests.device.smoke import build, needs
 
 pytestmark = pytest.mark.cross

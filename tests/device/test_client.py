@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microc.device.board_info import TensorInfo
 from microc.device.client import Client
-from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
-from microc.device.info import TensorInfo
-from microc.device.link import Link
+from microc.device.line_protocol import REPLY, Decoder, Frame, Link, Operation, encode
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import DeviceError, UsageError
 from tests.device.faults import FaultyTransport, Rates
@@ -232,7 +231,7 @@ def test_a_session_that_the_board_is_in_is_not_taken_for_a_new_one(
     firmware: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chances = iter([4, 4, 4])
-    monkeypatch.setattr("microc.device.link.secrets.randbelow", lambda bound: next(chances))
+    monkeypatch.setattr("microc.device.line_protocol.secrets.randbelow", lambda bound: next(chances))
     line = pipe(firmware)
     first = Client(line)
     first.write_tensor(A, ints(1))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc import paths
-from microc.codegen.rpc import max_payload
+from microc.base import file_access
+from microc.codegen.project.protocols import max_payload
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
 from microc.errors import DeviceError
 from microc.target import Board
@@ -26,7 +26,7 @@ ONES = np.ones(150, "<i4")
 
 
 def firmware(board: Board, folder: Path) -> Path:
-    runtime = paths.runtime_c()
+    runtime = file_access.runtime_c()
     program = [Path(__file__).with_name("rpc_firmware.c"), runtime / "tests" / "fake_model.c"]
     program += [runtime / "src" / "microc_frame.c", runtime / "src" / "microc_rpc.c"]
     payload = f"-DMICROC_RPC_MAX_PAYLOAD={max_payload(board)}"

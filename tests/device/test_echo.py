@@ -10,13 +10,13 @@ import pytest
 
 import microc
 from microc.device.client import Client
-from microc.device.framing import REPLY, Decoder, Frame, encode
+from microc.device.line_protocol import REPLY, Decoder, Frame, encode
 from microc.device.transport import PipeTransport, open_transport
 from microc.errors import DeviceError
 from tests.device.faults import EchoTransport, FaultyTransport, Rates
 from tests.device.mlperf_runner import Runner
 from tests.device.test_client import OUT, A, B, bridge, first_of, ints, pipe
-from tests.driver import digits
+from tests.support import digits
 
 ECHOES = {"host": {"host": True}, "board": {"board": True}, "both": {"host": True, "board": True}}
 

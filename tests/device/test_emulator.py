@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from microc.device.boards import load_board
-from microc.device.emulator import Emulator
-from microc.driver.measure.clock import instructions
+from microc.device.emulators import Emulator
 from microc.errors import DeviceError, ToolError, UsageError
+from microc.run.profile import instructions
 from microc.target import Board
 from tests.device.smoke import FAMILIES, Line, build, needs
 
@@ -128,7 +128,7 @@ class TestLife:
     def test_it_ends_with_the_interpreter(self, image: Path, end: str) -> None:
         script = (
             "import os, pathlib, signal, sys\n"
-            "from microc.device.boards import load_board\nfrom microc.device.emulator import Emulator\n"
+            "from microc.device.boards import load_board\nfrom microc.device.emulators import Emulator\n"
             f"e = Emulator(load_board('mps2-an386'), pathlib.Path({str(image)!r})).__enter__()\n"
             f"print(e.argv[-3], flush=True)\n{end}\n"
         )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microc.device.framing import OVERHEAD, Decoder, Frame, encode, seal
+from microc.device.line_protocol import OVERHEAD, Decoder, Frame, encode, seal
 
 bytes_ = st.integers(0, 255)
 frames = st.builds(

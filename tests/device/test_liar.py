@@ -15,11 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microc.cli import main
+from microc.device.board_info import readable
 from microc.device.client import Client
-from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
-from microc.device.info import readable
-from microc.device.ports import list_ports
-from microc.device.transport import Transport
+from microc.device.line_protocol import REPLY, Decoder, Frame, Operation, encode
+from microc.device.transport import Transport, list_ports
 from microc.errors import DeviceError, MicrocError
 from tests.device.liar import Liar, lies
 from tests.device.test_client import A, ints, pipe

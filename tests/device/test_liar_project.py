@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.device.emulator import Control
-from microc.device.framing import Frame, Operation, encode
+from microc.device.emulators import Control
+from microc.device.line_protocol import Frame, Operation, encode
 from microc.device.transport import PipeTransport, Transport
-from microc.driver.desktop.library import Library
-from microc.driver.measure.firmware import Project, build, host_library
-from microc.driver.measure.session import Device
-from microc.driver.measure.verify import verify
 from microc.errors import DeviceError
+from microc.run.board_project import Project, build, host_library
+from microc.run.desktop.library import Library
+from microc.run.session import Device
+from microc.run.verify import verify
 from tests.device.liar import Liar, lies
 from tests.device.test_liar import LIMIT, bounded, client
-from tests.driver import digits
+from tests.support import digits
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from microc.device import ports
+from microc.device import transport
 from microc.device.boards import list_boards, load_board
 from microc.device.client import Client
-from microc.device.framing import Decoder, Operation
-from microc.device.ports import ADAPTERS, Port, candidates, find_port
-from microc.device.transport import PipeTransport, open_transport
-from microc.driver.measure import line
+from microc.device.line_protocol import Decoder, Operation
+from microc.device.transport import ADAPTERS, PipeTransport, Port, candidates, find_port, open_transport
 from microc.errors import DeviceError, UsageError
+from microc.run import board_project
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
 
 NUCLEO = Port("/dev/ttyACM0", "STM32 STLink", "0483:374b", "066AFF")
@@ -46,7 +45,7 @@ def test_ids_of_boards_are_not_those_of_bare_adapters() -> None:
 def test_the_port_is_found_or_the_refusal_says_what_is_there(
     found: tuple[Port, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "list_ports", lambda: found)
+    monkeypatch.setattr(transport, "list_ports", lambda: found)
     board = load_board("nucleo-f401re")
     if not message:
         assert find_port(board) == NUCLEO.name
@@ -60,7 +59,7 @@ def test_the_port_is_found_or_the_refusal_says_what_is_there(
     ("name", "core"), [("raspberry-pi-pico", "cortex-m0"), ("nucleo-f401re", "cortex-m4"), ("esp32-c3", "rv32imac")]
 )
 def test_absent_board_has_an_emulated_relative(name: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "list_ports", tuple)
+    monkeypatch.setattr(transport, "list_ports", tuple)
     with pytest.raises(UsageError) as caught:
         find_port(load_board(name))
     near = load_board(caught.value.hint.rpartition("--board ")[2])
@@ -99,12 +98,12 @@ def test_rates_are_tried_in_turn(firmware: Path, monkeypatch: pytest.MonkeyPatch
         tried.append(rate)
         return OneRate(pipe(firmware), rate == 9600)
 
-    monkeypatch.setattr(line, "open_transport", opened)
-    line.open_line("port", (115200, 9600, 300)).close()
+    monkeypatch.setattr(board_project, "open_transport", opened)
+    board_project.open_line("port", (115200, 9600, 300)).close()
     assert tried == [115200, 9600]
     with pytest.raises(DeviceError, match="no answer at any of the rates 115200, 300"):
-        line.open_line("port", (115200, 300))
-    line.open_line("port", ()).close()
+        board_project.open_line("port", (115200, 300))
+    board_project.open_line("port", ()).close()
     assert tried[-1] == 115200
 
 

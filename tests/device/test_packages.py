@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from microc.device import packages
-from microc.driver.doctor import PROGRAMS
+from microc.device import toolchain
+from microc.project.doctor import PROGRAMS
 
 Become = Callable[[str], None]
 
@@ -45,31 +45,31 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Become:
 )
 def test_a_hint_is_of_the_system(system: str, hint: str, become: Become) -> None:
     become(system)
-    assert packages.install_hint("qemu-system-arm") == hint
-    assert packages.install_hint("frobnicate") == "install frobnicate and put it on PATH"
+    assert toolchain.install_hint("qemu-system-arm") == hint
+    assert toolchain.install_hint("frobnicate") == "install frobnicate and put it on PATH"
 
 
 def test_one_line_for_several(become: Become, monkeypatch: pytest.MonkeyPatch) -> None:
     become("debian")
-    lines = packages.install_commands(["qemu-system-riscv32", "make", "qemu-system-avr", "frobnicate"])
+    lines = toolchain.install_commands(["qemu-system-riscv32", "make", "qemu-system-avr", "frobnicate"])
     assert lines == (
         ("apt-get", "update"),
         ("apt-get", "install", "-y", "--no-install-recommends", "qemu-system-misc", "make"),
     )
-    assert packages.install_commands(["frobnicate"]) == ()
+    assert toolchain.install_commands(["frobnicate"]) == ()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert packages.install_commands(["make"])[1][:2] == ("apt-get", "install"), "no sudo here"
+    assert toolchain.install_commands(["make"])[1][:2] == ("apt-get", "install"), "no sudo here"
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert [line[:2] for line in packages.install_commands(["make"])] == [("sudo", "apt-get")] * 2
+    assert [line[:2] for line in toolchain.install_commands(["make"])] == [("sudo", "apt-get")] * 2
     become("darwin")
-    assert packages.install_commands(["make", "openocd"]) == (("brew", "install", "make", "open-ocd"),)
+    assert toolchain.install_commands(["make", "openocd"]) == (("brew", "install", "make", "open-ocd"),)
 
 
 def test_chocolatey_where_winget_is_not(become: Become, monkeypatch: pytest.MonkeyPatch) -> None:
     become("win32")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "choco" else None)
-    assert packages.install_hint("openocd") == "choco install -y openocd"
+    assert toolchain.install_hint("openocd") == "choco install -y openocd"
 
 
 def test_every_program_that_is_looked_for_has_a_package() -> None:
-    assert {name for name, *_ in PROGRAMS} - set(packages.PACKAGES) == {"hazard3-sim"}
+    assert {name for name, *_ in PROGRAMS} - set(toolchain.PACKAGES) == {"hazard3-sim"}

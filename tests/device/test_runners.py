@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from microc import paths
+from microc.base import file_access
 from microc.device.boards import list_boards, load_board
-from microc.device.flash import flash
-from microc.device.image import binary, intel_hex, segments
+from microc.device.flashing import flash
+from microc.device.images import binary, intel_hex, segments
 from microc.device.runners import list_runners, runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
@@ -199,7 +199,7 @@ def test_a_port_is_needed(programs: Fake, tmp_path: Path) -> None:
 def with_runner(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Board:
     board = load_board(name)
     hasty = tuple(replace(runner, seconds=seconds) for runner in runners(board))
-    monkeypatch.setattr("microc.device.flash.select_runner", lambda board, name: hasty[0])
+    monkeypatch.setattr("microc.device.flashing.select_runner", lambda board, name: hasty[0])
     return board
 
 
@@ -218,7 +218,7 @@ def test_a_command_of_the_boards_own(programs: Fake, tmp_path: Path) -> None:
 
 def test_an_unknown_runner_is_refused_in_its_line(tmp_path: Path) -> None:
     text = tmp_path / "mine.toml"
-    source = (paths.boards() / "nucleo-f446re.toml").read_text()
+    source = (file_access.boards() / "nucleo-f446re.toml").read_text()
     text.write_text(source.replace('name = "openocd"', 'name = "opencod"'))
     with pytest.raises(UsageError, match="there is no runner 'opencod'") as caught:
         load_board(text)

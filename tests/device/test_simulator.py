@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import microc
+from microc.base import file_access
 from microc.device.boards import load_board
-from microc.device.simulator import simulator_line
+from microc.device.emulators import simulator_line
 from microc.device.transport import open_transport
-from microc.driver.measure.firmware import build, open_project
-from microc.driver.measure.session import Device
 from microc.errors import ToolError, UsageError
+from microc.run.board_project import build, open_project
+from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
 from tests.device.smoke import build as smoke_firmware
@@ -118,7 +119,7 @@ def test_a_network_on_an_avr_takes_the_same_cycles_again(tmp_path: Path) -> None
 
 
 def test_files_name_simulators(tmp_path: Path) -> None:
-    text = (microc.paths.boards() / "hazard3-sim.toml").read_text()
+    text = (file_access.boards() / "hazard3-sim.toml").read_text()
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert load_board(path).raw["simulator"]["argv"] == ["hazard3-sim", "{elf}"]

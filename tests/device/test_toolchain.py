@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from microc import paths
+from microc.base import file_access
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler, require, run_make, section_sizes
 from microc.errors import ToolError
@@ -108,7 +108,7 @@ def test_firmware_builds_without_warnings(name: str, tmp_path: Path) -> None:
 @pytest.mark.cross
 @needs("arm-none-eabi-gcc")
 def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
-    text = (paths.boards() / "README.md").read_text()
+    text = (file_access.boards() / "README.md").read_text()
     path = tmp_path / "nucleo-f410rb.toml"
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     board = load_board(path)

@@ -1,4 +1,4 @@
-"""TIR functions on other machines, by the interface of :mod:`tests.native`."""
+"""TIR functions on other machines, by the interface of :mod:`tests.support.native`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from microc.isa import CORES
 from microc.tir import ir
 from tests.emulated.machines import Machine, running
-from tests.native import Calls, entry, kernels_source
+from tests.support.native import Calls, entry, kernels_source
 
 ENTRY = "void call_entry(int32_t number, uint8_t *const *p)"
 """What the program calls: a function by its number."""

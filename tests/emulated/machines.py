@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.device.simulator import SIMAVR, find_program, simavr_console
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.device.emulators import SIMAVR, find_program, simavr_console
 from microc.isa import CORES
-from tests.native import GUARD, WARNINGS, Calls
+from tests.support.native import GUARD, WARNINGS, Calls
 
 _SERVER = Path(__file__).with_name("server.c")
 _PARAMETERS, _ALIGNED = 64, 64

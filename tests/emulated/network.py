@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.driver.desktop.library import Library
-from microc.driver.desktop.load import SOURCES
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
+from microc.run.desktop.library import Library
+from microc.run.desktop.load import SOURCES
 from tests.emulated.functions import ENTRY
 from tests.emulated.machines import Machine, running
-from tests.native import GUARD
+from tests.support.native import GUARD
 
 _CALLS = """#include "model.h"
 void microc_reset(void *arena);

@@ -14,14 +14,14 @@ import pytest
 
 import microc
 from microc.ops.registry import FAMILIES, Case, OpDef, registry
-from tests.campaign import everything
 from tests.emulated.functions import emulated
 from tests.emulated.machines import AVR
 from tests.emulated.network import network
-from tests.native import GUARD
 from tests.ops.compiled import CompiledCase, assert_answer, c_name, compiled_case, definitions, one_node
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes, named_cases, reference
+from tests.support.campaign import everything
+from tests.support.native import GUARD
 
 BATCH = 40
 """Functions of a program, which has 256 KiB of flash."""

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import microc
-from tests.campaign import in_turn
-from tests.corpus import models
-from tests.driver import digits
 from tests.emulated.machines import MACHINES
 from tests.emulated.network import network
+from tests.support import digits
+from tests.support.campaign import in_turn
+from tests.support.corpus import models
 
 NETWORKS = [digits.INT8, digits.QDQ, digits.FLOAT, *models("mlperf_kws_int8.tflite", "mlperf_kws_float.tflite")]
 

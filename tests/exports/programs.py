@@ -12,11 +12,11 @@ import numpy as np
 
 import microc
 from microc.codegen.exports import list_formats
-from microc.codegen.samples import sample_frames
+from microc.codegen.project.project_samples import sample_frames
+from microc.compiler.api import Program
 from microc.device.boards import bare_board
-from microc.driver.api import Program
 from microc.graph.ir import Graph, Loc, Node, TensorType
-from tests.driver import digits
+from tests.support import digits
 
 FORMATS = list_formats()
 ROW = TensorType((1, 20), "float32")

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc import paths
+from microc.base import file_access
 from microc.cli import main
 from microc.codegen.exports import Package, export_files
 from microc.device.boards import bare_board, list_boards, load_board
 from microc.errors import UsageError
 from microc.target import Board
 from tests.device.smoke import needs
-from tests.driver import digits
 from tests.exports.programs import program, run, said
 from tests.exports.test_arduino import CORE
 from tests.exports.test_builds import assert_alike
+from tests.support import digits
 
 yaml = pytest.importorskip("yaml", reason="needs pyyaml (pip install microc[test])")
 NUCLEO = "nucleo-f446re"
@@ -171,7 +171,7 @@ def test_the_list_of_boards_has_them(capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_mistakes_in_a_name(tmp_path: Path, line: str) -> None:
     """Names reach generated files and commands: each has the form that its tool has for it, or is refused with its line."""
-    before, _, rest = (paths.boards() / f"{NUCLEO}.toml").read_text().partition("[ids]")
+    before, _, rest = (file_access.boards() / f"{NUCLEO}.toml").read_text().partition("[ids]")
     path = tmp_path / "mine.toml"
     path.write_text(f"{before}[ids]\n{line}\n\n[[memory]]{rest.partition('[[memory]]')[2]}")
     with pytest.raises(UsageError) as caught:

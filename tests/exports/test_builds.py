@@ -12,11 +12,11 @@ import pytest
 
 import microc
 from microc.codegen.exports import load_format
-from microc.codegen.samples import sample
+from microc.codegen.project.project_samples import sample
 from microc.device.boards import bare_board
 from microc.errors import UsageError
+from tests.compiler.sizes.test_family import mlp, saved
 from tests.device.smoke import WARNINGS, needs
-from tests.driver.sizes.test_family import mlp, saved
 from tests.exports.programs import FORMATS, export, run, said
 
 NETWORKS = ("digits", "awkward")

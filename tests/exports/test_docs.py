@@ -14,8 +14,8 @@ import pytest
 
 from microc.cli import main
 from microc.codegen.exports import load_format
-from tests.driver import digits
 from tests.exports.programs import FORMATS, run, said
+from tests.support import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")

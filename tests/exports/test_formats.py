@@ -14,18 +14,18 @@ import pytest
 
 import microc
 from microc.cli import main
+from microc.codegen.c.source import network_files
 from microc.codegen.exports import STATUS, export_files, load_format
-from microc.codegen.network import network_files
-from microc.codegen.project import project_files
-from microc.codegen.samples import sample
+from microc.codegen.project.firmware import project_files
+from microc.codegen.project.project_samples import sample
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 from microc.device.boards import bare_board, list_boards, load_board
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import Options
 from microc.errors import OutputError, UsageError
 from microc.isa import CORES
 from microc.module import Module
-from tests.driver import digits
 from tests.exports.programs import FORMATS, awkward, export, program
+from tests.support import digits
 
 
 def test_all_formats_for_all_boards() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.codegen.samples import sample
+from microc.codegen.project.project_samples import sample
 from tests.device.smoke import needs
 from tests.exports.programs import export, program, run, said
 from tests.exports.test_builds import words

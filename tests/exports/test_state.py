@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.samples import sample_frames
+from microc.base.dtypes import Array
+from microc.codegen.project.project_samples import sample_frames
 from microc.device.boards import bare_board
-from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph import interp
 from microc.graph.ir import Node

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from microc.codegen.c.source import network_files
 from microc.codegen.exports import export_files
-from microc.codegen.files import write_tree
-from microc.codegen.network import network_files
-from microc.codegen.project import project_files
-from microc.codegen.text import Text
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.codegen.render import Text
 from microc.device.boards import load_board
 from microc.module import Module
 from microc.target import Board

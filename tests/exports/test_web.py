@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.samples import sample_frames
+from microc.codegen.project.project_samples import sample_frames
 from microc.device.boards import bare_board
-from microc.device.webassembly import compile_module
+from microc.device.toolchain import compile_module
 from microc.errors import ToolError
-from tests.chromium import Chromium
 from tests.exports.programs import export, have, program, run
+from tests.support.chromium import Chromium
 
 SCRIPT = Path(__file__).with_name("run_web.cjs")
 CORE = "wasm-simd128"

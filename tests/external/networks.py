@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc import GraphBuilder
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Quant
 
 BACKEND = Path(__file__).resolve().parents[2] / "examples" / "external_backend" / "backend.py"

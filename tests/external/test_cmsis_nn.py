@@ -15,7 +15,7 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.external.backend import Code, Region
-from microc.external.cmsis_nn import BACKEND, numbers
+from microc.external.cmsis_nn import BACKEND, cmsis_library
 from microc.external.partition import Partition, partition
 from microc.graph.ir import Graph, Quant
 from microc.target import target_for
@@ -222,7 +222,7 @@ def test_other_rounding_and_floats_stay_ours() -> None:
 
 def test_cores_compile_three_versions() -> None:
     kinds = {
-        cpu: numbers.kind_of(target_for(cpu))
+        cpu: cmsis_library.kind_of(target_for(cpu))
         for cpu in ("cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m33", "cortex-m55")
     }
     assert list(kinds.values()) == ["plain", "plain", "dsp", "dsp", "mve"]

@@ -15,7 +15,7 @@ from microc.cli import main
 from microc.errors import UsageError
 from microc.external.backend import Code
 from microc.external.cmsis_nn import BACKEND
-from microc.external.cmsis_nn.library import open_copy
+from microc.external.cmsis_nn.cmsis_library import open_copy
 from microc.external.partition import partition
 from microc.graph.ir import Graph, Quant
 from microc.target import target_for

@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.external.cmsis_nn.rows import misread
+from microc.external.cmsis_nn.weighted_layers import misread
 from microc.ops.convolution.geometry import Geometry
 from tests.device.smoke import needs
 from tests.external.test_cmsis_nn import COPY, OUT, _layer, copied, parted

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from microc.external.backend import Code
-from microc.external.cmsis_nn.workspace import BLOCK
+from microc.external.cmsis_nn.cmsis_library import BLOCK
 from microc.graph.ir import Graph
 from tests.device.smoke import needs
 from tests.external.test_cmsis_nn import COPY, LAYERS, OUT, SHORT, _layer, _svdf, copied, only, parted

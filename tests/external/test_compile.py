@@ -14,12 +14,11 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.codegen.external import external_of
+from microc.codegen.project.accelerators import external_of
 from microc.errors import InternalError, OutputError, ProgramError, UsageError
-from microc.external.backend import Code, Entry, Region
-from microc.external.known import BACKENDS
+from microc.external.backend import BACKENDS, Code, Entry, Region
 from microc.module import Module
-from microc.plan.check import check_plan
+from microc.plan.plan_check import check_plan
 from microc.plugin import Plugin, active, load_plugin
 from tests.device.smoke import WARNINGS, needs
 from tests.external.networks import BACKEND, floats, network

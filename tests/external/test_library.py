@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from microc.errors import UsageError
-from microc.external.cmsis_nn import library
-from microc.external.cmsis_nn.library import FUNCTIONS, open_copy
+from microc.external.cmsis_nn import cmsis_library
+from microc.external.cmsis_nn.cmsis_library import FUNCTIONS, open_copy
 from microc.target import target_for
 
 M4 = target_for("cortex-m4")
@@ -87,6 +87,6 @@ def test_links_and_large_files_are_not_followed(tmp_path: Path, monkeypatch: pyt
     (copy / "Source" / "B" / "helpers.c").unlink()
     (copy / "Source" / "B" / "helpers.c").symlink_to(secret)
     assert open_copy(str(copy), M4, ["arm_max_pool_s8"]).compiled == ("Source/A/arm_max_pool_s8.c",)
-    monkeypatch.setattr(library, "_MOST_BYTES", 10)
+    monkeypatch.setattr(cmsis_library, "_MOST_BYTES", 10)
     with pytest.raises(UsageError, match="more than 10 bytes"):
         open_copy(str(copy), M4, ())

@@ -8,15 +8,13 @@ import pytest
 from microc import GraphBuilder
 from microc.errors import ProgramError
 from microc.external.backend import Backend, Code, Entry, Region
-from microc.external.kernel import function
-from microc.external.partition import partition
-from microc.external.regions import convex
+from microc.external.partition import convex, function, partition
 from microc.graph.ir import Graph
 from microc.graph.match import Op, P
 from microc.graph.verify import verify
 from microc.module import Sources
 from microc.ops import registry
-from microc.ops.external import EXTERNAL
+from microc.ops.external_region import EXTERNAL
 from microc.ops.meaning import evaluate
 from microc.target import target_for
 from tests.external.networks import floats, network

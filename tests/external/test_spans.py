@@ -9,14 +9,12 @@ import pytest
 
 from microc import GraphBuilder
 from microc.external.backend import Backend, Code, Entry, Region, Span, always_whole
-from microc.external.partition import partition
-from microc.external.regions import convex
-from microc.external.spans import ROUNDS, connected, spanned
+from microc.external.partition import ROUNDS, connected, convex, partition, spanned
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.module import Sources
 from microc.ops import registry
-from microc.ops.external import EXTERNAL
+from microc.ops.external_region import EXTERNAL
 from microc.ops.meaning import evaluate
 from microc.target import target_for
 from tests.external.networks import floats

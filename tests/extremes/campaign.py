@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.errors import MicrocError
 from microc.target import target_for
 from tests.extremes.draw import Case

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.errors import MicrocError
 from microc.frontend import graph_file
 from microc.graph.file import to_bytes

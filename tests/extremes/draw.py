@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend.tflite_model import Op, Tensor, constant
 from tests.ops.oracle import single
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
-from microc.transform import legalize, qdq
-from microc.transform.context import Pass
+from microc.transform.pass_context import Pass
+from microc.transform.quantised import legalize, qdq
 from tests.extremes import draw, elements, layers, onnx_draw, onnx_recipes
 from tests.extremes.draw import Case
 
@@ -36,7 +36,7 @@ TFLITE = Format(
     len(elements.RECIPES) + len(layers.RECIPES),
     lambda seed: draw.case(elements.RECIPES, layers.RECIPES, seed),
     tflite.read,
-    (legalize.PASS,),
+    (legalize.LEGALIZE_PASS,),
     exact=True,
 )
 ONNX = Format(
@@ -45,7 +45,7 @@ ONNX = Format(
     len(onnx_recipes.RECIPES),
     lambda seed: onnx_draw.case(onnx_recipes.RECIPES, seed),
     lambda data, name: onnx_reader.read(data, name, {}),
-    (qdq.PASS, legalize.PASS),
+    (qdq.PASS, legalize.LEGALIZE_PASS),
     exact=False,
 )
 FORMATS = {each.name: each for each in (TFLITE, ONNX)}

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from microc.codegen.network import render_network
-from microc.codegen.source import model_context
-from microc.codegen.text import Name
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
+from microc.codegen.c.source import model_context, render_network
+from microc.codegen.render import Name
 from microc.module import Module
 
 FLAGS = ("-std=c99", "-O0", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-w")

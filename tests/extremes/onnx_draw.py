@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.extremes.draw import KINDS, REALS, Case, Draw
 from tests.frontend.onnx_model import node, proto
 

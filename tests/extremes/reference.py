@@ -8,8 +8,8 @@ import subprocess
 import sys
 from typing import Any, BinaryIO
 
-from microc.dtypes import Array
-from tests.onnx_session import session
+from microc.base.dtypes import Array
+from tests.support.onnx_session import session
 
 ARENA = 1 << 20
 

@@ -11,21 +11,20 @@ import pytest
 import microc
 from microc import te
 from microc.errors import MicrocError, ModelError, ProgramError
-from microc.fixed import INT32_MIN
 from microc.frontend import graph_file
 from microc.graph.file import to_bytes
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.numerics import INT32_MIN
 from microc.ops.constants import Application, Constant, Use, stored
 from microc.ops.lowering import lower_group
-from microc.ops.multiples import ONES
-from microc.ops.registry import OpCall, OpDef, constant_fault, get, registry
+from microc.ops.registry import ONES, OpCall, OpDef, constant_fault, get, registry
 from microc.plugin import Plugin, active
 from microc.tir.verify import fault
-from tests.campaign import everything
 from tests.extremes.constants import campaign
 from tests.ops.compiled import one_node
 from tests.ops.edges import case_arrays
 from tests.ops.harness import known_edges
+from tests.support.campaign import everything
 
 MUTANTS = 20_000 if everything() else 300
 

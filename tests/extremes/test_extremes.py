@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.campaign import everything
 from tests.extremes.campaign import campaign
 from tests.extremes.formats import ONNX
+from tests.support.campaign import everything
 
 TIMES = 3 if everything() else 1
 

@@ -1,7 +1,7 @@
 """What a graph computes by the operators' own references, and where the arithmetic of TFLite Micro is undefined.
 
 The references saturate exactly where TFLite's integers overflow, or where it converts floats to integers that do not hold them
-(:meth:`microc.fixed.NumpyArith.clamp`), and shift 32-bit numbers by more than 31 bits as wider ones. Here it is noted which
+(:meth:`microc.numerics.NumpyArith.clamp`), and shift 32-bit numbers by more than 31 bits as wider ones. Here it is noted which
 elements that happened to.
 """
 
@@ -16,13 +16,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from microc import fixed
-from microc.dtypes import Array, int_range
-from microc.fixed import INT32_MAX, Arith, NumpyArith
+from microc import numerics
+from microc.base.dtypes import Array, int_range
 from microc.graph.ir import Graph, Node
+from microc.numerics import INT32_MAX, Arith, NumpyArith
 from microc.ops import registry
-from microc.ops.expansion import expanded
-from microc.transform.context import Pass, PassContext, run_passes
+from microc.ops.meaning import expanded
+from microc.transform.pass_context import Pass, PassContext, run_passes
 
 _FITS = float((1 << 31) - (1 << 17))
 """Floats below it stay within int32 when a zero point is added."""
@@ -42,7 +42,7 @@ class Expected:
 def saturations() -> Iterator[list[Array]]:
     """Which elements were saturated or shifted by more than 31 bits, call by call, meanwhile."""
     found: list[Array] = []
-    shift_right = fixed.rounding_shift_right
+    shift_right = numerics.rounding_shift_right
 
     def clamp(self: NumpyArith, x: Any, low: Any, high: Any) -> Any:
         kept = np.clip(x, low, high)
@@ -53,7 +53,7 @@ def saturations() -> Iterator[list[Array]]:
         found.append(np.broadcast_to(np.asarray(exponent) > 31, np.shape(x)))
         return shift_right(x, exponent, k)
 
-    with patch.object(NumpyArith, "clamp", clamp), patch.object(fixed, "rounding_shift_right", shifted):
+    with patch.object(NumpyArith, "clamp", clamp), patch.object(numerics, "rounding_shift_right", shifted):
         yield found
 
 

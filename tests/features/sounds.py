@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.features import Pipeline
 
 

@@ -11,7 +11,7 @@ import microc
 from microc.cli import main
 from microc.errors import MicrocError
 from microc.features import Frames, Log, Pipeline, Spectrogram, mfcc, read
-from microc.features.declared import KINDS
+from microc.features.declared_features import KINDS
 from tests.features.sounds import int16, sound
 from tests.features.test_joined import network
 

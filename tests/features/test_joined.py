@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.measure.firmware import build, open_project
 from microc.errors import UsageError
 from microc.features import Pipeline, Preemphasis, join, log_mel
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
+from microc.run.board_project import build, open_project
 from tests.device.smoke import needs
 from tests.features.sounds import int16, sound
 

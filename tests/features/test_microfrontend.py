@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.features import MicroFrontend, join, read
 from microc.features.microfrontend import SCALE

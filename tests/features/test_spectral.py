@@ -7,21 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.features import (
-    Bands,
-    Dct,
-    Frames,
-    Log,
-    Mel,
-    Pipeline,
-    Spectrogram,
-    log_mel,
-    mfcc,
-    spectrogram,
-)
-from microc.features.windows import COSINES, window
+from microc.features import Bands, Dct, Frames, Log, Mel, Pipeline, Spectrogram, log_mel, mfcc, spectrogram
+from microc.features.spectral import COSINES, window
 from tests.features.sounds import compared, int16, sound
 
 fft: Any = pytest.importorskip("scipy.fft")

@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-from microc.codegen.network import shared_files
-from microc.driver.check import check_model
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
+from microc.codegen.c.source import shared_files
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.errors import InternalError, MicrocError
+from microc.project.model_check import check_model
 from microc.target import target_for
 
 MOST_MEMORY = 3 << 30

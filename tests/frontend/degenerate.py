@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend import onnx_model
 from tests.frontend import tflite_model as flat
 from tests.frontend.tflite_model import Op, Tensor, constant, quantised

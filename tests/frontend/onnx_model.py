@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
 from microc.ops import registry
-from tests.onnx_session import session
+from tests.support.onnx_session import session
 
 Shape = Sequence[int | str | None]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend.onnx_model import node, onnx, proto
 
 _UP: Mapping[str, Mapping[str, Any]] = {

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc import __version__
-from microc.codegen.names import network_name
-from microc.codegen.network import shared_files
-from microc.driver.compile.fingerprint import fingerprint
-from microc.driver.compile.pipeline import optimise
-from microc.driver.compile.within import build_within_budget
-from microc.driver.desktop.library import Library
-from microc.driver.desktop.load import build_library
-from microc.driver.options import Options
+from microc.codegen.c.identifiers import network_name
+from microc.codegen.c.source import shared_files
+from microc.compiler.fit.search import build_within_budget
+from microc.compiler.lowering.module_builder import fingerprint
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
+from microc.run.desktop.library import Library
+from microc.run.desktop.load import build_library
 from microc.target import target_for
 
 _PLAIN = Options()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from microc.driver.model import read_model
-from microc.driver.options import Options
+from microc.compiler.model import read_model
+from microc.compiler.options import Options
 from microc.errors import ModelError, OutputError
 from microc.frontend import detect
-from microc.frontend.foreign import by_name, refusal
+from microc.frontend.detect import by_name, refusal
 from tests.frontend.tflite.test_reader import small_cnn
 
 

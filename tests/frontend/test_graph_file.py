@@ -13,10 +13,10 @@ from microc.frontend import detect, graph_file
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
 from microc.graph.text import to_text
-from tests.driver import digits
 from tests.frontend.mutate import survey
 from tests.graph.graphs import diamond
 from tests.graph.test_file import archive_of, members
+from tests.support import digits
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import tflite
 from flatbuffers import flexbuffers
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 
 Level = int | tuple[tuple[int, ...], tuple[int, ...]]
 """A level of a sparse tensor: its size, or segments and indices."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from microc.dtypes import Array
-from tests.onnx_session import session
+from microc.base.dtypes import Array
+from tests.support.onnx_session import session
 
 _SECONDS = 10
 _ARENA = 1 << 21

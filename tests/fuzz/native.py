@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 
 RUNS = 2
 SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend.onnx_model import node, proto
 
 

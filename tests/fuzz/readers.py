@@ -32,38 +32,37 @@ from typing import Any
 import numpy as np
 
 import microc
-from microc import paths
-from microc.cli.growth import read_report as read_sizes
-from microc.cli.session import load_array
+from microc.base import file_access
+from microc.cli.project_context import load_array
+from microc.cli.reporting import read_report as read_sizes
 from microc.codegen.exports import load_format
-from microc.codegen.files import manifest_of, write_tree
-from microc.device.blob import read_blob
+from microc.codegen.output_files import manifest_of, write_tree
+from microc.compiler import option_values
+from microc.compiler.cache import Entry
+from microc.compiler.tuned.optimisation_plan import read_plan
+from microc.compiler.tuned.records import records_of
+from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_copy
-from microc.device.image import segments
-from microc.device.pieces import pieces
+from microc.device.images import pieces, segments
 from microc.device.toolchain import section_sizes
-from microc.driver.compile.cache import Entry
-from microc.driver.config import read_config
-from microc.driver.data import files as data_files
-from microc.driver.data.pictures import Reader
-from microc.driver.desktop.load import MEMBERS, _read_tar
-from microc.driver.measure.firmware import open_project
-from microc.driver.options import words
-from microc.driver.report import evidence
-from microc.driver.report.accuracy import read_accuracy
-from microc.driver.report.reading import read_report
-from microc.driver.tuned.plan import read_plan
-from microc.driver.tuned.records import records_of
 from microc.errors import MicrocError, UsageError
-from microc.features import declared
+from microc.features import declared_features
 from microc.frontend.detect import read as read_model
 from microc.graph.file import to_bytes
+from microc.project.config import read_config
+from microc.reports import evidence
+from microc.reports.evidence import read_accuracy
+from microc.reports.saved_reports import read_report
+from microc.run.board_project import open_project
+from microc.run.data import array_files as data_files
+from microc.run.data.pictures import Reader
+from microc.run.desktop.load import MEMBERS, _read_tar
 from microc.schedule.schedule import trace_from_json
 from tests.device.test_blob import BLOB
-from tests.driver import digits
 from tests.frontend.torch_file import archive as torch_archive
 from tests.frontend.trees import test_xgboost as xgboost
 from tests.fuzz.trial import TooLong, limited
+from tests.support import digits
 
 SECONDS, MEMORY = 20, 2 << 30
 """Of one reader: what SECURITY.md grants."""
@@ -352,13 +351,15 @@ _FORMAT = 'title = "x"\nstatus = "y"\nchecked = "z"\nsources = "src"\n[files]\n"
 
 def _board_seeds() -> Mapping[str, bytes]:
     names = ("host", "mps2-an386", "stm32f405", "microbit", "arduino-mega")
-    return {f"{name}.toml": path.read_bytes() for name in names if (path := paths.boards() / f"{name}.toml").is_file()}
+    return {
+        f"{name}.toml": path.read_bytes() for name in names if (path := file_access.boards() / f"{name}.toml").is_file()
+    }
 
 
 def _formats() -> Mapping[str, bytes]:
     shipped = {
         f"{path.parent.name}/format.toml": path.read_bytes()
-        for path in (paths.templates() / "export").glob("*/format.toml")
+        for path in (file_access.templates() / "export").glob("*/format.toml")
     }
     return {**dict(sorted(shipped.items())[:4]), "own/format.toml": _FORMAT.encode()}
 
@@ -371,7 +372,7 @@ def _read_project(path: Path) -> None:
 def _class_names(path: Path) -> None:
     """A ValueError is how words of a command line are refused; both callers make a UsageError of it."""
     try:
-        words.lines(str(path))
+        option_values.lines(str(path))
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -393,7 +394,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "board": Target(_board_seeds, load_board),
         "board copy": Target(_only("board/board.json"), lambda path: load_copy(path, "host")),
         "project": Target(_only("manifest.json"), _read_project, _without("manifest.json")),
-        "features": Target(lambda: {f"{n}.toml": each for n, each in enumerate(_FEATURES)}, declared.read),
+        "features": Target(lambda: {f"{n}.toml": each for n, each in enumerate(_FEATURES)}, declared_features.read),
         "records": Target(lambda: {"x.jsonl": _RECORD * 3}, lambda path: records_of(path).rows()),
         "plan": Target(lambda: {"x.json": json.dumps(_PLAN).encode()}, read_plan),
         "trace": Target(
@@ -421,94 +422,76 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
     }
 )
 
-_CLOSED: Mapping[str, str] = MappingProxyType(
+CLOSED: Mapping[str, str] = MappingProxyType(
     {
-        "codegen/library.py": "a table that comes with microc",
-        "codegen/firmware.py": "a table that comes with microc",
+        "codegen/c/resources.py": "a table that comes with microc",
         "cli/commands.py": "a manifest that the same command has made",
-        "codegen/network.py": "text of microc's own",
-        "codegen/project.py": "the runtime that comes with microc",
+        "codegen/c/source.py": "text of microc's own",
+        "codegen/project/firmware.py": "the runtime that comes with microc",
         "codegen/render.py": "bytecode of templates, beside Python's own and trusted as that",
         "cli/__init__.py": "the null device",
-        "device/emulator.py": "QEMU's monitor, a tool",
+        "device/emulators.py": "QEMU's monitor, a tool",
         "device/runners.py": "files that come with microc",
-        "device/webassembly.py": "what clang has linked, a tool",
-        "driver/demo.py": "files that come with microc",
-        "driver/desktop/export.py": "an archive that is written",
-        "driver/desktop/levels.py": "libraries, which are machine code and trusted",
-        "driver/desktop/library.py": "memory of microc's own",
-        "driver/measure/slots.py": "what was linked just now",
-        "driver/reference/keras_model.py": "a model that its own reader has read before",
-        "driver/reference/tflite_runtimes.py": "a model that its own reader has read before",
-        "driver/reference/xgboost_model.py": "an object in memory, trusted",
-        "driver/tuned/shipped.py": "files that come with microc",
-        "external/cmsis_nn/library.py": "a library, trusted and read within bounds",
-        "external/ethos_u/driver.py": "a library, trusted and read within bounds",
-        "external/ethos_u/region.py": "weights of microc's own",
-        "external/ethos_u/stream.py": "what Vela, a tool, has written",
+        "device/toolchain.py:compile_module": "what clang has linked, a tool",
+        "project/new_project.py": "files that come with microc",
+        "run/desktop/library.py": "an archive that is written; libraries, machine code and trusted; memory of microc's own",
+        "run/board_project.py:write_network": "what was linked just now",
+        "run/reference/engines.py": "a model that its own reader has read before; an object in memory, trusted",
+        "compiler/tuned/shipped.py": "files that come with microc",
+        "external/cmsis_nn/cmsis_library.py": "a library, trusted and read within bounds",
+        "external/ethos_u/driver.py": "a library, trusted and read within bounds; weights of microc's own",
+        "external/ethos_u/accelerator.py": "what Vela, a tool, has written",
         "external/ethos_u/vela.py": "what Vela, a tool, has written",
         "frontend/objects.py": "objects in memory, trusted",
-        "frontend/tflite/writer/model.py": "weights that are written",
+        "frontend/tflite/writer.py": "weights that are written",
         "plugin.py": "a plugin, which is a program, trusted",
-        "reading.py": "opens files for all others",
-        "tuning/network.py": "a process of microc's own",
+        "base/file_access.py": "opens files for all others",
+        "tuning/whole_network.py": "a process of microc's own",
         "tuning/on_host.py": "a process of microc's own",
         "tuning/timed.py": "a process of microc's own",
-        "tuning/fleet.py": "workers of a fleet, whom SECURITY.md trusts",
-        "tuning/fleet_worker.py": "the scheduler of a fleet, whom SECURITY.md trusts",
+        "tuning/fleet.py": "workers of a fleet, whom SECURITY.md trusts; the scheduler of a fleet, whom SECURITY.md trusts",
     }
 )
 """Files that read, but nothing of strangers; each says what."""
 READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "cli/growth.py": ("sizes",),
-        "cli/session.py": ("array",),
-        "cli/size.py": ("program",),
+        "cli/reporting.py": ("sizes", "program"),
+        "cli/project_context.py": ("array",),
         "codegen/exports.py": ("format",),
-        "codegen/files.py": ("project",),
-        "device/blob.py": ("blob",),
+        "codegen/output_files.py": ("project",),
+        "device/board_info.py": ("blob",),
         "device/boards.py": ("board", "board copy"),
-        "device/client.py": ("client",),
-        "device/framing.py": ("client", "frames"),
-        "device/image.py": ("program",),
-        "device/pieces.py": ("program",),
-        "device/slots.py": ("client", "slots"),
+        "device/client.py": ("client", "slots"),
+        "device/line_protocol.py": ("client", "frames"),
+        "device/images.py": ("program",),
         "device/toolchain.py": ("program",),
-        "driver/compile/cache.py": ("cache", "cache inside"),
-        "driver/config.py": ("configuration",),
-        "driver/data/files.py": ("arrays", "sounds", "pictures"),
-        "driver/data/numpy_files.py": ("arrays",),
-        "driver/data/pictures.py": ("pictures",),
-        "driver/data/sounds.py": ("sounds",),
-        "driver/desktop/load.py": ("sources",),
-        "driver/measure/firmware.py": ("project",),
-        "driver/measure/loading.py": ("client",),
-        "driver/measure/session.py": ("client",),
-        "driver/options/words.py": ("class names", "configuration"),
-        "driver/report/accuracy.py": ("accuracy",),
-        "driver/report/evidence.py": ("evidence", "evidence facts"),
-        "driver/report/making.py": ("project",),
-        "driver/report/reading.py": ("report",),
-        "driver/tuned/plan.py": ("plan",),
-        "driver/tuned/records.py": ("records",),
-        "features/declared.py": ("features",),
-        "frontend/archive.py": ("keras", "torch"),
-        "frontend/budget.py": ("torch", "trees"),
+        "compiler/cache.py": ("cache", "cache inside"),
+        "project/config.py": ("configuration",),
+        "run/data/array_files.py": ("arrays", "sounds", "pictures"),
+        "run/data/pictures.py": ("pictures",),
+        "run/desktop/load.py": ("sources",),
+        "run/board_project.py": ("project",),
+        "run/session.py": ("client",),
+        "compiler/option_values.py": ("class names", "configuration"),
+        "reports/evidence.py": ("accuracy", "evidence", "evidence facts"),
+        "reports/making.py": ("project",),
+        "reports/saved_reports.py": ("report",),
+        "compiler/tuned/optimisation_plan.py": ("plan",),
+        "compiler/tuned/records.py": ("records",),
+        "features/declared_features.py": ("features",),
+        "frontend/budget.py": ("keras", "torch", "trees"),
         "frontend/detect.py": ("tflite", "onnx", "keras", "mcg"),
         "frontend/graph_file.py": ("mcg", "graph text"),
         "frontend/keras/file.py": ("keras",),
-        "frontend/keras/weights.py": ("keras",),
-        "frontend/onnx/tensor.py": ("onnx",),
-        "frontend/tflite/compressed.py": ("tflite",),
-        "frontend/tflite/conversions.py": ("tflite",),
+        "frontend/onnx/file.py": ("onnx",),
+        "frontend/tflite/operators_gather.py": ("tflite",),
+        "frontend/tflite/operators_elementwise.py": ("tflite",),
         "frontend/tflite/file.py": ("tflite",),
         "frontend/tflite/options.py": ("tflite",),
-        "frontend/torch/archive.py": ("torch",),
-        "frontend/torch/program.py": ("torch",),
-        "frontend/trees/ubjson.py": ("trees",),
-        "frontend/trees/xgboost.py": ("trees",),
+        "frontend/torch/file.py": ("torch",),
+        "frontend/trees/boosters.py": ("trees",),
         "graph/file.py": ("mcg", "graph text"),
-        "graph/text_scan.py": ("mcg", "graph text"),
+        "graph/text.py": ("mcg", "graph text"),
         "schedule/schedule.py": ("trace",),
     }
 )

@@ -9,16 +9,15 @@ from functools import cache
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.tflite import reader as tflite
 from microc.graph.file import to_bytes
-from tests import corpus
-from tests.driver import digits
 from tests.frontend.tflite.test_fuzz import MODELS
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.fuzz.onnx_seeds import onnx_models, weights
 from tests.ops.oracle import single
+from tests.support import corpus, digits
 
 FORMATS = ("tflite", "onnx", "keras", "mcg")
 _LARGEST = 20_000  # bytes of a file of the corpus: what is larger compiles for seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import to_numpy
+from microc.base.dtypes import to_numpy
 from microc.errors import ModelError
 from tests.fuzz import lines, native, trial, workers
 from tests.fuzz.__main__ import main

@@ -19,16 +19,16 @@ import numpy as np
 
 import microc
 from microc import __version__
-from microc.codegen.manifest import manifest
-from microc.codegen.network import shared_files
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.codegen.c.source import shared_files
+from microc.codegen.project.manifest import manifest
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_model
 from microc.errors import InternalError, MicrocError
 from microc.graph.ir import Graph
 from microc.target import target_for
-from microc.transform import qdq
-from microc.transform.context import PassContext, run_passes
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import qdq
 from tests.fuzz import archive, flatbuffer, native, protobuf
 from tests.fuzz.seeds import seeds
 from tests.ops.oracle import run as interpret

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver.compile.derive import Kernel, derive_kernel
-from microc.driver.compile.maker import Compiled
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
+from microc.compiler.lowering.derivation import Kernel, derive_kernel
+from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
 from microc.graph.ir import Graph, TensorType
 from microc.target import target_for
 from tests.transform.network import Network

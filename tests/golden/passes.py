@@ -14,33 +14,24 @@ from microc.graph.text import to_text
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.transform import (
-    blocked_turns,
-    bounds,
     canonicalise,
-    common_subexpressions,
-    constant_channels,
-    dead_channels,
-    dead_code,
-    duplicate_channels,
-    dynamic_range,
-    expand,
-    fold_constants,
+    channel_removal,
+    channels_last,
     fuse,
-    layer_norm,
-    layout,
-    legalize,
-    narrow_views,
-    opened_weights,
+    loop_blocking,
     parallel_layers,
-    qdq,
-    raw_inputs,
-    rounding,
     scale_axis,
-    scanned_rows,
-    svdf_layers,
-    unary_functions,
 )
-from microc.transform.context import Pass, PassContext
+from microc.transform import canonicalise as common_subexpressions
+from microc.transform import canonicalise as dead_code
+from microc.transform import canonicalise as expand
+from microc.transform import canonicalise as fold_constants
+from microc.transform import canonicalise as layer_norm
+from microc.transform import scale_axis as raw_inputs
+from microc.transform.pass_context import Pass, PassContext
+from microc.transform.quantised import integer_ranges, legalize, qdq, unary_functions, weight_types
+from microc.transform.quantised import legalize as rounding
+from microc.transform.quantised import legalize as svdf_layers
 from tests.transform.integer_network import IntegerNetwork
 from tests.transform.network import Network
 
@@ -323,46 +314,58 @@ def long_sequence(steps: int) -> Graph:
 
 
 CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
-    "expand_lstm": (expand.PASS, sequence, {}),
-    "blocked_turns": (blocked_turns.PASS, partial(long_sequence, 12), {}),
-    "scanned_rows": (scanned_rows.PASS, partial(long_sequence, 3), {}),
-    "rounding_once": (rounding.PASS, quantised_dense, {"rounding": "single"}),
-    "dynamic_range_dense": (dynamic_range.PASS, hybrid_dense, {"hybrid": "dynamic"}),
+    "expand_lstm": (expand.EXPAND_PASS, sequence, {}),
+    "blocked_turns": (loop_blocking.BLOCKED_TURNS_PASS, partial(long_sequence, 12), {}),
+    "scanned_rows": (loop_blocking.SCANNED_ROWS_PASS, partial(long_sequence, 3), {}),
+    "rounding_once": (rounding.ROUNDING_PASS, quantised_dense, {"rounding": "single"}),
+    "dynamic_range_dense": (weight_types.DYNAMIC_RANGE_PASS, hybrid_dense, {"hybrid": "dynamic"}),
     "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),
     "qdq_clamp": (qdq.PASS, partial(qdq_dense, True), {}),
     "qdq_sum": (qdq.PASS, qdq_sum, {}),
     "qdq_wide": (qdq.PASS, qdq_wide, {}),
-    "opened_weights": (opened_weights.PASS, levels, {}),
-    "fold_constants": (fold_constants.PASS, constants, {}),
-    "canonicalise_batch_normalisation": (canonicalise.PASS, batch_normalised, {}),
-    "canonicalise_padding": (canonicalise.PASS, padded, {}),
-    "canonicalise_views": (canonicalise.PASS, views, {}),
-    "canonicalise_clamps": (canonicalise.PASS, clamps, {}),
-    "layout_channels_last": (layout.PASS, channels_first, {}),
-    "legalize_dense": (legalize.PASS, quantised_dense, {}),
-    "legalize_dense_floats": (legalize.PASS, partial(quantised_dense, "even", ""), {}),
-    "legalize_sum": (legalize.PASS, quantised_sum, {}),
-    "legalize_table": (legalize.PASS, quantised_table, {}),
-    "legalize_softmax": (legalize.PASS, quantised_softmax, {}),
-    "legalize_activations": (legalize.PASS, activations, {}),
-    "constant_channels": (constant_channels.PASS, partial(integer_layers, [[0, 0], [1, 2]], [[3, 4]]), {}),
-    "duplicate_channels": (duplicate_channels.PASS, partial(integer_layers, [[1, 2], [1, 2]], [[3, 4]]), {}),
-    "dead_channels": (dead_channels.PASS, partial(integer_layers, [[k, 1] for k in range(8)], [[5] * 4 + [0] * 4]), {}),
+    "opened_weights": (loop_blocking.OPENED_WEIGHTS_PASS, levels, {}),
+    "fold_constants": (fold_constants.FOLD_CONSTANTS_PASS, constants, {}),
+    "canonicalise_batch_normalisation": (canonicalise.CANONICALISE_PASS, batch_normalised, {}),
+    "canonicalise_padding": (canonicalise.CANONICALISE_PASS, padded, {}),
+    "canonicalise_views": (canonicalise.CANONICALISE_PASS, views, {}),
+    "canonicalise_clamps": (canonicalise.CANONICALISE_PASS, clamps, {}),
+    "layout_channels_last": (channels_last.LAYOUT_PASS, channels_first, {}),
+    "legalize_dense": (legalize.LEGALIZE_PASS, quantised_dense, {}),
+    "legalize_dense_floats": (legalize.LEGALIZE_PASS, partial(quantised_dense, "even", ""), {}),
+    "legalize_sum": (legalize.LEGALIZE_PASS, quantised_sum, {}),
+    "legalize_table": (legalize.LEGALIZE_PASS, quantised_table, {}),
+    "legalize_softmax": (legalize.LEGALIZE_PASS, quantised_softmax, {}),
+    "legalize_activations": (legalize.LEGALIZE_PASS, activations, {}),
+    "constant_channels": (
+        channel_removal.CONSTANT_CHANNELS_PASS,
+        partial(integer_layers, [[0, 0], [1, 2]], [[3, 4]]),
+        {},
+    ),
+    "duplicate_channels": (
+        channel_removal.DUPLICATE_CHANNELS_PASS,
+        partial(integer_layers, [[1, 2], [1, 2]], [[3, 4]]),
+        {},
+    ),
+    "dead_channels": (
+        channel_removal.DEAD_CHANNELS_PASS,
+        partial(integer_layers, [[k, 1] for k in range(8)], [[5] * 4 + [0] * 4]),
+        {},
+    ),
     "parallel_layers": (parallel_layers.PASS, partial(branches, 1), {}),
     "parallel_layers_concat": (parallel_layers.PASS, partial(branches, 2), {}),
     "unary_functions_clamp": (unary_functions.PASS, rescaled, {}),
     "unary_functions_tables": (unary_functions.PASS, tables, {}),
-    "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
+    "bounds": (integer_ranges.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
     "scale_axis": (scale_axis.PASS, activated_before, {}),
     "raw_scales": (raw_inputs.SCALES, raw_rows, {}),
     "raw_shifts": (raw_inputs.SHIFTS, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
     "raw_centred": (raw_inputs.CENTRED, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
-    "layer_norm": (layer_norm.PASS, normalised, {}),
-    "layer_norm_fixed": (layer_norm.PASS, normalised_integers, {"requantize": "fixed"}),
-    "common_subexpressions": (common_subexpressions.PASS, twice, {}),
-    "dead_code": (dead_code.PASS, unread, {}),
-    "svdf_layers": (svdf_layers.PASS, remembering, {}),
-    "narrow_views": (narrow_views.PASS, viewed, {}),
+    "layer_norm": (layer_norm.LAYER_NORM_PASS, normalised, {}),
+    "layer_norm_fixed": (layer_norm.LAYER_NORM_PASS, normalised_integers, {"requantize": "fixed"}),
+    "common_subexpressions": (common_subexpressions.COMMON_SUBEXPRESSIONS_PASS, twice, {}),
+    "dead_code": (dead_code.DEAD_CODE_PASS, unread, {}),
+    "svdf_layers": (svdf_layers.SVDF_LAYERS_PASS, remembering, {}),
+    "narrow_views": (channels_last.NARROW_VIEWS_PASS, viewed, {}),
     "fuse_sum": (fuse.PASS, layer_and_end, {}),
     "fuse_layer": (fuse.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.primitives.table import PRIMITIVES
+from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
-from microc.schedule.step import Step
 from microc.tir import ir
 from microc.tir.text import to_text
 from tests.golden.kernels import derived

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.graph.carry import carry
+from microc.graph.cut import carry
 from microc.graph.ir import Graph
 from tests.frontend.onnx_model import node, onnx, proto, read
 

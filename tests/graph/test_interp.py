@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import InternalError, UsageError
 from microc.graph.interp import run
 from microc.graph.ir import Node

@@ -8,23 +8,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microc.dtypes import int_range
+from microc.base.dtypes import int_range
 from microc.errors import InternalError
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.affine import simplify_stmt
+from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower import PASSES, lower, stages
-from microc.tir.lower.blocks import drop_blocks
-from microc.tir.lower.compact import compact_buffers
-from microc.tir.lower.dead import drop_dead_cells
-from microc.tir.lower.hoist import hoist_fills
-from microc.tir.lower.invariant import hoist_places
+from microc.tir.lower.cleanup import (
+    compact_buffers,
+    drop_blocks,
+    drop_dead_cells,
+    hoist_fills,
+    hoist_places,
+    unroll_loops,
+)
 from microc.tir.lower.lanes import lower_lanes
-from microc.tir.lower.partition import partition_loops
-from microc.tir.lower.share import share_values
-from microc.tir.lower.unroll import unroll_loops
-from microc.tir.lower.unswitch import unswitch_loops
+from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
+from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.names import LANES
 from microc.tir.rewrite import walk_all_exprs, walk_stmt

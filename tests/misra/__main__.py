@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 
 import microc
-from microc.codegen import misra
+from microc.codegen.c import misra
 from microc.errors import MicrocError
-from tests import corpus
 from tests.misra import checker
+from tests.support import corpus
 
 BOARDS = ("nucleo-h743zi", "mps3-an547", "qemu-riscv32", "microbit", "host", "arduino-mega", "esp32-c3", "teensy41")
 

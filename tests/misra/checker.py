@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from microc.codegen import misra
+from microc.codegen.c import misra
 
 _VIOLATION = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):misra-c2012-(?P<rule>\d+\.\d+)$", re.MULTILINE)
 _INCLUDES = ("-I.", "-Iruntime/include", "-Iruntime/ports", "-includeboard/microc_board.h")
@@ -50,12 +50,12 @@ def violations(project: Path) -> tuple[Violation, ...]:
 
 
 def not_allowed(found: Iterable[Violation]) -> tuple[Violation, ...]:
-    """Those that no deviation of ``microc.codegen.misra`` covers."""
+    """Those that no deviation of ``microc.codegen.c.misra`` covers."""
     return tuple(v for v in found if misra.find(v.rule, v.part) is None)
 
 
 def tidy(project: Path, target: str, compiler: str) -> str:
-    """What clang-tidy's ``bugprone-*`` and ``cert-*`` say, those aside that ``microc.codegen.misra`` leaves out.
+    """What clang-tidy's ``bugprone-*`` and ``cert-*`` say, those aside that ``microc.codegen.c.misra`` leaves out.
 
     The C library is that of ``compiler``, ``target`` what clang calls the machine.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.codegen import misra
+from microc.codegen.c import misra
 from tests.misra import checker
 
 ROOT = Path(__file__).resolve().parents[2]

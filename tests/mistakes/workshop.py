@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from microc.cli import main
-from tests.driver import digits
+from tests.support import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = "com.example"

@@ -12,16 +12,16 @@ import pytest
 import microc
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.transport import open_transport
-from microc.driver.measure.firmware import Project, build, open_project
-from microc.driver.measure.session import Device
 from microc.errors import FitError
-from tests.campaign import everything, in_turn
-from tests.corpus import cases, models
+from microc.run.board_project import Project, build, open_project
+from microc.run.session import Device
 from tests.device.faults import FaultyTransport, Rates
 from tests.device.smoke import skip_without
 from tests.models.test_corpus import in_sequence
+from tests.support.campaign import everything, in_turn
+from tests.support.corpus import cases, models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm", "make")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.measure.session import Device
+from microc.run.session import Device
 from tests.frontend.onnx.test_control import DTYPES, X, doubling, looping
 from tests.frontend.onnx_model import proto
 from tests.frontend.tflite.test_control import INT, WHILE, body, condition

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.network import shared_files
-from microc.device.machine import runs
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.desktop.library import Library
-from microc.driver.desktop.load import build_library
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.codegen.c.source import shared_files
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
+from microc.device.toolchain import runs
+from microc.run.desktop.library import Library
+from microc.run.desktop.load import build_library
 from microc.target import target_for
-from tests.campaign import everything, in_turn
-from tests.corpus import CORPUS, cases, models
-from tests.growth import memory_faults
+from tests.support.campaign import everything, in_turn
+from tests.support.corpus import CORPUS, cases, models
+from tests.support.growth import memory_faults
 
 EXACT = models(
     "mlperf_*_int8.tflite",

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import microc
+from microc.compiler.api import Program
 from microc.device.boards import list_boards, load_board
-from microc.device.simulator import find_program, simulated
+from microc.device.emulators import find_program
 from microc.device.toolchain import run_make
-from microc.driver.api import Program
-from microc.driver.desktop.library import Library
-from microc.driver.measure.firmware import Project, build, open_project
-from microc.driver.measure.session import Device
-from microc.driver.measure.verify import samples, verify
-from microc.driver.report.size import measure
+from microc.reports.firmware_size import measure
+from microc.run.board_project import Project, build, open_project
+from microc.run.desktop.library import Library
+from microc.run.session import Device
+from microc.run.verify import samples, verify
 from tests.device.smoke import skip_without
-from tests.driver.report.test_size import size_program
+from tests.reports.test_size import size_program
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BOARDS = tuple(name for name in list_boards() if name != "host")
@@ -55,7 +55,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     assert 0 < result.sizes.flash <= board.flash_bytes
     assert result.sizes.static_ram + result.sizes.reserved_stack <= board.ram_bytes
     assert explained(project) == size_program(project)
-    if not project.emulated and not (simulated(board) and find_program(board.raw["simulator"]["argv"][0])):
+    if not project.emulated and not (board.simulated and find_program(board.raw["simulator"]["argv"][0])):
         return
     with Device(project) as device:
         layers, difference = verify(device, library, samples(device, 2), tolerance=0)

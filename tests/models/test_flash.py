@@ -19,10 +19,10 @@ import pytest
 
 import microc
 from microc.device.boards import load_board
-from microc.driver.measure.firmware import build, linked_sizes, open_project
-from tests.campaign import everything
+from microc.run.board_project import build, linked_sizes, open_project
 from tests.device.smoke import skip_without
 from tests.models.small_networks import NETWORKS
+from tests.support.campaign import everything
 
 FAMILIES: Mapping[str, str] = {
     "Cortex-M0": "microbit", "Cortex-M0+": "raspberry-pi-pico", "Cortex-M3": "mps2-an385", "Cortex-M4F": "mps2-an386",

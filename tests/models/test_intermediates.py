@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc import dtypes
-from microc.codegen.network import shared_files
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.desktop.load import build_library
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.c.source import shared_files
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 from microc.frontend.tflite.reader import tensor_names
+from microc.run.desktop.load import build_library
 from microc.target import target_for
-from tests.corpus import CORPUS, cases, models
+from tests.support.corpus import CORPUS, cases, models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 MLPERF = models("mlperf_kws_int8*", "mlperf_vww_int8*", "mlperf_ic_int8*", "mlperf_ad_int8*", "mlperf_strww_int8*")

@@ -11,8 +11,8 @@ import pytest
 
 import microc
 from microc.isa.avr import AVR
-from tests.corpus import models
 from tests.device.smoke import needs
+from tests.support.corpus import models
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 MAIN = """

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.driver.model import read_model
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.model import read_model
+from microc.compiler.options import Options
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.meaning import evaluate
 from microc.transform import PASSES
-from microc.transform.context import PassContext, run_passes
-from tests.corpus import cases, models
+from microc.transform.pass_context import PassContext, run_passes
 from tests.models.test_corpus import EXACT, FLOAT, QDQ
+from tests.support.corpus import cases, models
 
 SMALL = 64_000
 """Bytes of a model file, when not all are asked for."""

@@ -15,7 +15,7 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 
 NO_TENSORS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "StringNormalizer", "Gradient")
 """Beginnings of operators that work on sequences and strings, or train: out of scope."""

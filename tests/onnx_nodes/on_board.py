@@ -9,12 +9,12 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from microc.base.dtypes import Array
+from microc.compiler.api import Program
 from microc.device.boards import load_board
-from microc.driver.api import Program
-from microc.driver.measure.firmware import build, open_project
-from microc.driver.measure.session import Device
-from microc.dtypes import Array
 from microc.errors import MicrocError
+from microc.run.board_project import build, open_project
+from microc.run.session import Device
 from tests.onnx_nodes.suite import NodeTest, Outcome, compare, compile_test, refusal, suite
 
 BATCH = 10

@@ -22,11 +22,10 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.runner import Runner as Checker
 
-from microc.driver.desktop.batch import Network, build_batch
-from microc.driver.desktop.onnx_backend import Compiled, Runner, bind, compile_proto
 from microc.errors import InternalError, MicrocError, ToolError
-from tests.corpus import CORPUS
+from microc.run.desktop.onnx_backend import Compiled, Network, Runner, bind, build_batch, compile_proto
 from tests.onnx_nodes.models import converted, free_inputs, light, simple
+from tests.support.corpus import CORPUS
 
 REFUSED = Path(__file__).with_name("refused.toml")
 _LENGTH = 48  # of a network's name, behind which it may be cut

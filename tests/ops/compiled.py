@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from microc.device.machine import machine_flags
-from microc.driver.compile.kernel import schedule_group
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.lowering.kernel_selection import schedule_group
+from microc.device.toolchain import machine_flags
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES
 from microc.ops.lowering import LoweredGroup
@@ -22,9 +22,9 @@ from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
-from tests.native import UNDEFINED, Calls, build_source, call, library_source
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes, named_cases, reference
+from tests.support.native import UNDEFINED, Calls, build_source, call, library_source
 
 
 def one_node(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Graph, Node]:

@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.registry import Case, OpDef

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
 from microc.tir import interp, ir

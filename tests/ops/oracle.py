@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
-from microc.transform import expand, legalize
-from microc.transform.context import PassContext, run_passes
+from microc.transform import canonicalise
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import legalize
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.harness import run_graph
 
@@ -22,7 +23,7 @@ def run(graph: Graph, inputs: Sequence[Array], state: dict[str, Array] | None = 
     """The graph's outputs, every node expanded, and legalized as often as it wants. ``state`` is read, and updated in place."""
     values: dict[str, Any] = {**graph.consts, **graph.state, **(state or {})}
     values.update(zip(graph.inputs, inputs, strict=True))
-    whole = run_passes(graph, (expand.PASS, legalize.PASS), PassContext())
+    whole = run_passes(graph, (canonicalise.EXPAND_PASS, legalize.LEGALIZE_PASS), PassContext())
     values.update({name: data for name, data in whole.consts.items() if name not in values})
     values = run_graph(whole.nodes, whole.types, values)
     if state is not None:

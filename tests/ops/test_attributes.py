@@ -11,9 +11,20 @@ from microc.errors import InternalError, ModelError
 from microc.frontend.budget import inferred
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.attributes import OPTIONAL, Absent, choice, element_type, fault, integer, integers, real, rows
-from microc.ops.rounding import Answer, Rounding
-from microc.transform.context import Pass, PassContext, run_passes
+from microc.ops.attributes import (
+    OPTIONAL,
+    Absent,
+    Answer,
+    Rounding,
+    choice,
+    element_type,
+    fault,
+    integer,
+    integers,
+    real,
+    rows,
+)
+from microc.transform.pass_context import Pass, PassContext, run_passes
 
 KIND = TensorType((1, 4, 4, 2), "float32")
 

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Node, TensorType
-from microc.ops.axes import AxisMap
-from microc.ops.registry import Case, OpDef, registry
-from microc.transform.axes import inverse, permuted_attrs
-from microc.transform.transposes import movable
+from microc.ops.registry import AxisMap, Case, OpDef, registry
+from microc.transform.transposes import inverse, movable, permuted_attrs
 from tests.ops.edges import case_arrays
 from tests.ops.harness import attributes, named_cases, reference
 

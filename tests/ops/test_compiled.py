@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from microc.device.machine import native
+from microc.device.toolchain import native
 from microc.isa import CORES
 from microc.ops.registry import FAMILIES
-from tests.campaign import in_turn
 from tests.emulated.functions import emulated
 from tests.emulated.machines import MACHINES
-from tests.growth import memory_faults
 from tests.ops.compiled import Built, assert_answer, assert_compiled, compiled_cases, definitions
+from tests.support.campaign import in_turn
+from tests.support.growth import memory_faults
 
 VECTORS = native() if native() != "host" else next(name for name, core in CORES.items() if core.lanes)
 """This computer's, else what other compilers make of such."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.driver.compile.kernel import schedule_group
+from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.graph.ir import Node, TensorType
 from microc.ops.registry import Case, OpDef, registry
 from microc.target import SPEED, target_for

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError
 from microc.graph.ir import TensorType
 from microc.ops.registry import FAMILIES, Case, OpDef
-from tests.campaign import in_turn
-from tests.growth import c_size, c_text, memory_faults
 from tests.ops.compiled import compiled_case, definitions
 from tests.ops.harness import attributes, named_cases
+from tests.support.campaign import in_turn
+from tests.support.growth import c_size, c_text, memory_faults
 
 SMALL, LARGE = 64, 256
 """Factors of a case's extents: tiles, and loops that are short enough to be written out, are full with the smaller one."""

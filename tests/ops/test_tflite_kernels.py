@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend.tflite_model import Op, Tensor, constant, quantised
 from tests.ops.oracle import check, single
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from microc.dtypes import nbytes
+from microc.base.dtypes import nbytes
 from microc.module import Call, Kernel, Module, Value, View
 from microc.tir import ir
 

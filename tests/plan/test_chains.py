@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.module import Module
 from microc.plan.plan import plan_module
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
 from microc.tir.interp import compile_func
-from tests.native import build
 from tests.plan.kernels import KERNELS, add
 from tests.plan.modules import Sketch
+from tests.support.native import build
 
 LENGTHS = (8, 24, 64)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module, Plan, View
-from microc.plan.check import check_plan
 from microc.plan.liveness import lifetimes
 from microc.plan.plan import plan_module
+from microc.plan.plan_check import check_plan
 from tests.plan.modules import modules, residual
 
 

@@ -11,8 +11,8 @@ from itertools import combinations
 import pytest
 
 from microc.module import External, Module, Plan
-from microc.plan import code as hot
-from microc.plan.code import room, with_hot_code
+from microc.plan import memories as hot
+from microc.plan.memories import room, with_hot_code
 from microc.target import CodeMemory, Fetches, Fetching
 from tests.plan.modules import Sketch
 

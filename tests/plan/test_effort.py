@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.options import Options
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
 from microc.module import Module
-from microc.plan import beam, effort, planners, sequence
-from microc.plan.liveness import Demand, Placement, Unit, conflicts, demand_of, lower_bound, pressures, size_of
-from microc.plan.overlap import Overlaps
+from microc.plan import placement as beam
+from microc.plan import placement as effort
+from microc.plan import placement as planners
+from microc.plan import plan
+from microc.plan.liveness import (
+    Demand,
+    Overlaps,
+    Placement,
+    Unit,
+    conflicts,
+    demand_of,
+    lower_bound,
+    pressures,
+    size_of,
+)
 from microc.target import target_for
-from tests.corpus import models
 from tests.plan.modules import Sketch
+from tests.support.corpus import models
 
 
 def crowd(count: int) -> Demand:
@@ -90,18 +102,18 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("count", [10, 40, 200])
 def test_ordering_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders are drawn on by a call so many times, and a wide network comes out no worse than as it was written."""
-    tried, after = 0, sequence.Search.after
+    tried, after = 0, plan.Search.after
 
-    def counted(search: sequence.Search, state: sequence._State, k: int, place: int = 0) -> sequence._State:
+    def counted(search: plan.Search, state: plan._State, k: int, place: int = 0) -> plan._State:
         nonlocal tried
         tried += 1
         return after(search, state, k, place)
 
-    monkeypatch.setattr(sequence.Search, "after", counted)
+    monkeypatch.setattr(plan.Search, "after", counted)
     module = fan(count)
-    ordered = sequence.order_calls(module, Overlaps(module), io_in_arena=True)
+    ordered = plan.order_calls(module, Overlaps(module), io_in_arena=True)
     assert tried <= effort.ORDERING + len(module.calls)  # the order as written comes last
-    again = sequence.order_calls(module, Overlaps(module), io_in_arena=True)
+    again = plan.order_calls(module, Overlaps(module), io_in_arena=True)
     assert again.calls == ordered.calls and set(ordered.calls) == set(module.calls)
 
 
@@ -116,8 +128,8 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     sketch.call(tuple(f"b{k}" for k in range(20)), (sketch.value("y", 8, "output"),))
     module, peaks = sketch.module(), []
     for ways in (1, 64, 4096):
-        monkeypatch.setattr(sequence, "ORDERING", ways * len(module.calls))
-        peaks.append(sequence.Search(module, Overlaps(module), io_in_arena=True).best().peak)
+        monkeypatch.setattr(plan, "ORDERING", ways * len(module.calls))
+        peaks.append(plan.Search(module, Overlaps(module), io_in_arena=True).best().peak)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 
 

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microc.dtypes import to_numpy
+from microc.base.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
-from microc.plan.check import check_plan
-from microc.plan.liveness import lifetimes
-from microc.plan.overlap import Overlaps, rooms
-from microc.plan.room import GRAIN, Room
-from microc.schedule.meaning import meanings
-from microc.schedule.rules.copies import move_runs
+from microc.plan.liveness import GRAIN, Overlaps, Room, lifetimes, rooms
+from microc.plan.plan_check import check_plan
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.rules.movement import move_runs
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir

@@ -11,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module, Plan
-from microc.plan.beam import beam_search
-from microc.plan.check import check_plan
-from microc.plan.liveness import Placement, Unit, demand, demand_of, lower_bound, size_of
-from microc.plan.overlap import Overlaps
+from microc.plan.liveness import Overlaps, Placement, Unit, demand, demand_of, lower_bound, size_of
+from microc.plan.placement import (
+    EXACT_LIMIT,
+    PLANNERS,
+    Planner,
+    Shelf,
+    beam_search,
+    exact,
+    first_fit,
+    greedy_by_size,
+    lowest_gap,
+)
 from microc.plan.plan import plan_module
-from microc.plan.planners import EXACT_LIMIT, PLANNERS, Planner, exact, first_fit, greedy_by_size, lowest_gap
-from microc.plan.shelf import Shelf
+from microc.plan.plan_check import check_plan
 from tests.plan.modules import Sketch, modules, residual
 
 

@@ -9,14 +9,13 @@ import pytest
 
 from microc.errors import InternalError
 from microc.module import Module, Plan, Size
-from microc.plan.check import check_plan
-from microc.plan.overlap import Overlaps
-from microc.plan.room import GRAIN, Room, distances_without
-from microc.schedule.runs import spelled
+from microc.plan.liveness import GRAIN, Overlaps, Room, distances_without
+from microc.plan.plan_check import check_plan
+from microc.schedule.cost.loop_region import spelled
 from microc.tir import ir
-from microc.tir.fit import Extent, Fitter
-from microc.tir.generalise import generalise, instantiate
-from microc.tir.precedence import Precedence
+from microc.tir.analysis.access_order import Precedence
+from microc.tir.analysis.generalise import generalise, instantiate
+from microc.tir.analysis.size_forms import Extent, Fitter
 from tests.plan.kernels import KERNELS, half, kernel, wide
 from tests.plan.test_overlap import FUNCTIONS, one_step, room_of
 

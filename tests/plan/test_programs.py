@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.errors import InternalError
 from microc.module import Plan
-from microc.plan.check import check_plan
-from microc.plan.room import GRAIN
+from microc.plan.liveness import GRAIN
+from microc.plan.plan_check import check_plan
 from microc.tir import ir
 from microc.tir.interp import compile_func
 from tests.plan.test_overlap import one_step, room_of

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module
-from microc.plan.overlap import Overlaps
-from microc.plan.plan import plan_module
-from microc.plan.sequence import Search, order_calls, ordered_as
+from microc.plan.liveness import Overlaps
+from microc.plan.plan import Search, order_calls, ordered_as, plan_module
 from tests.plan.modules import Sketch, modules
 
 

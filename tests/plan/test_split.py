@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module
-from microc.plan.check import check_plan
 from microc.plan.liveness import Demand, Unit, demand_of, size_of
+from microc.plan.memories import Homes, Waits, part, split
+from microc.plan.placement import first_fit
 from microc.plan.plan import in_one_arena, plan_module
-from microc.plan.planners import first_fit
-from microc.plan.split import Homes, Waits, part, split
+from microc.plan.plan_check import check_plan
 from microc.target import Memory, Traffic
 from tests.plan.modules import Sketch, modules, residual
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc import Graph, GraphBuilder
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 
 SIDE, CHANNELS = 12, 3
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.frontend.formulas import Gates, State, gate, over_time
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.recurrent import Gates, State, gate, over_time
 from microc.graph.ir import Graph
 
 STEPS, DEPTH, UNITS = 12, 6, 8

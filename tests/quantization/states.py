@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from microc import Graph
-from microc.dtypes import Array
-from microc.frontend.recurrent import over_time
+from microc.base.dtypes import Array
+from microc.frontend.formulas import over_time
 from tests.quantization.networks import Net
 from tests.quantization.recurrent import CELLS, UNITS
 

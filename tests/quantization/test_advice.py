@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
-from microc.quantization.report.advice import advice
-from microc.quantization.report.floats import ASKED, FORMLESS
+from microc.base.dtypes import Array
+from microc.quantization.quantised_report import ASKED, FORMLESS, advice
 from tests.quantization.networks import Net, images
 
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.quantization.blocks import quantised_in_blocks
-from microc.quantization.rounding import shrunk, weights_by_answer
+from microc.quantization.integer_scheme import quantised_in_blocks, shrunk, weights_by_answer
 from microc.tir.bit_fields import few_bits
-from tests.onnx_session import session
 from tests.quantization.networks import Net, classifier, images
+from tests.support.onnx_session import session
 
 
 def noise(stored: Array, reals: Array) -> float:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import microc
+from microc.base.dtypes import Array
+from microc.base.knapsack import MOST, Option, Point, front, front_by_time
 from microc.device.boards import load_board
-from microc.dtypes import Array
 from microc.errors import FitError, MicrocError, UsageError
-from microc.knapsack import MOST, Option, Point, front, front_by_time
-from microc.quantization.cost import cost
+from microc.quantization.mixed_bits import cost
 from tests.quantization import recurrent
 from tests.quantization.networks import Net, classifier, images
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.quantization.ends import End, ends
-from microc.quantization.sensitivity import noise_of
+from microc.quantization.network_noise import noise_of
+from microc.quantization.network_structure import End, ends
 from tests.quantization.networks import Net, images
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import microc
 from microc.graph.ir import Graph
-from microc.quantization.equalise import equalised
-from microc.quantization.observe import observe
-from microc.quantization.places import places
-from microc.quantization.units import Units
+from microc.quantization.calibration_data import observe
+from microc.quantization.network_structure import Units
+from microc.quantization.quantisation_points import places
+from microc.quantization.repairs import equalised
 from tests.quantization.networks import Net, images
 
 

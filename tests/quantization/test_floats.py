@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.ops.control import UNBOUNDED, running_sum
-from microc.quantization.report.floats import COMPUTED, FORMLESS, UNSEEN
+from microc.quantization.quantised_report import COMPUTED, FORMLESS, UNSEEN
 from tests.quantization.networks import Net, classifier, images
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
-from tests.onnx_session import session
+from microc.base.dtypes import Array
 from tests.quantization.networks import Net, images
+from tests.support.onnx_session import session
 
 Form = Callable[[Net, str], str]
 

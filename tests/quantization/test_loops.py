@@ -11,9 +11,9 @@ import pytest
 import microc
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import evaluate
-from microc.quantization.loops import body_of, distinct, exposed, flattened
-from tests.campaign import in_turn
+from microc.quantization.network_structure import body_of, distinct, exposed, flattened
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
+from tests.support.campaign import in_turn
 
 
 def floats(graph: Graph) -> set[str]:

@@ -11,10 +11,10 @@ import pytest
 import microc
 from microc.errors import UnsupportedError, UsageError
 from microc.ops.meaning import evaluate
-from microc.quantization.loops import flattened
-from tests.onnx_session import session
+from microc.quantization.network_structure import flattened
 from tests.quantization.networks import Net, classifier, images
 from tests.quantization.recurrent import network, sequences
+from tests.support.onnx_session import session
 
 
 def test_weights_alone_stay_packed(tmp_path: Path) -> None:

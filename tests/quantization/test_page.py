@@ -12,16 +12,15 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.quantized import paragraphs
-from microc.driver.options import Options
+from microc.cli.quantize import paragraphs
+from microc.compiler.options import Options
 from microc.graph.ir import Loc
-from microc.quantization.places import places
-from microc.quantization.prepare import prepared
-from microc.quantization.report.comparison import stored_bits
-from microc.quantization.report.page import to_html
-from microc.quantization.report.rows import rows
-from tests.driver.measure.test_profile import EVIL, Page
+from microc.quantization.decisions import prepared
+from microc.quantization.quantisation_points import places
+from microc.quantization.quantised_page import stored_bits, to_html
+from microc.quantization.quantised_report import rows
 from tests.quantization.networks import Net, classifier, images
+from tests.run.test_profile import EVIL, Page
 
 BOARD = "nucleo-l476rg"
 

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import microc
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.quantization import Quantized
 from tests.transform.network import Network

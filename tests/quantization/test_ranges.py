@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.quantization.observe import Statistics
-from microc.quantization.ranges import AUTO, ESTIMATORS, chosen, excess
+from microc.quantization.calibration_data import Statistics
+from microc.quantization.decisions import AUTO, ESTIMATORS, chosen, excess
 from tests.quantization.networks import classifier, images
 
 

@@ -7,9 +7,8 @@ import pytest
 
 import microc
 from microc.graph.ir import Graph
-from microc.quantization import calibrated, lockstep, repairs
-from microc.quantization.loops import flattened
-from microc.quantization.units import Units
+from microc.quantization import decisions, network_noise, repairs
+from microc.quantization.network_structure import Units, flattened
 from tests.quantization.networks import classifier, images
 from tests.quantization.recurrent import network, sequences
 
@@ -29,8 +28,8 @@ def test_layers_in_loops_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what all turns read: each result of theirs keeps its mean."""
     found = microc.quantize(network("gru"), sequences(7), weights=4)
     graph, recipe, rows = found.float_graph, found.recipe, [(x,) for x in sequences(12)]
-    monkeypatch.setattr(lockstep, "_WORK", 0)
-    monkeypatch.setattr(lockstep, "_LEAST", 10)
+    monkeypatch.setattr(network_noise, "_WORK", 0)
+    monkeypatch.setattr(network_noise, "_LEAST", 10)
     bits = dict.fromkeys(recipe.weights, 4)
     attempt = repairs.rounding(graph, repairs.Attempt(recipe), rows, bits, 0)
     inside = {node.outputs[0] for node in flattened(graph).nodes if node.op == "dense"}
@@ -64,7 +63,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
         sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
         return units.applied(np.where(units.free, sizes, 1.0))
 
-    monkeypatch.setattr(calibrated, "equalised", worse)
+    monkeypatch.setattr(decisions, "equalised", worse)
     found = microc.quantize(classifier(), images(16))
     line = found.report["repairs"][0]
     assert line["name"] == "cross-layer equalisation" and not line["kept"] and line["after"] < line["before"]

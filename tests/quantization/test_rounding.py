@@ -9,10 +9,8 @@ import pytest
 
 import microc
 from microc.graph.ir import Graph
-from microc.quantization.layers import layers
-from microc.quantization.rounding import for_stored, shrunk, weights_by_answer
-from microc.quantization.scheme import levels
-from microc.quantization.weights import quantised_weights
+from microc.quantization.integer_scheme import for_stored, levels, quantised_weights, shrunk, weights_by_answer
+from microc.quantization.network_structure import layers
 from tests.quantization.networks import Net
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError, ModelError, UsageError
 from tests.quantization.networks import Net, classifier, images
 

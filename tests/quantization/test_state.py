@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from tests.campaign import in_turn
 from tests.frontend.tflite.test_state import variables
-from tests.onnx_session import session
 from tests.quantization import states
 from tests.quantization.networks import Net
 from tests.quantization.states import DEPTH, frames
+from tests.support.campaign import in_turn
+from tests.support.onnx_session import session
 
 NETWORKS = {
     "lstm": states.cell("lstm"),

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError, ToolError, UnsupportedError, UsageError
-from tests.onnx_session import session
+from tests.support.onnx_session import session
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "quantize"
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph import interp
 from microc.ops.meaning import meaning
-from microc.quantization.by_hand import readers
-from tests.onnx_session import session
+from microc.quantization.decisions import readers
 from tests.quantization.networks import Net, classifier, images
+from tests.support.onnx_session import session
 
 BOARD = "nucleo-l476rg"
 

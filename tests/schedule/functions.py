@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.schedule.choose import choose
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
 from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target

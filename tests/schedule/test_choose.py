@@ -9,9 +9,9 @@ import pytest
 
 from microc.schedule import choose as chooser
 from microc.schedule.choose import Choice, Rival, best_of, choose, priced, weight, why_not
-from microc.schedule.cost import Cost
+from microc.schedule.cost.cost_model import Cost
+from microc.schedule.primitives.tree import Step
 from microc.schedule.schedule import Schedule
-from microc.schedule.step import Step
 from microc.target import SIZE, SPEED, Goal, target_for
 from microc.tir import ir
 

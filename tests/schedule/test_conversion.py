@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.dtypes import Array, int_range, to_numpy
-from microc.fixed import round_half_even
+from microc.base.dtypes import Array, int_range, to_numpy
+from microc.numerics import round_half_even
 from microc.ops.quantised.scaling import float_below, to_integer
 from microc.target import target_for
 from microc.tir import ir

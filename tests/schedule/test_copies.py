@@ -9,7 +9,7 @@ import pytest
 from microc import te
 from microc.schedule.choose import choose
 from microc.schedule.rules import candidates
-from microc.schedule.rules.copies import copies_of
+from microc.schedule.rules.movement import copies_of
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var

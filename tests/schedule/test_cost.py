@@ -9,9 +9,8 @@ import pytest
 
 from microc.errors import InternalError
 from microc.schedule.choose import choose, constant_bytes
-from microc.schedule.cost import CALL, Cost, estimate
-from microc.schedule.guards import share
-from microc.schedule.pressure import CONSTANT, Event, play
+from microc.schedule.cost.cost_model import CALL, Cost, estimate, share
+from microc.schedule.cost.register_pressure import CONSTANT, Event, play
 from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Goal, Traffic, target_for
 from microc.tir import ir

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.errors import ScheduleError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
 from microc.schedule.rules import OURS
-from microc.schedule.rules.algorithms import multiples_of
+from microc.schedule.rules.rule import multiples_of
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
@@ -26,8 +26,8 @@ from microc.tir.interp import run
 from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
-from tests.native import UNDEFINED, build
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
+from tests.support.native import UNDEFINED, build
 
 M4 = target_for("cortex-m4")
 PLANES = next(rule for rule in OURS if rule.name == "depthwise dsp")

@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.kernel import replayed
-from microc.driver.tuned.records import OK, Database, Record
-from microc.driver.tuned.task import Task
+from microc.compiler.lowering.kernel_selection import replayed
+from microc.compiler.tuned.records import OK, Database, Record, Task
 from microc.errors import ScheduleError
 from microc.isa import FAMILIES
 from microc.tir.names import FLAGS
-from microc.tuning.model import Analytic
-from microc.tuning.search import SEARCHES
-from microc.tuning.space import Candidate, Point, Space
+from microc.tuning.search import SEARCHES, Analytic
+from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import DIGITS
 from tests.tuning.networks import tasks as tasks_of_core
 
@@ -112,8 +110,8 @@ def test_records_print_them_and_results_stay(tmp_path: Path) -> None:
 
 def test_kernels_with_other_options_are_other_functions() -> None:
     """Equal loops are one C function only where they are compiled alike."""
-    from microc.driver.compile.builder import Builder, register
-    from microc.driver.compile.maker import Maker
+    from microc.compiler.lowering.kernel_maker import Maker
+    from microc.compiler.lowering.module_builder import Builder, register
     from microc.module import Kernel
     from microc.target import SPEED
 

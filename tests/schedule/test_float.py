@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.dtypes import Array
-from microc.schedule.rules.algorithms import THREADS
+from microc.base.dtypes import Array
 from microc.schedule.rules.matrix import REGISTERS, float_shapes
+from microc.schedule.rules.rule import THREADS
 from microc.schedule.rules.vectors import product_tiles
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.mathematics import FUNCTIONS
+from microc.tir.operators import FUNCTIONS
 from microc.tir.rewrite import walk_stmt
-from tests.native import build, call
 from tests.schedule.functions import schedule_kernel
+from tests.support.native import build, call
 
 
 def positive(value: ir.Expr) -> ir.Expr:

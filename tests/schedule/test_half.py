@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.graph.ir import Graph, Node, TensorType
-from microc.isa.vocabulary.half_products import HALF_SHAPES, LANES
+from microc.isa.vocabulary.matrix_products import HALF_PRODUCTS_LANES, HALF_SHAPES
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
-from microc.ops.matrix.halves import RUN
+from microc.ops.matrix.gemm import RUN
 from microc.ops.registry import get
-from microc.schedule.meaning import meanings
-from microc.schedule.rules.algorithms import multiples_of
-from microc.schedule.rules.half import tile_of
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.rules.matrix import tile_of
+from microc.schedule.rules.rule import multiples_of
 from microc.schedule.schedule import Schedule, replay
 from microc.target import target_for
 from microc.tir import ir
@@ -27,8 +27,8 @@ from microc.tir.interp import run
 from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs
 from microc.tir.verify import verify
-from tests.native import build, call
 from tests.schedule.functions import schedule_kernel
+from tests.support.native import build, call
 
 M55 = target_for("cortex-m55")
 BOUND = (RUN + 2) * 2.0**-11
@@ -110,7 +110,10 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
 def test_tiles() -> None:
     assert tile_of(6, 64) == (3, 2) and tile_of(1, 64) == (1, 4) and tile_of(100, 8) == (4, 1)
     assert tile_of(7, 24) in ((2, 3), (3, 1)) and tile_of(2, 40) == (2, 1)
-    assert all(tile_of(rows, vectors * LANES) == (rows, vectors) or rows * vectors < 6 for rows, vectors in HALF_SHAPES)
+    assert all(
+        tile_of(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
+        for rows, vectors in HALF_SHAPES
+    )
 
 
 def test_what_is_beyond_float16_is_infinite() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import ScheduleError
-from microc.schedule.halves import FORMS, WORDS
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.primitives.padding import FORMS, WORDS
+from microc.schedule.primitives.tree import buffer_named
 from microc.schedule.schedule import Schedule, replay
-from microc.schedule.tree import buffer_named
 from microc.target import target_for
 from microc.tir.interp import run
 from microc.tir.lower import lower

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from microc.fixed import NUMPY, doubling_high_mul
-from microc.schedule.meaning import meanings
+from microc.numerics import NUMPY, doubling_high_mul
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.schedule import Schedule
-from microc.schedule.selection import THIRDS
 from microc.tir import ir
 
 EDGES = (0, 1, 2, 3, 32767, 32768, 32769, 65535, 65536, (1 << 30) - 1)

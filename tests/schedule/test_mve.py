@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arithmetic import wrapping
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
-from microc.ops.numbers import wrapping
-from microc.ops.quantised.sigmoid16 import both_signs
+from microc.ops.quantised.int16_functions import both_signs
 from microc.ops.registry import get
-from microc.schedule.cost import estimate
-from microc.schedule.meaning import meanings
-from microc.schedule.rules.algorithms import multiples_of
-from microc.schedule.runs import spelled
+from microc.schedule.cost.cost_model import estimate
+from microc.schedule.cost.loop_region import spelled
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.rules.rule import multiples_of
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.affine import simplify
+from microc.tir.analysis.simplification import simplify
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.lower.lane_patterns import rounded_once, rounding_shift
+from microc.tir.lower.lane_scope import rounded_once, rounding_shift
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.errors import ScheduleError
-from microc.schedule.pairing import paired
+from microc.schedule.primitives.tensorize import paired
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
 from tests.schedule.functions import matmul, outputs, schedule_kernel

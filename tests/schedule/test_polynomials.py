@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
-from microc.schedule.polynomials import ERRORS, LOGARITHMS, select_functions
-from microc.schedule.rules.algorithms import FAST_MATH
-from microc.schedule.rules.begin import begun
+from microc.base.dtypes import Array
+from microc.schedule.primitives.selection import ERRORS, LOGARITHMS, select_functions
+from microc.schedule.rules.around_rules import begun
+from microc.schedule.rules.rule import FAST_MATH
 from microc.target import target_for
 from microc.tir import ir
 from tests.codegen.machines import meant

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import ScheduleError
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for

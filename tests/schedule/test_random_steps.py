@@ -13,16 +13,16 @@ import pytest
 
 import microc
 from microc import te
-from microc.codegen.network import shared_files
-from microc.driver.compile.function import function_module
+from microc.codegen.c.source import shared_files
+from microc.compiler.single_function import function_module
 from microc.errors import ScheduleError
-from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.primitives.table import PRIMITIVES
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
-from tests.campaign import everything
 from tests.schedule.functions import chain, matmul, outputs, padded_rows
+from tests.support.campaign import everything
 
 SCOPES = ("shared", "register", "local", "global", "const", "unit_input", "nonsense")
 DTYPES = ("int8", "int16", "int32", "float32", "uint8", "nonsense")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.schedule.meaning import meanings
-from microc.schedule.rules.rows import schedule_rows, suits_rows
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.rules.generic import schedule_rows, suits_rows
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir

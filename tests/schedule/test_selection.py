@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.schedule.meaning import meanings
-from microc.schedule.selection import select_saturation
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.primitives.selection import select_saturation
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.rewrite import walk_all_exprs

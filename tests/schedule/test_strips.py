@@ -7,15 +7,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.dtypes import Array
-from microc.schedule.meaning import meanings
+from microc.base.dtypes import Array
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.schedule.intrinsic_meanings import meanings
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.rewrite import walk_stmt
-from microc.tir.strips import LENGTH
+from microc.tir.symbolic import LENGTH
 from tests.golden.kernels import convolution
 
 NETS = {

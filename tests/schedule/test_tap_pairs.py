@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from microc.errors import ScheduleError
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
+from microc.schedule.primitives.tensorize import words_of
 from microc.schedule.rules import OURS
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
-from microc.schedule.tap_pairs import words_of
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs
 from microc.tir.verify import verify
-from tests.native import UNDEFINED, build
 from tests.schedule.functions import matmul, schedule_kernel
 from tests.schedule.test_depthwise import SAME, Layer, arguments, reference
+from tests.support.native import UNDEFINED, build
 
 V3 = target_for("x86-64-v3")
 VECTORS = next(rule for rule in OURS if rule.name == "depthwise vectors")

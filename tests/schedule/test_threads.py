@@ -7,12 +7,12 @@ import pytest
 
 from microc import te
 from microc.schedule.choose import Choice
-from microc.schedule.rules import threads
+from microc.schedule.rules import around_rules
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
+from microc.tir.analysis.cover import has_parts
 from microc.tir.lower import lower
-from microc.tir.parallel import has_parts
 from microc.tir.rewrite import walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
@@ -24,13 +24,13 @@ def parallel(func: ir.PrimFunc) -> list[ir.For]:
 
 
 def split(schedule: Schedule, count: int) -> Choice:
-    return threads.across_threads(Choice(schedule, lower(schedule.func)), HOST, count)
+    return around_rules.across_threads(Choice(schedule, lower(schedule.func)), HOST, count)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("func", [matmul(24, 8, 12), matmul(10, 5, 6), padded_rows(9, 8)], ids=["even", "odd", "rows"])
 def test_the_meaning_is_kept(func: ir.PrimFunc, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "LEAST", 0)
     schedule = schedule_kernel(func, "dense", HOST)
     made = split(schedule, count).schedule
     assert parallel(made.func)
@@ -51,12 +51,12 @@ def test_workspaces_are_one_for_each_thread() -> None:
     [(128, 2, 2), (128, 3, 8), (9, 2, 3), (12, 4, 4), (3, 2, 3), (2, 8, 2), (37, 2, 0), (1, 2, 0), (0, 2, 0)],
 )
 def test_turns_are_alike_and_few(extent: int, count: int, turns: int) -> None:
-    assert threads._turns(extent, count) == turns
+    assert around_rules._turns(extent, count) == turns
 
 
 def test_tiles_with_a_rest_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of seven rows in tiles of two is peeled off."""
-    monkeypatch.setattr(threads, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "LEAST", 0)
     start = Schedule(matmul(7, 6, 4)).reverse_compute_at("out", "o").set_scope("acc", "register").split("p", (None, 2))
     assert not parallel(split(start, 2).schedule.func)
 
@@ -64,13 +64,13 @@ def test_tiles_with_a_rest_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_loops_and_one_thread_change_nothing() -> None:
     schedule = schedule_kernel(matmul(24, 8, 12), "dense", HOST)
     choice = Choice(schedule, lower(schedule.func))
-    assert threads.across_threads(choice, HOST, 1) is choice
-    assert threads.across_threads(choice, HOST, 2) is choice
+    assert around_rules.across_threads(choice, HOST, 1) is choice
+    assert around_rules.across_threads(choice, HOST, 2) is choice
 
 
 def test_loops_whose_turns_need_each_other_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only loop sums up."""
-    monkeypatch.setattr(threads, "LEAST", 0)
+    monkeypatch.setattr(around_rules, "LEAST", 0)
     x, k = te.placeholder((64,), "int32", "x"), te.reduce_axis(64, "k")
     total = te.compute((1,), lambda _: te.sum_reduce(x[k.var], k), "out", ("o",))
     choice = split(Schedule(te.create_prim_func("total", [x], [total])), 2)

@@ -10,19 +10,19 @@ import pytest
 
 from microc.errors import InternalError, ScheduleError, UsageError
 from microc.isa import CORES
-from microc.isa.reference_unit import REFERENCE, with_unit
-from microc.isa.tensor_unit import Scratchpad, TensorUnit
-from microc.schedule.meaning import meanings
+from microc.isa.host import REFERENCE, with_unit
+from microc.isa.instruction_set import Scratchpad, TensorUnit
+from microc.schedule.cost.cost_model import unit_use
+from microc.schedule.intrinsic_meanings import meanings
 from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
-from microc.schedule.unit_time import unit_use
 from microc.target import SPEED, Target, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
+from microc.tir.names import SIGNAL, instructions
 from microc.tir.rewrite import map_stmt, walk_stmt
 from microc.tir.text import from_text, to_text
-from microc.tir.unit import SIGNAL, instructions
 from microc.tir.verify import verify
 from tests.schedule.test_depthwise import Layer, arguments, reference
 from tests.schedule.test_mve import matrix

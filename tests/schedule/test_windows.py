@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
 from microc.errors import ScheduleError
 from microc.schedule.schedule import Schedule
 from microc.target import target_for

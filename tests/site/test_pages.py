@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.device.smoke import needs
-from tests.driver import digits
 from tests.site.running import ROOT, Runner
+from tests.support import digits
 
 DOCS = ROOT / "docs"
 TUTORIALS = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "tutorials").glob("*.md"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var
 

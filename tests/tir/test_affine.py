@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microc import te
 from microc.tir import ir
-from microc.tir.affine import bounds_of, linear, prove, simplify, simplify_stmt
+from microc.tir.analysis.simplification import bounds_of, linear, prove, simplify, simplify_stmt
 from microc.tir.interp import execute
 from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const, maximum, minimum, select
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt

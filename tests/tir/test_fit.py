@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.schedule.narrow import narrowed
-from microc.schedule.schedule import Schedule
+from microc.schedule.schedule import Schedule, narrowed
 from microc.tir import ir
-from microc.tir.fit import Extent, Fitter, strided, value_at
-from microc.tir.generalise import Unlike, generalise
-from microc.tir.hide import lowered_alike
+from microc.tir.analysis.generalise import Unlike, generalise, lowered_alike
+from microc.tir.analysis.size_forms import Extent, Fitter, strided, value_at
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify

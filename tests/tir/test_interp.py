@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.interp import compile_func, execute, run

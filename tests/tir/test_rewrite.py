@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microc.tir import ir
-from microc.tir.facts import blocks_in, buffers_read, buffers_written, is_index
+from microc.tir.analysis.context import blocks_in, buffers_read, buffers_written, is_index
 from microc.tir.rewrite import map_expr, map_stmt, substitute, substitute_stmt, walk_expr
 
 DATA, OUT = ir.Buffer("data", (64,), "int32"), ir.Buffer("out", (64,), "int32")

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import InternalError
-from microc.schedule.meaning import meanings
+from microc.schedule.intrinsic_meanings import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.names import LANES, SCALABLE
-from microc.tir.strips import LENGTH, taken
+from microc.tir.symbolic import LENGTH, taken
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import TensorType
 from tests.transform.network import Network
 

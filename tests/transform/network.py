@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
-from microc.transform.context import PassContext
+from microc.transform.pass_context import PassContext
 
 
 class Network:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import microc
-from microc.driver.desktop.library import Library
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
+from microc.run.desktop.library import Library
 
 
 class Sequence:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import Options
-from microc.dtypes import int_range
-from microc.ops.normalisation.softmax_scaled import scaled_attrs, scaled_exponentials, table_bits
+from microc.base.dtypes import int_range
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
+from microc.ops.normalisation.softmax import scaled_attrs, scaled_exponentials, table_bits
 from microc.ops.registry import get
 from tests.frontend.onnx_model import expected, read
 from tests.transform.network import evaluate

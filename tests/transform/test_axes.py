@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microc.graph.ir import Quant, TensorType
-from microc.transform.axes import (
+from microc.transform.transposes import (
     composed,
     inverse,
     keeps_memory,

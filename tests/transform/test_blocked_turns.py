@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import make_options
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.target import target_for
-from microc.transform.blocked_turns import PASS, blocked_turns
-from microc.transform.context import PassContext
-from microc.transform.expand import expand
+from microc.transform.canonicalise import expand
+from microc.transform.loop_blocking import BLOCKED_TURNS_PASS, blocked_turns
+from microc.transform.pass_context import PassContext
 
 CONTEXT = PassContext()
 DICE = np.random.default_rng(3)
@@ -69,8 +69,8 @@ def test_several_rows_share_their_weights_anyway() -> None:
 
 def test_it_runs_where_it_is_required_and_once() -> None:
     graph, target = recurrent(12), target_for("cortex-m4")
-    plain = compile_graph(graph, "net", target, make_options(disabled={PASS.name}))
-    blocked = compile_graph(graph, "net", target, make_options(required={PASS.name}))
+    plain = compile_graph(graph, "net", target, make_options(disabled={BLOCKED_TURNS_PASS.name}))
+    blocked = compile_graph(graph, "net", target, make_options(required={BLOCKED_TURNS_PASS.name}))
     assert blocked.instructions < plain.instructions
     once = blocked_turns(graph, CONTEXT)
     assert counts(blocked_turns(once, CONTEXT)) == counts(once)

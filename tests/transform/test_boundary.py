@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.transform.boundary import Boundary, adapt
-from tests.driver import digits
+from tests.support import digits
 
 QUANT = {"scale": (0.5,), "zero_point": (-3,), "axis": None}
 KIND = TensorType((1, 6), "float32")

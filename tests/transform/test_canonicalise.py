@@ -10,7 +10,7 @@ import pytest
 
 from microc.graph.ir import Graph, Quant, TensorType
 from microc.transform.canonicalise import canonicalise
-from microc.transform.context import PassContext
+from microc.transform.pass_context import PassContext
 from tests.transform.network import Network, check, ops
 
 QUANT = Quant((0.5,), (3,))

@@ -12,8 +12,7 @@ from microc.errors import InternalError, OutputError, UsageError
 from microc.graph.file import from_bytes
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import to_text
-from microc.transform.context import Pass, PassContext, run_passes
-from microc.transform.instruments import DumpInstrument, TimingInstrument
+from microc.transform.pass_context import DumpInstrument, Pass, PassContext, TimingInstrument, run_passes
 
 KIND = TensorType((4,), "float32")
 GRAPH = Graph("net", ("x",), ("y",), (Node("relu", ("x",), ("y",)),), {"x": KIND, "y": KIND})

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.transform.bounds import tighten_bounds
-from microc.transform.channels import channels
-from microc.transform.constant_channels import fold_constant_channels
-from microc.transform.context import PassContext
-from microc.transform.dead_channels import eliminate_dead_channels
-from microc.transform.duplicate_channels import merge_duplicate_channels
-from microc.transform.ranges import value_ranges
-from microc.transform.unary_functions import simplify_unary_functions
+from microc.transform.channel_relations import channels
+from microc.transform.channel_removal import eliminate_dead_channels, fold_constant_channels, merge_duplicate_channels
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.integer_ranges import tighten_bounds, value_ranges
+from microc.transform.quantised.unary_functions import simplify_unary_functions
 from tests.transform.integer_network import IntegerNetwork, random_network
 from tests.transform.network import apply, check, ops, random_inputs
 

@@ -7,16 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import Options
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import run
-from microc.ops.expansion import expanded
-from microc.transform import legalize
-from microc.transform.context import PassContext, run_passes
-from microc.transform.dynamic_range import PASS as dynamic_range_pass
-from microc.transform.dynamic_range import dynamic_range
+from microc.ops.meaning import expanded
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import legalize
+from microc.transform.quantised.weight_types import DYNAMIC_RANGE_PASS as dynamic_range_pass
+from microc.transform.quantised.weight_types import dynamic_range
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant
 from tests.ops.harness import run_graph
@@ -118,11 +118,11 @@ def test_layers_keep_their_bytes(name: str, asymmetric: bool) -> None:
     """Near to floats, not equal, over two calls; rows of data are integers, and weights are bytes where rows meet them."""
     op, tensors = hybrid_models(asymmetric)[name]
     graph = expanded(tflite.read(single(op, tensors), "hybrid.tflite"))
-    passes, option = (dynamic_range_pass, legalize.PASS), {"hybrid": "dynamic"}
+    passes, option = (dynamic_range_pass, legalize.LEGALIZE_PASS), {"hybrid": "dynamic"}
     dynamic = run_passes(graph, passes, PassContext(options=option))
     found = list[list[Array]]()
     data = [RNG.normal(size=graph.types[graph.inputs[0]].shape).astype(np.float32) for _ in range(2)]
-    for whole in (run_passes(graph, (legalize.PASS,), PassContext()), dynamic):
+    for whole in (run_passes(graph, (legalize.LEGALIZE_PASS,), PassContext()), dynamic):
         state, results = dict(whole.state), list[Array]()
         for x in data:
             values = run_graph(whole.nodes, whole.types, {**whole.consts, **state, whole.inputs[0]: x})

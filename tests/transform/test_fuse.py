@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.driver.compile.kernel import groups_of
+from microc.compiler.lowering.kernel_selection import groups_of
 from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
-from microc.ops.quantised.sigmoid16 import both_signs
+from microc.ops.quantised.int16_functions import both_signs
 from microc.transform import PASSES
-from microc.transform.context import PassContext, run_passes
 from microc.transform.fuse import MANDATORY, MOST, fuse
-from tests.corpus import models
+from microc.transform.pass_context import PassContext, run_passes
+from tests.support.corpus import models
 from tests.transform.network import Network, check
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import Options
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
 from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, ops, read
 from tests.frontend.run import library

@@ -11,9 +11,9 @@ import pytest
 from microc.frontend.detect import load
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.transform import PASSES
-from microc.transform.context import PassContext, run_passes
-from microc.transform.layout import channels_last
-from tests.corpus import models
+from microc.transform.channels_last import channels_last
+from microc.transform.pass_context import PassContext, run_passes
+from tests.support.corpus import models
 from tests.transform.network import Network, check, ops
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph, Quant, TensorType
 from microc.ops import registry
 from microc.transform import PASSES
-from microc.transform.context import PassContext, run_passes
-from microc.transform.legalize import legalize
-from tests.corpus import cases, models
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised.legalize import legalize
+from tests.support.corpus import cases, models
 from tests.transform.network import Network, check, evaluate, ops
 
 QUANT, DIGITS = Quant((0.5,), (3,)), Path(__file__).resolve().parents[2] / "examples" / "digits"

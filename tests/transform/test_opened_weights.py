@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Graph
-from microc.ops.matrix.levels import NEAR
-from microc.transform.context import PassContext
-from microc.transform.opened_weights import find_opened, opened_weights
+from microc.ops.matrix.gemm import NEAR
+from microc.transform.loop_blocking import find_opened, opened_weights
+from microc.transform.pass_context import PassContext
 from tests.transform.network import Network, check
 
 DICE = np.random.default_rng(5)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from microc.graph.ir import Graph, TensorType
-from microc.transform.bounds import tighten_bounds
 from microc.transform.canonicalise import canonicalise
-from microc.transform.context import PassContext
 from microc.transform.parallel_layers import join_parallel_layers
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.integer_ranges import tighten_bounds
 from tests.transform.integer_network import REQUANTIZE, IntegerNetwork
 from tests.transform.network import Network, check, ops
 

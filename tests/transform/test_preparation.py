@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from tests.driver import digits
+from tests.support import digits
 
 MEAN, STD = (120.0, 111.0, 103.5), (58.0, 57.0, 57.5)
 PIXELS = np.random.default_rng(0)

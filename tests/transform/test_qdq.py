@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
-from microc.transform import layout
-from microc.transform.context import PassContext
-from microc.transform.qdq import PASS
-from tests.corpus import cases, models
+from microc.transform import channels_last
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.qdq import PASS
 from tests.frontend.onnx_model import evaluate, node, ops, proto, read
+from tests.support.corpus import cases, models
 
 RNG = np.random.default_rng(13)
 MOVES = ("reshape", "transpose", "slice", "pad", "concat", "max_pool2d", "max", "min", "quantize", "dequantize")
@@ -398,7 +398,7 @@ def test_integers_that_are_only_moved_keep_their_quantisation() -> None:
     assert {graph.types[n.inputs[0]].quant for n in graph.nodes if n.op in ("reshape", "transpose")} == {
         Quant((np.float32(0.05).item(),), (3,))
     }
-    layout.PASS.function(graph, PassContext())
+    channels_last.LAYOUT_PASS.function(graph, PassContext())
 
 
 def test_integers_dequantised_in_two_ways() -> None:

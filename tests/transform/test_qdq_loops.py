@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
+from microc.frontend.formulas import Gates, State, gate, over_time
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.recurrent import Gates, State, gate, over_time
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
 from microc.transform import NORMALISING
-from microc.transform.context import PassContext, run_passes
+from microc.transform.pass_context import PassContext, run_passes
 from tests.frontend.run import library
 
 RNG = np.random.default_rng(3)

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc import dtypes
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from tests.campaign import in_turn
 from tests.frontend.onnx_model import expected, ops, read
 from tests.frontend.run import library
+from tests.support.campaign import in_turn
 from tests.transform.test_qdq import Net, node_of, recognised
 
 SCALES = {"int8": (0.05, 3), "uint8": (0.05, 130), "int16": (2e-4, 0)}

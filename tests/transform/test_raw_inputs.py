@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from microc.graph.ir import Graph, TensorType
-from microc.transform.context import PassContext
-from microc.transform.raw_inputs import fold_scales, fold_shifts
+from microc.transform.pass_context import PassContext
+from microc.transform.scale_axis import fold_scales, fold_shifts
 from tests.transform.network import Network, check, ops
 
 PIXELS = TensorType((1, 6, 5, 4), "uint8")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
-from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
-from microc.transform import legalize
-from microc.transform import rounding as rounding_pass
-from microc.transform.context import PassContext, run_passes
+from microc.numerics import NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import legalize
+from microc.transform.quantised import legalize as rounding_pass
 from tests.frontend.tflite_model import Op, Tensor, constant, quantised
 from tests.ops.harness import run_graph
 from tests.ops.oracle import single, tflm
@@ -43,7 +43,9 @@ def dense(scale: Array, dtype: str = "INT8") -> bytes:
 
 
 def results(graph: Graph, x: Array, rounding: str) -> Array:
-    whole = run_passes(graph, (rounding_pass.PASS, legalize.PASS), PassContext(options={"rounding": rounding}))
+    whole = run_passes(
+        graph, (rounding_pass.ROUNDING_PASS, legalize.LEGALIZE_PASS), PassContext(options={"rounding": rounding})
+    )
     values = run_graph(whole.nodes, whole.types, {**whole.consts, "x": x})
     return values[whole.outputs[0]]
 
@@ -88,7 +90,9 @@ def test_quotients_are_scaled_as_the_runtime_is_built() -> None:
     a, b = (array.astype(np.int8) for array in np.meshgrid(range(-128, 128), range(-127, 128), indexing="ij"))
 
     def quotients(rounding: str) -> Array:
-        whole = run_passes(graph, (rounding_pass.PASS, legalize.PASS), PassContext(options={"rounding": rounding}))
+        whole = run_passes(
+            graph, (rounding_pass.ROUNDING_PASS, legalize.LEGALIZE_PASS), PassContext(options={"rounding": rounding})
+        )
         values = run_graph(whole.nodes, whole.types, {**whole.consts, "a": a, "b": b})
         return values[whole.outputs[0]]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc.graph.ir import Graph
-from microc.transform.context import PassContext
+from microc.transform.pass_context import PassContext
 from microc.transform.scale_axis import fold_scale_axis
 from tests.transform.network import Network, check, evaluate, ops, random_inputs
 

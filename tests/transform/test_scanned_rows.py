@@ -8,8 +8,7 @@ import pytest
 from microc.graph.interp import run
 from microc.ops import registry
 from microc.ops.control import scanned_of
-from microc.transform.blocked_turns import blocked_turns
-from microc.transform.scanned_rows import scanned_rows
+from microc.transform.loop_blocking import blocked_turns, scanned_rows
 from tests.transform.test_blocked_turns import CONTEXT, DICE, recurrent
 
 

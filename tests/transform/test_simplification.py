@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.transform.common_subexpressions import _Merger, merge_common_subexpressions
-from microc.transform.context import PassContext
-from microc.transform.dead_code import eliminate_dead_code
-from microc.transform.fold_constants import fold_constants
+from microc.transform.canonicalise import _Merger, eliminate_dead_code, fold_constants, merge_common_subexpressions
+from microc.transform.pass_context import PassContext
 from tests.transform.network import Network, check, ops
 
 QUANT = Quant((0.5,), (3,))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import microc
-from microc.driver.api import Program
+from microc.compiler.api import Program
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
-from tests.corpus import models
+from tests.support.corpus import models
 from tests.transform.streams import Sequence, compared, input_of, run_stream
 
 FLOAT = 1e-5

@@ -9,8 +9,8 @@ import pytest
 
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from microc.transform.context import PassContext
-from microc.transform.svdf_layers import svdf_as_layers
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.legalize import svdf_as_layers
 from tests.quantization.states import memories
 
 

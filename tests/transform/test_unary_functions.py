@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.graph.ir import Graph, TensorType
-from microc.ops.elementwise.functions import UNARY
-from microc.ops.quantised.quotient import reciprocal_tables
-from microc.transform.unary_functions import simplify_unary_functions
+from microc.ops.elementwise.scalar_functions import UNARY
+from microc.ops.quantised.quantised_arithmetic import reciprocal_tables
+from microc.transform.quantised.unary_functions import simplify_unary_functions
 from tests.transform.network import Network, check, ops
 
 EVERY = TensorType((4, 256), "int8")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from microc.graph.ir import Graph
-from microc.transform.context import PassContext
-from microc.transform.weight_dtype import too_large, weight_dtype
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.weight_types import too_large, weight_dtype
 from tests.transform.network import Network
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.driver.tuned.records import OK
-from microc.driver.tuned.task import Task, tasks_of
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned.records import OK, Task, tasks_of
 from microc.target import SIZE, SPEED, target_for
 from microc.tuning.runner import Result, Runner
-from microc.tuning.space import Candidate, Space
+from microc.tuning.search_space import Candidate, Space
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
 """Convolutions, pools and a dense layer of bytes."""

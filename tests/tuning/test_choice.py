@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.tuned.choice import choose
-from microc.driver.tuned.records import OK, Database, Record, write
-from microc.driver.tuned.task import Task
+from microc.compiler.tuned.measured_choice import choose
+from microc.compiler.tuned.records import OK, Database, Record, Task, write
 from microc.errors import UsageError
-from microc.schedule.step import Step
+from microc.schedule.primitives.tree import Step
 from tests.tuning.networks import DIGITS, Estimating, tasks
 
 BOARD = "mps2-an386"

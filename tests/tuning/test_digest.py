@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, to_numpy
+from microc.base.dtypes import Array, to_numpy
 from microc.tir.interp import execute
 from microc.tir.verify import verify
-from microc.tuning.digest import digest_func, digest_of, wipe_func
+from microc.tuning.candidate_image import digest_func, digest_of, wipe_func
 
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import microc
-from microc.driver.tuned.records import OK, Database
+from microc.compiler.tuned.records import OK, Database
 from microc.errors import DeviceError, UsageError
-from microc.tuning.tuned import Event
+from microc.tuning.tuner import Event
 from tests.tuning.networks import DIGITS
 
 distributed = pytest.importorskip("distributed")

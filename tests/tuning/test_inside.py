@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.driver.tuned.plan import write_plan
-from microc.driver.tuned.records import Database
-from microc.driver.tuned.task import Task, tasks_of
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned.optimisation_plan import write_plan
+from microc.compiler.tuned.records import Database, Task, tasks_of
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.target import target_for
 from microc.tuning.api import tuning_plan
-from microc.tuning.space import Space
+from microc.tuning.search_space import Space
 from tests.tuning.networks import Estimating
 
 BOARD, TURNS = "mps2-an386", 7

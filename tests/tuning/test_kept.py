@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from microc.tuning.kept import OBJECTS, Kept
+from microc.tuning.candidate_image import OBJECTS, Kept
 
 
 def test_the_first_build_gives_to_others(tmp_path: Path) -> None:

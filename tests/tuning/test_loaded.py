@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Task
 from microc.device.boards import load_board
-from microc.driver.tuned.records import FAILED, OK, WRONG, Database
-from microc.driver.tuned.task import Task
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.facts import buffers_written
-from microc.tuning.loaded import LoadRunner
-from microc.tuning.model import model_for
-from microc.tuning.on_board import BoardRunner
+from microc.tir.analysis.context import buffers_written
+from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
-from microc.tuning.space import Candidate
+from microc.tuning.search import model_for
+from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.test_runners import candidates, dense, emulated, wrong
 

@@ -15,21 +15,18 @@ import pytest
 import microc
 from microc.cli import main
 from microc.cli.tune import whole
-from microc.driver.compile.maker import Compiled
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.driver.tuned.network import measured_together, network_key, parts_of
-from microc.driver.tuned.records import NETWORK, UNTUNED, Database, Record, write
-from microc.driver.tuned.schedules import tuned_schedules
-from microc.driver.tuned.task import Task, tasks_of
+from microc.compiler.lowering.kernel_maker import Compiled
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned.measured_choice import measured_together, network_key, parts_of
+from microc.compiler.tuned.optimisation_plan import tuned_schedules
+from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Task, tasks_of, write
 from microc.target import target_for
-from microc.tuning import network
+from microc.tuning import whole_network
 from microc.tuning.in_place import Taken
-from microc.tuning.model import Analytic
-from microc.tuning.network import NetworkSearch, Parts
-from microc.tuning.subject import tasks_for
-from microc.tuning.tuned import TunedNetwork
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.search import Analytic
+from microc.tuning.tuner import Limits, TunedNetwork, Tuner, tasks_for
+from microc.tuning.whole_network import NetworkSearch, Parts
 from tests.tuning.networks import DIGITS, Estimating, space_of
 from tests.tuning.test_records import RECORD
 
@@ -132,7 +129,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
         combined = found._combined
 
         def remembered(chosen: Any, path: Path) -> Compiled:
-            parts.append(network._parts(chosen))
+            parts.append(whole_network._parts(chosen))
             return combined(chosen, path)
 
         def turns(*_: Path) -> list[list[Taken]]:
@@ -141,7 +138,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
             return [[(1000.0, [10.0] * len(calls)), (whole(parts[-1]), [10 * by_layer.get(c.layer, 1) for c in calls])]]
 
         tasks = {task.key: task for task in found.tasks}
-        monkeypatch.setattr(network, "_by_turns", turns)
+        monkeypatch.setattr(whole_network, "_by_turns", turns)
         monkeypatch.setattr(found, "_built", lambda made, folder: folder)
         monkeypatch.setattr(found, "_combined", remembered)
         return found
@@ -215,7 +212,7 @@ def test_some_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A search ends with the whole network; what it tells is what a compilation takes."""
-    monkeypatch.setattr(network, "PROCESSES", 1)
+    monkeypatch.setattr(whole_network, "PROCESSES", 1)
     records, plan = tmp_path / "r.jsonl", tmp_path / "plan.json"
     command = ["tune", str(DIGITS), "--target", "native", "--only", "dense5", "--records", str(records)]
     assert main([*command, "--trials", "12", "--json", "--plan", str(plan), "--html", str(tmp_path / "p.html")]) == 0

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from microc.cli import main
-from microc.cli.tuned_records import _command
-from microc.driver.tuned.records import FAILED, OK, WRONG, Database, Record, write
-from microc.tuning import repeat
-from microc.tuning.page import MOST, to_html
+from microc.cli.tune import _command
+from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write
+from microc.tuning import places
+from microc.tuning.tuning_page import MOST, to_html
 from tests.tuning.networks import DIGITS, Estimating, product
 from tests.tuning.test_records import RECORD
 
@@ -99,7 +99,7 @@ def test_a_record_is_measured_again(
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
     write(tmp_path / "r.jsonl", [record])
-    monkeypatch.setattr(repeat, "meter_for", lambda *_, **__: Paper())
+    monkeypatch.setattr(places, "meter_for", lambda *_, **__: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import microc
-from microc.driver.tuned.plan import LARGEST, read_plan, write_plan
-from microc.driver.tuned.records import Database
+from microc.compiler.tuned.optimisation_plan import LARGEST, read_plan, write_plan
+from microc.compiler.tuned.records import Database
 from microc.errors import MicrocError, UsageError
 from microc.tuning.api import tuning_plan
 from tests.tuning.networks import DIGITS, Estimating

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.driver.compile.kernel import algorithms_of, chosen
-from microc.driver.tuned.records import OK
-from microc.driver.tuned.task import NAME, Task, Untuned, part_of
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.lowering.kernel_selection import algorithms_of, chosen
+from microc.compiler.tuned.records import NAME, OK, Task, Untuned, part_of
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import defaults_of
 from microc.ops.convolution.geometry import DEFAULTS
-from microc.schedule.rules.algorithms import FAST_MATH
+from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SPEED, target_for
 from microc.tuning.on_host import HostRunner
 from microc.tuning.runner import sample
-from microc.tuning.space import Candidate, Point, Space
+from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import tasks
 
 DRAWN = 3

@@ -11,19 +11,16 @@ from threading import Event, Semaphore
 import pytest
 
 import microc
+from microc.compiler.tuned.records import OK, Database, Task
 from microc.device.boards import load_board
-from microc.driver.tuned.records import OK, Database
-from microc.driver.tuned.task import Task
 from microc.errors import DeviceError, UsageError
 from microc.target import target_for
-from microc.tuning.model import Analytic
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import meter_for
-from microc.tuning.pool import Pool
+from microc.tuning.places import Pool, meter_for
 from microc.tuning.runner import Result
-from microc.tuning.space import Candidate, Space
-from microc.tuning.tuned import Search
-from microc.tuning.tuner import Limits, Tuner
+from microc.tuning.search import Analytic
+from microc.tuning.search_space import Candidate, Space
+from microc.tuning.tuner import Limits, Search, Tuner
 from tests.tuning.networks import DIGITS, Estimating, product, tasks
 
 

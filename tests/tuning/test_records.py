@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from microc.driver.tuned.records import FAILED, Database, Record, from_json, merged, unbeaten, write
+from microc.compiler.tuned.records import FAILED, Database, Record, from_json, merged, unbeaten, write
 from microc.errors import UsageError
-from microc.schedule.step import Step
+from microc.schedule.primitives.tree import Step
 
 RECORD = Record(
     key="0" * 40, op="dense", layer="#1 dense", cpu="cortex-m4", board="paper", toolchain="none", unit="instructions",
@@ -59,7 +59,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
 def test_what_was_added_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     text = (
-        "import sys, pathlib; from microc.driver.tuned.records import *; d = Database(sys.argv[1]);"
+        "import sys, pathlib; from microc.compiler.tuned.records import *; d = Database(sys.argv[1]);"
         "r = from_json(sys.argv[2]);\nwhile True:\n    d.add([r]); print(len(d), flush=True)"
     )
     with subprocess.Popen([sys.executable, "-c", text, path, RECORD.to_json()], stdout=subprocess.PIPE) as process:

@@ -16,20 +16,19 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.cli import main
-from microc.driver.compile.maker import TunedSchedule
-from microc.driver.tuned.records import FAILED, OK, UNBUILT, WRONG, Database, Record
-from microc.driver.tuned.regions import our_code, repeated_code
-from microc.driver.tuned.task import Task
+from microc.compiler.lowering.kernel_maker import TunedSchedule
+from microc.compiler.tuned.measured_regions import our_code, repeated_code
+from microc.compiler.tuned.records import FAILED, OK, UNBUILT, WRONG, Database, Record, Task
 from microc.errors import MicrocError, UsageError
 from microc.external.backend import Code, Entry, Region
 from microc.graph.ir import Graph
 from microc.module import Sources
 from microc.plugin import Plugin, load_plugin
-from microc.schedule.step import Step
+from microc.schedule.primitives.tree import Step
 from microc.tir.names import FLAGS
 from microc.tuning.api import Tuning
 from microc.tuning.runner import Result, Runner
-from microc.tuning.space import Candidate
+from microc.tuning.search_space import Candidate
 from tests.device.smoke import needs
 from tests.external.networks import BACKEND, floats, network
 from tests.external.test_cmsis_nn import COPY, LAYERS

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from microc.compiler.tuned.records import OK, WRONG, Task
 from microc.device.boards import load_board
-from microc.device.machine import native
-from microc.driver.tuned.records import OK, WRONG
-from microc.driver.tuned.task import Task
+from microc.device.toolchain import native
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir import ir
@@ -22,7 +21,7 @@ from microc.tuning.on_host import HostRunner, Rounds, Yardsticks
 from microc.tuning.on_host import _run as real
 from microc.tuning.places import meter_for
 from microc.tuning.runner import Runner
-from microc.tuning.space import Candidate, Space
+from microc.tuning.search_space import Candidate, Space
 from microc.tuning.timed import bind
 from tests.tuning.networks import tasks
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from microc.driver.tuned.records import Database
-from microc.tuning.model import Learned, guess_of
-from microc.tuning.search import EvolutionarySearch
-from microc.tuning.space import Point
+from microc.compiler.tuned.records import Database
+from microc.tuning.search import EvolutionarySearch, Learned, guess_of
+from microc.tuning.search_space import Point
 from microc.tuning.tuner import Limits, Tuner
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.driver.compile import kernel
-from microc.driver.compile.kernel import algorithms_of, chosen, shape_of, shipped_choice
-from microc.driver.compile.maker import Group
-from microc.driver.compile.pipeline import compiled
-from microc.driver.options import make_options
-from microc.driver.tuned import shipped
-from microc.driver.tuned.records import write
-from microc.driver.tuned.shipped import Shipped
+from microc.compiler.lowering import kernel_selection
+from microc.compiler.lowering.kernel_maker import Group
+from microc.compiler.lowering.kernel_selection import algorithms_of, chosen, shape_of, shipped_choice
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned import shipped
+from microc.compiler.tuned.records import write
+from microc.compiler.tuned.shipped import Shipped
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.primitives.table import PRIMITIVES
+from microc.schedule.primitives.tree import Step
 from microc.schedule.rules import RULES, ScheduleRule
-from microc.schedule.step import Step
 from microc.target import SIZE, SPEED, Goal, target_for
-from tests.corpus import CORPUS
+from tests.support.corpus import CORPUS
 from tests.tuning.test_records import RECORD
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
@@ -59,9 +59,9 @@ def test_a_file_is_as_it_is_written(cpu: str) -> None:
 
 @pytest.mark.parametrize("cpu", CORES)
 def test_a_plain_compilation_takes_them(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_CHOICES", {})
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain = compiled(DIGITS, target_for(cpu), make_options(shipped=False)).module
-    monkeypatch.setattr(kernel, "ways_of", _refuse)
+    monkeypatch.setattr(kernel_selection, "ways_of", _refuse)
     taken = compiled(DIGITS, target_for(cpu), make_options()).module
     for ours, theirs in zip(taken.calls, plain.calls, strict=True):
         assert ours.rule.endswith(shipped.MEASURED) or (ours.rule, ours.schedule) == (theirs.rule, theirs.schedule)
@@ -71,7 +71,7 @@ def test_kernels_without_records_keep_them(tmp_path: Path, monkeypatch: pytest.M
     """A file of records makes no network slower than it is without."""
     write(tmp_path / "other.jsonl", [RECORD])
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
-    monkeypatch.setattr(kernel, "_CHOICES", {})
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain, tuned = (
         compiled(DIGITS, target_for("cortex-m4"), make_options(tuned=path)).module
         for path in (None, tmp_path / "other.jsonl")
@@ -114,7 +114,7 @@ def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
 
 
 def test_one_that_makes_no_schedule_any_more_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_CHOICES", {})
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     plain = compiled(DIGITS, target_for("cortex-m4"), make_options(shipped=False)).module
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_broken, known(cpu, key))))
     assert compiled(DIGITS, target_for("cortex-m4"), make_options()).module.kernels == plain.kernels
@@ -140,7 +140,7 @@ def test_rules_of_the_user_compete() -> None:
 
 def test_a_measured_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the cost model does not prefer, taken because it was measured: the story is told to the end."""
-    monkeypatch.setattr(kernel, "_CHOICES", {})
+    monkeypatch.setattr(kernel_selection, "_CHOICES", {})
     monkeypatch.setattr(shipped, "schedules_of", lambda cpu, key: tuple(map(_unrolled, known(cpu, key))))
     text = str(microc.explain(DIGITS, "#3", board="mps2-an386"))
     assert shipped.MEASURED in text and "measured to be slower or larger" in text

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from microc.driver.tuned.records import Database
+from microc.compiler.tuned.records import Database
 from microc.tir import ir
-from microc.tuning.model import Analytic
+from microc.tuning.search import Analytic
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks
 

@@ -7,13 +7,11 @@ from statistics import median
 
 import pytest
 
-from microc.driver.tuned.records import FAILED, OK, Database
-from microc.driver.tuned.task import Task
+from microc.compiler.tuned.records import FAILED, OK, Database, Task
 from microc.errors import DeviceError
-from microc.tuning.model import Analytic, Learned, Model
 from microc.tuning.runner import Result
-from microc.tuning.search import SEARCHES
-from microc.tuning.space import Candidate
+from microc.tuning.search import SEARCHES, Analytic, Learned, Model
+from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import Limits, Tuner
 from tests.tuning.networks import Estimating, product, space_of, tasks
 

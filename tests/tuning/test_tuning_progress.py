@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import microc
-from microc.cli import main, tuning_progress
-from microc.driver.tuned.records import Database
+from microc.cli import main, tune
+from microc.compiler.tuned.records import Database
 from microc.errors import DeviceError
 from microc.tuning import api
 from microc.tuning.api import Interrupted
-from microc.tuning.tuned import Event
+from microc.tuning.tuner import Event
 from tests.tuning.networks import DIGITS, Estimating
 
 BOARD = "mps2-an386"
@@ -91,7 +91,7 @@ def test_a_stopped_runner_measures_nothing_more() -> None:
 
 
 def test_the_live_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with tuning_progress._live() as drawn:
+    with tune._live() as drawn:
         microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=8, layers=["dense5"], callback=drawn)
     said = capsys.readouterr().err
     assert "dense5" in said and "tried" in said and "8 of at most 8" in said

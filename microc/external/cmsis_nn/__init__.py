@@ -6,21 +6,21 @@ compute, ``workspace`` what they need for it, ``rows`` of which layers they do n
 """
 
 from microc.external.backend import Backend, Entry
-from microc.external.cmsis_nn import layers, lstm, recurrent, windows
-from microc.external.cmsis_nn.library import HEADER, NAME, open_copy
+from microc.external.cmsis_nn import recurrent_layers, weighted_layers, window_layers
+from microc.external.cmsis_nn.cmsis_library import HEADER, NAME, open_copy
 from microc.graph.match import P
 
 BACKEND = Backend(
     NAME,
     (
-        Entry("conv2d", P.op("conv2d"), layers.convolution, layers.check_convolution),
-        Entry("dense", P.op("dense"), layers.dense, layers.check_dense),
-        Entry("avg_pool2d", P.op("avg_pool2d"), windows.pool, windows.check_pool),
-        Entry("max_pool2d", P.op("max_pool2d"), windows.pool, windows.check_pool),
-        Entry("add", P.op("add"), windows.add, windows.check_add),
-        Entry("softmax", P.op("softmax"), windows.softmax, windows.check_softmax),
-        Entry("lstm", P.op("lstm"), lstm.lstm, lstm.check_lstm),
-        Entry("svdf", P.op("svdf"), recurrent.svdf, recurrent.check_svdf),
+        Entry("conv2d", P.op("conv2d"), weighted_layers.convolution, weighted_layers.check_convolution),
+        Entry("dense", P.op("dense"), weighted_layers.dense, weighted_layers.check_dense),
+        Entry("avg_pool2d", P.op("avg_pool2d"), window_layers.pool, window_layers.check_pool),
+        Entry("max_pool2d", P.op("max_pool2d"), window_layers.pool, window_layers.check_pool),
+        Entry("add", P.op("add"), window_layers.add, window_layers.check_add),
+        Entry("softmax", P.op("softmax"), window_layers.softmax, window_layers.check_softmax),
+        Entry("lstm", P.op("lstm"), recurrent_layers.lstm, recurrent_layers.check_lstm),
+        Entry("svdf", P.op("svdf"), recurrent_layers.svdf, recurrent_layers.check_svdf),
     ),
     open=open_copy,
     headers=(HEADER,),

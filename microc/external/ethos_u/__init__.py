@@ -6,8 +6,8 @@
 """
 
 from microc.external.backend import Backend
-from microc.external.ethos_u.configuration import NAME, folder_of, on_board
-from microc.external.ethos_u.region import given, unconfigured
+from microc.external.ethos_u.accelerator import NAME, folder_of, on_board
+from microc.external.ethos_u.driver import given, unconfigured
 
 BACKEND = Backend(
     NAME,

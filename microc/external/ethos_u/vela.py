@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import tflite
 
+from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError
-from microc.external.ethos_u.configuration import Configuration
-from microc.external.ethos_u.stream import ALIGN
+from microc.external.ethos_u.accelerator import ALIGN, Configuration
 from microc.frontend.tflite.options import reading
-from microc.frozen import frozen
 
 SECONDS, MEMORY = 300, 8 << 30
 """What a run may take. A network of a megabyte takes a second, and a quarter of a gigabyte."""

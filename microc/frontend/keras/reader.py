@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend.archive import HDF5
+from microc.frontend.budget import HDF5
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.keras import attention as keras_attention
 from microc.frontend.keras import file as keras_file
-from microc.frontend.keras import layers as keras_layers
-from microc.frontend.keras import legacy
-from microc.frontend.keras import merge as keras_merge
-from microc.frontend.keras import normalisation as keras_normalisation
-from microc.frontend.keras import recurrent as keras_recurrent
-from microc.frontend.keras.application import Layer, LayerWeights, Spelling, Weights, dtype_of
+from microc.frontend.keras import file as legacy
+from microc.frontend.keras import operators_layers as keras_layers
+from microc.frontend.keras import operators_layers as keras_normalisation
+from microc.frontend.keras import operators_merge as keras_attention
+from microc.frontend.keras import operators_merge as keras_merge
+from microc.frontend.keras import operators_recurrent as keras_recurrent
+from microc.frontend.keras.context import Layer, LayerWeights, Spelling, Weights, dtype_of
 from microc.graph.ir import Graph
 
 SPELLINGS: Mapping[str, Spelling] = {
-    **keras_attention.SPELLINGS,
-    **keras_layers.SPELLINGS,
-    **keras_merge.SPELLINGS,
-    **keras_normalisation.SPELLINGS,
+    **keras_attention.ATTENTION_SPELLINGS,
+    **keras_layers.LAYERS_SPELLINGS,
+    **keras_merge.MERGE_SPELLINGS,
+    **keras_normalisation.NORMALISATION_SPELLINGS,
     **keras_recurrent.SPELLINGS,
 }
 """By the class of the layer."""
@@ -58,7 +58,7 @@ def decoded(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
     """The configuration and the weights of a file of either kind."""
     if data.startswith(HDF5):
         return legacy.decode(data, file_name)
-    config, weights = keras_file.decode(data, file_name)
+    config, weights = keras_file.decode_config(data, file_name)
     return legacy.modern(config), weights
 
 

@@ -1,18 +1,242 @@
-"""Safe access to the ONNX protobuf: plain tensors, operators and attributes, or a ModelError.
-
-Protobuf checks the wire format and nothing else. Everything that lives outside the file is refused here.
-"""
+"""Safe access to the ONNX protobuf: tensors, operators, attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, NoReturn
 
-from microc.dtypes import Array
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.onnx.attributes import Attributes
-from microc.frontend.onnx.tensor import DTYPES, FOUR_BITS, array, dtype, dtype_name, text
-from microc.frozen import frozen
+from microc.frontend.budget import check_shape
+
+# ---- Tensors of the ONNX protobuf, each checked against its own shape.
+
+DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    16: "bfloat16",
+    21: "uint8",
+    22: "int8",
+}
+"""Integers of four bits (21, 22) are kept in bytes."""
+FOUR_BITS = (21, 22)
+_FIELDS = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+"""Where values live that are not raw bytes; all other dtypes use ``int32_data`` (TensorProto in ``onnx.proto``)."""
+
+
+def text(value: Any, where: str) -> str:
+    """A string field, which protobuf hands over as bytes where it is not UTF-8."""
+    if not isinstance(value, str):
+        raise ModelError(f"the name {value!r} is not UTF-8", where=where)
+    return value
+
+
+def dtype_name(code: int) -> str:
+    """What ONNX calls a TensorProto.DataType number."""
+    import onnx
+
+    names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
+    return names.get(code, f"number {code}")
+
+
+def dtype(code: int, where: str) -> str:
+    """The dtype with a TensorProto.DataType number."""
+    if code == 0:
+        raise ModelError("the element type is not given", where=where)
+    if code not in DTYPES:
+        raise UnsupportedError(f"elements of type {dtype_name(code)}", where=where)
+    return DTYPES[code]
+
+
+def array(tensor: Any, where: str) -> Array:
+    """The data of a TensorProto, checked against its shape."""
+    if tensor.data_location == 1 or tensor.external_data:
+        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
+        raise UnsupportedError(
+            f"the data lives in {location!r}, outside the model file",
+            where=where,
+            hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
+        )
+    if tensor.HasField("segment"):
+        raise UnsupportedError("the tensor is split into segments", where=where)
+    kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
+    check_shape(shape, kind, where)
+    count = prod(shape)
+    if tensor.data_type in FOUR_BITS:
+        return _nibbles(tensor, count, kind, where).reshape(shape)
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != count * dtypes.nbytes(kind):
+            raise ModelError(
+                f"{len(tensor.raw_data)} bytes of data for shape {shape} of {kind}: "
+                f"{count * dtypes.nbytes(kind)} are needed",
+                where=where,
+            )
+        if kind == "bfloat16":
+            return (
+                np.frombuffer(tensor.raw_data, np.dtype("<u2"))
+                .astype(np.uint16)
+                .view(dtypes.to_numpy(kind))
+                .reshape(shape)
+            )
+        stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
+        return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
+    values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
+    if len(values) != count:
+        raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
+    return _typed(values, kind, where).reshape(shape)
+
+
+def _nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
+    """Integers of four bits, the first of two in the lower half of its byte."""
+    stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
+    if len(stored) != (count + 1) // 2:
+        raise ModelError(f"{len(stored)} bytes of data for {count} elements of four bits", where=where)
+    pairs = stored.astype(np.uint8)
+    found = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
+    return found if kind == "uint8" else ((found ^ 8).astype(np.int8) - 8).astype(np.int8)
+
+
+def _typed(values: Any, kind: str, where: str) -> Array:
+    """Elements of a typed field; float16 is stored as its bits."""
+    if kind in ("float32", "float64"):
+        return np.array(values, dtype=kind)
+    wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
+    if kind in dtypes.HALF:
+        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(kind))
+    low, high = dtypes.int_range(kind)
+    if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
+        raise ModelError(f"the data does not fit {kind}", where=where)
+    return wide.astype(dtypes.to_numpy(kind))
+
+
+# ---- The attributes of an ONNX operator: each is checked against the type that is asked for.
+
+_FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
+_KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
+_KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRINGS: "a list of strings"}
+
+
+class Attributes:
+    """The attributes of one operator, each asked for by name and type."""
+
+    def __init__(self, attributes: Iterable[Any], where: str) -> None:
+        self._found: dict[str, Any] = {}
+        self._where = where
+        for attribute in attributes:
+            name = text(attribute.name, where)
+            if name in self._found:
+                raise ModelError(f"attribute {name!r} is given twice", where=where)
+            self._found[name] = attribute
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def protos(self) -> Mapping[str, Any]:
+        """The attributes as the file holds them."""
+        return self._found
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._found)
+
+    def _get(self, name: str, kind: int) -> Any:
+        attribute = self._found[name]
+        if attribute.type != kind or attribute.ref_attr_name:
+            raise ModelError(f"attribute {name!r} is not {_KINDS[kind]}", where=self._where)
+        return attribute
+
+    def _absent(self, name: str) -> NoReturn:
+        raise ModelError(f"attribute {name!r} is missing", where=self._where)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An integer; ModelError if it is absent and there is no default."""
+        if name in self._found:
+            return int(self._get(name, _INT).i)
+        return self._absent(name) if default is None else default
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return self.integer(name, int(default)) != 0
+
+    def raw_real(self, name: str, default: float) -> float:
+        """A float32, NaN and infinities too."""
+        return float(self._get(name, _FLOAT).f) if name in self._found else default
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """A finite float32."""
+        if name not in self._found:
+            return self._absent(name) if default is None else default
+        number = float(self._get(name, _FLOAT).f)
+        if not math.isfinite(number):
+            raise ModelError(f"attribute {name!r} is {number}", where=self._where)
+        return number
+
+    def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+        """Float32 numbers; ModelError where they are absent and have no default."""
+        if name not in self._found:
+            return self._absent(name) if default is None else default
+        return tuple(float(number) for number in self._get(name, _FLOATS).floats)
+
+    def text(self, name: str, default: str) -> str:
+        if name not in self._found:
+            return default
+        return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings, empty if it is absent."""
+        if name not in self._found:
+            return ()
+        return tuple(word.decode("utf-8", "replace") for word in self._get(name, _STRINGS).strings)
+
+    def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        if name in self._found:
+            return tuple(int(number) for number in self._get(name, _INTS).ints)
+        return self._absent(name) if default is None else default
+
+    def tensor(self, name: str) -> Array:
+        """A tensor; ModelError where it is absent."""
+        if name not in self._found:
+            self._absent(name)
+        return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+
+    def graph(self, name: str) -> Any:
+        """The protobuf of a graph, which must be there; :func:`decode_body` makes sense of it."""
+        return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
+
+    def read_inside(self) -> set[str]:
+        """What the operators of graphs in attributes read."""
+        graphs = [attribute.g for attribute in self._found.values() if attribute.type == _GRAPH]
+        found: set[str] = set()
+        while graphs:
+            for node in graphs.pop().node:
+                found.update(node.input)
+                graphs += [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
+        return found
+
+
+# ---- Safe access to the ONNX protobuf: plain tensors, operators and attributes, or a ModelError.
+#
+# Protobuf checks the wire format and nothing else. Everything that lives outside the file is refused here.
 
 
 class NotOnnxError(ModelError):

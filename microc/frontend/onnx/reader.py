@@ -1,74 +1,315 @@
-"""The ONNX reader: a model file's bytes as a Graph in our operators.
-
-Convolutions and pools keep ONNX's channels-first layout and say so (``layout="NCHW"``); quantisation stays as literal
-quantize and dequantize nodes. Whatever depends on constants and static shapes only is computed here.
-"""
+"""The ONNX reader: a model file's bytes as a Graph; functions inlined, constants folded, refusals explained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
-from microc.dtypes import HALF
+from microc.base.dtypes import HALF
+from microc.base.immutable import Registry
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend.onnx import attention as onnx_attention
-from microc.frontend.onnx import control as onnx_control
-from microc.frontend.onnx import determinant as onnx_determinant
-from microc.frontend.onnx import dynamic as onnx_dynamic
-from microc.frontend.onnx import elementwise as onnx_elementwise
-from microc.frontend.onnx import language as onnx_language
-from microc.frontend.onnx import logic as onnx_logic
-from microc.frontend.onnx import ml as onnx_ml
-from microc.frontend.onnx import neural as onnx_neural
-from microc.frontend.onnx import places as onnx_places
-from microc.frontend.onnx import pool as onnx_pool
-from microc.frontend.onnx import quantized as onnx_quantized
-from microc.frontend.onnx import recurrent as onnx_recurrent
-from microc.frontend.onnx import sampling as onnx_sampling
-from microc.frontend.onnx import scan as onnx_scan
-from microc.frontend.onnx import shape as onnx_shape
-from microc.frontend.onnx import signal as onnx_signal
-from microc.frontend.onnx import slice as onnx_slice
-from microc.frontend.onnx import upsample as onnx_upsample
-from microc.frontend.onnx import weight_only as onnx_weight_only
-from microc.frontend.onnx import window as onnx_window
-from microc.frontend.onnx.application import Application, Spelling
-from microc.frontend.onnx.build import Builder
-from microc.frontend.onnx.file import OLD, Input, OnnxFile, Operator, decode
-from microc.frontend.onnx.fold import FOLDS, fold
-from microc.frontend.onnx.function import body_of, has_body, has_changed
-from microc.frontend.onnx.refusals import reason
+from microc.frontend.onnx import operators_control as onnx_control
+from microc.frontend.onnx import operators_control as onnx_scan
+from microc.frontend.onnx import operators_elementwise as onnx_elementwise
+from microc.frontend.onnx import operators_elementwise as onnx_logic
+from microc.frontend.onnx import operators_gather as onnx_places
+from microc.frontend.onnx import operators_images as onnx_sampling
+from microc.frontend.onnx import operators_images as onnx_upsample
+from microc.frontend.onnx import operators_language as onnx_attention
+from microc.frontend.onnx import operators_language as onnx_language
+from microc.frontend.onnx import operators_linear as onnx_determinant
+from microc.frontend.onnx import operators_linear as onnx_dynamic
+from microc.frontend.onnx import operators_linear as onnx_neural
+from microc.frontend.onnx import operators_linear as onnx_signal
+from microc.frontend.onnx import operators_ml as onnx_ml
+from microc.frontend.onnx import operators_quantized as onnx_quantized
+from microc.frontend.onnx import operators_quantized as onnx_weight_only
+from microc.frontend.onnx import operators_recurrent as onnx_recurrent
+from microc.frontend.onnx import operators_shape as onnx_shape
+from microc.frontend.onnx import operators_shape as onnx_slice
+from microc.frontend.onnx import operators_windows as onnx_pool
+from microc.frontend.onnx import operators_windows as onnx_window
+from microc.frontend.onnx.context import FOLDS, Application, Builder, Spelling, fold
+from microc.frontend.onnx.file import DTYPES, OLD, Attributes, Input, OnnxFile, Operator, decode
 from microc.graph.ir import Graph, Loc, TensorType
-from microc.sealed import Registry
+
+# ---- The nodes of a function's body put in the place of an operator, under names of their own.
+
+Names = dict[str, str]
+
+
+def operators(
+    nodes: Iterable[Any], names: Names, given: Mapping[str, Any], fresh: Callable[[str], str], index: int, opset: int
+) -> tuple[Operator, ...]:
+    """Nodes under new names: ``names`` says those that are known and grows by what ``fresh`` gives the nodes' own results.
+
+    ``given``: attributes that nodes of a function refer to. Names that nothing here defines stay what they are.
+    """
+    found = []
+    for node in nodes:
+        for name in node.output:
+            if name and name not in names:
+                names[name] = fresh(name)
+        attributes = _attributes(node.attribute, names, given, fresh)
+        inputs, outputs = (tuple(names.get(name, name) for name in words) for words in (node.input, node.output))
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        where = Attributes(attributes, f"#{index} {node.op_type}")
+        found.append(Operator(index, "", node.op_type, domain, inputs, outputs, where, opset))
+    return tuple(found)
+
+
+def _attributes(
+    attributes: Iterable[Any], names: Names, given: Mapping[str, Any], fresh: Callable[[str], str]
+) -> list[Any]:
+    """Attributes filled in, graphs in them renamed; a reference to an attribute that is not given is left out."""
+    import onnx
+
+    found = []
+    for attribute in attributes:
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        copy = onnx.AttributeProto()
+        copy.CopyFrom(given[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        copy.name = attribute.name
+        if copy.type == onnx.AttributeProto.GRAPH:
+            _rename(copy.g, names, given, fresh)
+        found.append(copy)
+    return found
+
+
+def _rename(graph: Any, outer: Names, given: Mapping[str, Any], fresh: Callable[[str], str]) -> None:
+    """Give a graph's values names of its own, and what it reads from outside the names that it has there now."""
+    names = dict(outer)
+    for value in (*graph.input, *graph.initializer):
+        names[value.name] = fresh(value.name)
+        value.name = names[value.name]
+    for node in graph.node:
+        for name in node.output:
+            if name:
+                names[name] = fresh(name)
+        attributes = _attributes(node.attribute, names, given, fresh)
+        del node.attribute[:]
+        node.attribute.extend(attributes)
+        for words in (node.input, node.output):
+            words[:] = [names.get(name, name) for name in words]
+    for value in graph.output:
+        value.name = names.get(value.name, value.name)
+
+
+# ---- Operators that ONNX defines by others: the body of the definition takes the operator's place.
+
+_MOST_NODES = 4096
+
+
+def body_of(application: Application) -> tuple[Operator, ...]:
+    """The operators that ONNX's schema gives as the meaning of one; none where it gives no body.
+
+    Bodies exist for some versions of the operator set; the newest that is not newer than the model's is taken. Values inside get
+    new names, attributes that the body refers to are filled in.
+    """
+    function = _function(application)
+    if function is None or len(function.node) > _MOST_NODES:
+        return ()
+    operator, builder = application.operator, application.builder
+    names = {"": ""} | {
+        inner: operator.inputs[k] if k < len(operator.inputs) else "" for k, inner in enumerate(function.input)
+    }
+    names |= {inner: outer for inner, outer in zip(function.output, operator.outputs, strict=False) if outer}
+    version = next((entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    given = {**_defaults(application), **operator.attributes.protos()}
+
+    def fresh(name: str) -> str:
+        return builder.unique(f"{application.output()}_{name}")
+
+    return operators(function.node, names, given, fresh, operator.index, version)
+
+
+def has_body(application: Application) -> bool:
+    """Whether ONNX defines an operator by others."""
+    schema = _schema(application)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def has_changed(application: Application) -> bool:
+    """Whether an operator of an old model means something else in version 7 of the operator set."""
+    from onnx import defs
+
+    schema = _schema(application)
+    return schema is None or defs.get_schema(application.operator.code, OLD, "").since_version != schema.since_version
+
+
+def _schema(application: Application) -> Any:
+    from onnx import defs
+
+    try:
+        return defs.get_schema(application.operator.code, application.opset, application.operator.domain)
+    except defs.SchemaError:
+        return None
+
+
+def _function(application: Application) -> Any:
+    """The FunctionProto, or None."""
+    import onnx
+
+    schema = _schema(application)
+    if schema is None:
+        return None
+    if schema.has_context_dependent_function:
+        version = _newest(schema.context_dependent_function_opset_versions, application.opset)
+        types = [_type_proto(application, k).SerializeToString() for k in range(application.count())]
+        node = _node_proto(application).SerializeToString()
+        data = schema.get_context_dependent_function_with_opset_version(version, node, types)
+    elif schema.has_function:
+        data = schema.get_function_with_opset_version(_newest(schema.function_opset_versions, application.opset))
+    else:
+        return None
+    return onnx.FunctionProto.FromString(data)
+
+
+def _newest(versions: list[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _defaults(application: Application) -> Mapping[str, Any]:
+    """Attributes with default values."""
+    attributes = _schema(application).attributes
+    return {name: each.default_value for name, each in attributes.items() if each.default_value.name}
+
+
+def _node_proto(application: Application) -> Any:
+    import onnx
+
+    operator = application.operator
+    node = onnx.helper.make_node(operator.code, operator.inputs, operator.outputs, domain=operator.domain)
+    node.attribute.extend(operator.attributes.protos().values())
+    return node
+
+
+def _type_proto(application: Application, position: int) -> Any:
+    import onnx
+
+    if not application.has(position):
+        return onnx.TypeProto()
+    kind = application.type(application.value(position))
+    code = next(number for number, name in DTYPES.items() if name == kind.dtype)
+    return onnx.helper.make_tensor_type_proto(code, kind.shape)
+
+
+# ---- What is said of ONNX operators that microc does not do: why, and what helps.
+
+_CUT_BEFORE = "cut the network before it (--outputs) and do this in the application"
+_CUT_BEHIND = "do this in the application and cut the network behind it (--inputs)"
+
+_SEQUENCES = (
+    "ConcatFromSequence",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceLength",
+    "SequenceMap",
+    "SplitToSequence",
+)
+_STRINGS = (
+    "CastMap",
+    "CategoryMapper",
+    "DictVectorizer",
+    "RegexFullMatch",
+    "StringConcat",
+    "StringNormalizer",
+    "StringSplit",
+    "TfIdfVectorizer",
+)
+
+
+def _alike(names: Iterable[str], what: str, hint: str) -> Mapping[str, tuple[str, str]]:
+    return dict.fromkeys(names, (what, hint))
+
+
+KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        **_alike(
+            ("Compress", "NonMaxSuppression", "NonZero", "Unique"),
+            "how large its result is depends on data",
+            _CUT_BEFORE,
+        ),
+        **_alike(
+            _SEQUENCES,
+            "it works on a sequence of tensors",
+            "export lists as tensors, or simplify the model with onnxslim, which unfolds sequences of known length",
+        ),
+        **_alike(
+            ("Optional", "OptionalGetElement", "OptionalHasElement"),
+            "it works on an optional tensor",
+            "export the model with its optional inputs decided",
+        ),
+        **_alike(
+            _STRINGS,
+            "it works on strings or dictionaries",
+            _CUT_BEHIND,
+        ),
+        **_alike(("ImageDecoder",), "it decodes files", _CUT_BEHIND),
+        **_alike(
+            ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+            "it is random",
+            "give random numbers as an input: cut the network behind it (--inputs)",
+        ),
+        **_alike(
+            ("Adagrad", "Adam", "Gradient", "Momentum"), "it is part of training", "export the model for inference"
+        ),
+        "MaxRoiPool": ("it divides boxes by rounding", "export RoiAlign with mode max instead"),
+    }
+)
+"""By the operator: what is said, and the hint."""
+
+UNKNOWN = "the operator is unknown to microc"
+
+
+def reason(code: str, foreign: bool) -> tuple[str, str]:
+    """What is said of an operator that has no spelling, and the hint; ``foreign``: of a domain of others."""
+    if code in KNOWN:
+        return KNOWN[code]
+    if foreign:
+        return UNKNOWN, "export the model with ONNX's own operators, or teach this one to microc with --plugin"
+    return UNKNOWN, "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
+
+
+# ---- The ONNX reader: a model file's bytes as a Graph in our operators.
+#
+# Convolutions and pools keep ONNX's channels-first layout and say so (``layout="NCHW"``); quantisation stays as literal
+# quantize and dequantize nodes. Whatever depends on constants and static shapes only is computed here.
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
-        **onnx_control.SPELLINGS,
-        **onnx_scan.SPELLINGS,
-        **onnx_determinant.SPELLINGS,
-        **onnx_elementwise.SPELLINGS,
-        **onnx_logic.SPELLINGS,
-        **onnx_neural.SPELLINGS,
+        **onnx_control.CONTROL_SPELLINGS,
+        **onnx_scan.SCAN_SPELLINGS,
+        **onnx_determinant.DETERMINANT_SPELLINGS,
+        **onnx_elementwise.ELEMENTWISE_SPELLINGS,
+        **onnx_logic.LOGIC_SPELLINGS,
+        **onnx_neural.NEURAL_SPELLINGS,
         **onnx_places.SPELLINGS,
-        **onnx_pool.SPELLINGS,
-        **onnx_quantized.SPELLINGS,
+        **onnx_pool.POOL_SPELLINGS,
+        **onnx_quantized.QUANTIZED_SPELLINGS,
         **onnx_recurrent.SPELLINGS,
-        **onnx_sampling.SPELLINGS,
-        **onnx_shape.SPELLINGS,
-        **onnx_signal.SPELLINGS,
-        **onnx_slice.SPELLINGS,
-        **onnx_upsample.SPELLINGS,
-        **onnx_window.SPELLINGS,
-        "SimplifiedLayerNormalization": onnx_language.SPELLINGS["SimplifiedLayerNormalization"],
+        **onnx_sampling.SAMPLING_SPELLINGS,
+        **onnx_shape.SHAPE_SPELLINGS,
+        **onnx_signal.SIGNAL_SPELLINGS,
+        **onnx_slice.SLICE_SPELLINGS,
+        **onnx_upsample.UPSAMPLE_SPELLINGS,
+        **onnx_window.WINDOW_SPELLINGS,
+        "SimplifiedLayerNormalization": onnx_language.LANGUAGE_SPELLINGS["SimplifiedLayerNormalization"],
     },
     "ai.onnx.ml": onnx_ml.SPELLINGS,
     "com.microsoft": {
-        **onnx_attention.SPELLINGS,
-        **onnx_dynamic.SPELLINGS,
-        **onnx_language.SPELLINGS,
+        **onnx_attention.ATTENTION_SPELLINGS,
+        **onnx_dynamic.DYNAMIC_SPELLINGS,
+        **onnx_language.LANGUAGE_SPELLINGS,
         **onnx_quantized.MICROSOFT,
-        **onnx_weight_only.SPELLINGS,
-        "Gelu": onnx_elementwise.SPELLINGS["Gelu"],
+        **onnx_weight_only.WEIGHT_ONLY_SPELLINGS,
+        "Gelu": onnx_elementwise.ELEMENTWISE_SPELLINGS["Gelu"],
     },
 }
 """By domain, then by operator."""

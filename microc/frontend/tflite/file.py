@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frontend.tflite.options import (
@@ -26,14 +27,15 @@ from microc.frontend.tflite.options import (
     builtin_code,
     custom_options,
     custom_words,
+    dense,
     names_of,
+    read_quantisation,
+    read_sparsity,
     reading,
     short_vector,
     text,
+    unpack_int4,
 )
-from microc.frontend.tflite.quantisation import read_quantisation
-from microc.frontend.tflite.sparse import dense, read_sparsity, unpack_int4
-from microc.frozen import frozen
 from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"

@@ -1,23 +1,105 @@
-"""The TFLite reader: a flatbuffer becomes a Graph spelled in our operators, quantisation on the types.
-
-What a TFLite operator means is written in the spelling tables (``tflite_ops``); how the bytes are read safely, in
-``tflite_file``. Nothing is optimised here.
-"""
+"""The TFLite reader: a flatbuffer becomes a Graph; the table of converters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from microc.base.immutable import Registry
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import MAX_NESTED
-from microc.frontend.tflite.application import Application
-from microc.frontend.tflite.build import STATE_INSIDE, Builder
+from microc.frontend.tflite import operators_control as tflite_control
+from microc.frontend.tflite import operators_control as tflite_variables
+from microc.frontend.tflite import operators_elementwise as tflite_conversions
+from microc.frontend.tflite import operators_elementwise as tflite_elementwise
+from microc.frontend.tflite import operators_elementwise as tflite_logic
+from microc.frontend.tflite import operators_elementwise as tflite_reductions
+from microc.frontend.tflite import operators_gather as tflite_compressed
+from microc.frontend.tflite import operators_gather as tflite_places
+from microc.frontend.tflite import operators_gather as tflite_segments
+from microc.frontend.tflite import operators_images as tflite_images
+from microc.frontend.tflite import operators_images as tflite_volumes
+from microc.frontend.tflite import operators_layers as tflite_matmul
+from microc.frontend.tflite import operators_layers as tflite_neural
+from microc.frontend.tflite import operators_mediapipe as tflite_detection
+from microc.frontend.tflite import operators_mediapipe as tflite_landmarks
+from microc.frontend.tflite import operators_mediapipe as tflite_mediapipe
+from microc.frontend.tflite import operators_recurrent as tflite_lstm
+from microc.frontend.tflite import operators_recurrent as tflite_recurrent
+from microc.frontend.tflite import operators_recurrent as tflite_rnn
+from microc.frontend.tflite import operators_shape as tflite_known
+from microc.frontend.tflite import operators_shape as tflite_shapes
+from microc.frontend.tflite import operators_shape as tflite_slices
+from microc.frontend.tflite import operators_signal as tflite_frames
+from microc.frontend.tflite import operators_signal as tflite_periods
+from microc.frontend.tflite import operators_signal as tflite_signal
+from microc.frontend.tflite import operators_signal as tflite_spectra
+from microc.frontend.tflite.context import STATE_INSIDE, Application, Builder, Inside, Spelling
 from microc.frontend.tflite.file import Operator, TfliteFile
-from microc.frontend.tflite.inside import Inside
-from microc.frontend.tflite.ops import SPELLINGS, hint
-from microc.frontend.tflite.periods import gated
+from microc.frontend.tflite.operators_signal import gated
 from microc.graph.ir import Graph, Loc
+
+# ---- The spelling table: every TFLite operator that has a spelling in our vocabulary.
+
+SPELLINGS: Registry[Spelling] = Registry(
+    "a TFLite operator",
+    {
+        **tflite_compressed.COMPRESSED_SPELLINGS,
+        **tflite_control.CONTROL_SPELLINGS,
+        **tflite_conversions.CONVERSIONS_SPELLINGS,
+        **tflite_detection.DETECTION_SPELLINGS,
+        **tflite_elementwise.ELEMENTWISE_SPELLINGS,
+        **tflite_frames.FRAMES_SPELLINGS,
+        **tflite_images.IMAGES_SPELLINGS,
+        **tflite_known.KNOWN_SPELLINGS,
+        **tflite_landmarks.LANDMARKS_SPELLINGS,
+        **tflite_logic.LOGIC_SPELLINGS,
+        **tflite_matmul.MATMUL_SPELLINGS,
+        **tflite_mediapipe.MEDIAPIPE_SPELLINGS,
+        **tflite_neural.NEURAL_SPELLINGS,
+        **tflite_periods.PERIODS_SPELLINGS,
+        **tflite_places.PLACES_SPELLINGS,
+        **tflite_lstm.LSTM_SPELLINGS,
+        **tflite_recurrent.RECURRENT_SPELLINGS,
+        **tflite_reductions.REDUCTIONS_SPELLINGS,
+        **tflite_rnn.RNN_SPELLINGS,
+        **tflite_segments.SEGMENTS_SPELLINGS,
+        **tflite_shapes.SHAPES_SPELLINGS,
+        **tflite_signal.SIGNAL_SPELLINGS,
+        **tflite_slices.SLICES_SPELLINGS,
+        **tflite_spectra.SPECTRA_SPELLINGS,
+        **tflite_variables.VARIABLES_SPELLINGS,
+        **tflite_volumes.VOLUMES_SPELLINGS,
+    },
+)
+"""Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""
+
+_RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
+_SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
+_HINTS = (
+    ("CUSTOM:ethos-u", "compiled for an NPU by Vela: give microc the model as it was before"),
+    ("CUSTOM:Flex", "a TensorFlow operator: convert with TFLITE_BUILTINS only, or teach it to microc with --plugin"),
+    ("CUSTOM:", "a custom operator exists only in the program it was made for: teach it to microc with --plugin"),
+    ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
+    ("LSTM", _RECURRENT),
+    ("WHERE", _SIZE),
+    ("UNIQUE", _SIZE),
+    ("HASHTABLE", "tables of strings stay on the host: cut the model behind them"),
+    ("RANDOM_", "give the numbers to the network as an input"),
+    ("MULTINOMIAL", "give the numbers to the network as an input"),
+    ("", "replace the operator in the model, or cut the model before it (--outputs)"),
+)
+
+
+def hint(code: str) -> str:
+    """What to do about an operator that has no spelling."""
+    return next(text for prefix, text in _HINTS if code.startswith(prefix))
+
+
+# ---- The TFLite reader: a flatbuffer becomes a Graph spelled in our operators, quantisation on the types.
+#
+# What a TFLite operator means is written in the spelling tables (``tflite_ops``); how the bytes are read safely, in
+# ``tflite_file``. Nothing is optimised here.
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:

@@ -15,20 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees import lightgbm, xgboost
-from microc.frontend.trees.answers import answers
-from microc.frontend.trees.direct import emit_scaler, named, refuse_ties, writer_of
+from microc.frontend.trees import boosters
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
-from microc.frontend.trees.forests import ensemble_of
-from microc.frontend.trees.known_rows import known_rows, parts
+from microc.frontend.trees.known_rows import answers, known_rows, parts
+from microc.frontend.trees.sklearn_formulas import emit_scaler, ensemble_of, named, refuse_ties, writer_of
 from microc.graph.ir import Graph, Quant
+from microc.ops.attributes import Rounding
 from microc.ops.meaning import evaluate
-from microc.ops.rounding import Rounding
-from microc.ops.trees.arrays import Tree
+from microc.ops.trees.tree_arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
 OPSETS = {"": 17, "ai.onnx.ml": 3}
@@ -74,7 +72,7 @@ def read(
         ensemble,
         shape,
         type(estimator).__name__,
-        None if xgboost.is_object(estimator) else getattr(estimator, "classes_", None),
+        None if boosters.is_object(estimator) else getattr(estimator, "classes_", None),
         input_dtype,
         input_scale,
         leaf_dtype,
@@ -83,7 +81,9 @@ def read(
 
 def read_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """The network of LightGBM's text model, or of XGBoost's; ``input_shapes`` may say how many rows come at once."""
-    ensemble, features = (lightgbm if lightgbm.is_lightgbm(data) else xgboost).parse(data, file_name)
+    ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
+        data, file_name
+    )
     return graph_of(ensemble, _rows(one_shape(input_shapes, file_name), features, file_name), file_name)
 
 
@@ -109,9 +109,9 @@ def _ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
     try:
         booster = getattr(estimator, "booster_", estimator)
         if hasattr(booster, "model_to_string"):
-            return lightgbm.parse(booster.model_to_string().encode(), where)
-        if xgboost.is_object(estimator):
-            return xgboost.of_object(estimator)
+            return boosters.parse_lightgbm(booster.model_to_string().encode(), where)
+        if boosters.is_object(estimator):
+            return boosters.of_object(estimator)
         ensemble = ensemble_of(estimator)
         return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
     except AttributeError as error:

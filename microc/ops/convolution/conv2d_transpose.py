@@ -20,17 +20,15 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
-from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.ops.arith import Rewrite, constant, is_quantised
+from microc.ops.arithmetic import Rewrite, constant, is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
-from microc.ops.axes import rows_only
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
 from microc.ops.convolution.geometry import WINDOWS, meets_row
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.surface import split_activation
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, rows_only
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC

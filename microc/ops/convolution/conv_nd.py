@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.axes import rows_only
 from microc.ops.convolution.geometry import meets_row
 from microc.ops.matrix.gemm import start
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import Case, OpCall, OpDef, rows_only
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, CHANNELS_FIRST, PATCH

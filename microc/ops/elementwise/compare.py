@@ -1,8 +1,4 @@
-"""Comparisons, logic and choice: ``equal`` ... ``less_equal``, ``logical_and``, ``logical_or``, ``logical_not``, ``where``.
-
-Comparisons of quantised numbers compare reals as TFLite does: both sides are shifted left by 8, scaled to int32, and rounded
-(source: TFLite Micro ``comparisons.cc``, TFLite ``reference/comparisons.h``); with rounding ``even`` they are dequantised.
-"""
+"""Comparisons, logic, choice and bit casts."""
 
 from __future__ import annotations
 
@@ -11,19 +7,82 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Rewrite, scalar_quant
-from microc.ops.attributes import SURFACE
-from microc.ops.numbers import NUMBERS, compute_dtype
-from microc.ops.quantised.rescale import shifted_scaled
+from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, dequantized, scalar_quant
+from microc.ops.attributes import SURFACE, Rounding, element_type
+from microc.ops.quantised.int16_functions import shifted_scaled
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rounding import Rounding
-from microc.ops.surface import dequantized
 from microc.tir import ir
 from microc.tir.ir import Expr
+
+# ---- ``bit_cast``: the bits of every element as another dtype of as many; a bool is a byte, and true whatever bit of
+# it is set.
+#
+# Source: ONNX BitCast.
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    source, dtype = types[0].dtype, attrs["dtype"]
+    if not dtypes.is_valid(dtype) or dtypes.nbytes(source) != dtypes.nbytes(dtype):
+        raise ModelError(f"the bits of {source} as {dtype!r}", hint="both have as many bits")
+    return (TensorType(types[0].shape, dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, dtype = np.asarray(arrays[0]), dtypes.to_numpy(attrs["dtype"])
+    return (x != 0 if dtype == np.bool_ else x.view(dtype),)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    x, dtype = args[0], attrs["dtype"]
+    if dtype == "bool" != x.dtype:
+        return ir.cast("int32", x).ne(0)
+    return ir.reinterpret(dtype, x)
+
+
+def _cases() -> Iterable[Case]:
+    """Zeros of both signs, infinities, the smallest and a NaN with a payload; negative integers."""
+    special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
+    for dtype, other in (
+        ("float32", "int32"),
+        ("float32", "uint32"),
+        ("float64", "int64"),
+        ("float64", "uint64"),
+        ("float16", "int16"),
+        ("bfloat16", "uint16"),
+        ("float16", "bfloat16"),
+        ("int8", "uint8"),
+        ("bool", "uint8"),
+    ):
+        width = dtypes.nbytes(dtype)
+        bits = np.array(special.get(width, [0, 127, 128, 255]), f"uint{8 * width}")
+        for source, target in ((dtype, other), (other, dtype)):
+            array = (bits & 1 if source == "bool" else bits).view(dtypes.to_numpy(source)).reshape(2, 2)
+            types = (TensorType((2, 2), source),)
+            yield Case({"dtype": target}, types, arrays=(array,), name=f"{source} as {target}")
+
+
+BIT_CAST_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "bit_cast",
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        operand_names=("x",),
+        attrs={"dtype": element_type()},
+    ),
+)
+
+
+# ---- Comparisons, logic and choice: ``equal`` ... ``less_equal``, ``logical_and``, ``logical_or``, ``logical_not``,
+# ``where``.
+#
+# Comparisons of quantised numbers compare reals as TFLite does: both sides are shifted left by 8, scaled to int32, and rounded
+# (source: TFLite Micro ``comparisons.cc``, TFLite ``reference/comparisons.h``); with rounding ``even`` they are dequantised.
 
 _SHIFT = 8
 Compare = Callable[[Any, Any], Any]
@@ -155,7 +214,7 @@ def _cases_where() -> Iterable[Case]:
             yield Case({}, types, name=dtype)
 
 
-OPERATORS: tuple[OpDef, ...] = (
+COMPARE_OPERATORS: tuple[OpDef, ...] = (
     *(_comparison(*row) for row in COMPARISONS),
     _logical("logical_and", "and", np.logical_and),
     _logical("logical_or", "or", np.logical_or),
@@ -175,3 +234,6 @@ OPERATORS: tuple[OpDef, ...] = (
         operand_names=("condition", "a", "b"),
     ),
 )
+
+
+OPERATORS = (*BIT_CAST_OPERATORS, *COMPARE_OPERATORS)

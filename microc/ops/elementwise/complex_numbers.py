@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from microc.frozen import frozen
+from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt, Var
 

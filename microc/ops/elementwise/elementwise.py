@@ -11,24 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, defaults_of, element_type
-from microc.ops.elementwise.functions import UNARY, Unary, apply
-from microc.ops.elementwise.pair_functions import BINARY, Binary
+from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, split_activation, through_float
+from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, defaults_of, element_type
+from microc.ops.elementwise.scalar_functions import BINARY, UNARY, Binary, Unary, apply
 from microc.ops.elementwise.tables import emit_lookup, stored_bounds
-from microc.ops.numbers import compute_dtype
-from microc.ops.quantised.inverse_root import legalize_rsqrt16
+from microc.ops.quantised.computed_scales import legalize_rsqrt16
+from microc.ops.quantised.int16_functions import (
+    QSIGMOID16,
+    int16_abs,
+    int16_rescaled,
+    legalize_sigmoid16,
+    squared_difference,
+)
+from microc.ops.quantised.quantised_arithmetic import legalize_div
 from microc.ops.quantised.quantization import legalize_add, legalize_mul, legalize_sub
-from microc.ops.quantised.quotient import legalize_div
-from microc.ops.quantised.rescale import int16_abs, int16_rescaled, squared_difference
-from microc.ops.quantised.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rounding import Rounding
-from microc.ops.surface import split_activation, through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
 

@@ -1,5 +1,6 @@
 """``lookup``: a function of one 8-bit number as a table of 256 results; or several functions, one behind the other in the table,
-and for each element where its own begins."""
+and for each element where its own begins.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.constants import Application, Constant, Constants, Use

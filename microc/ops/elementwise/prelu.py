@@ -11,18 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, SURFACE, element_type, exponent, integer, mantissa
+from microc.numerics import NUMPY, quantize_multiplier
+from microc.ops.arithmetic import Rewrite, is_quantised, scalar_quant, through_float
+from microc.ops.attributes import (
+    MULTIPLIER_ROUNDING,
+    SCALED,
+    SURFACE,
+    Multiplier,
+    Rounding,
+    element_type,
+    exponent,
+    integer,
+    mantissa,
+)
 from microc.ops.constants import Application, product_fault, stored, zero_point_of
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rounding import Multiplier, Rounding
-from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, fixed, fixedpoint
-from microc.dtypes import Array
+from microc import numerics
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import InternalError, UnsupportedError
-from microc.fixed import NUMPY, quantize_multiplier
-from microc.frozen import frozen
 from microc.graph.ir import Quant
-from microc.ops.arith import Rewrite
-from microc.ops.elementwise.functions import UNARY_BY_NAME, apply
-from microc.ops.rounding import Rounding
-from microc.ops.surface import dequantized, quantize_attrs
+from microc.numerics import NUMPY, quantize_multiplier
+from microc.ops.arithmetic import Rewrite, dequantized, quantize_attrs
+from microc.ops.attributes import Rounding
+from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply
 
 
 @frozen
@@ -58,7 +58,7 @@ class TableCall:
     def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
         """Integers relative to the output's zero point, shifted there and clamped."""
         least, most = dtypes.int_range(self.out_dtype)
-        shifted = NUMPY.clamp(values + self.result.zero_point[0], fixed.INT32_MIN, fixed.INT32_MAX)
+        shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
@@ -79,12 +79,12 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
     """What ``relu`` or ``clip`` lets through, as integers of the quantised result: bounds rounded in float32 as TFLite does,
     half to even where ``rounding`` is ``even``."""
     low, high = dtypes.int_range(dtype)
-    rounded = fixed.round_half_even if rounding == Rounding.EVEN else fixed.round_half_away
+    rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
     with np.errstate(invalid="ignore"):
         steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
         steps = [
-            float(NUMPY.clamp(step, fixed.INT32_MIN, fixed.INT32_MAX)) if math.isfinite(real) else step
+            float(NUMPY.clamp(step, numerics.INT32_MIN, numerics.INT32_MAX)) if math.isfinite(real) else step
             for step, real in zip(steps, bounds, strict=True)
         ]
     least, most = (step + quant.zero_point[0] for step in steps)
@@ -139,8 +139,8 @@ def _through_floats(call: TableCall, function: Callable[[Array], Array], even: b
     with np.errstate(all="ignore"):
         real = function(scale_in * call.input.astype(np.float32))
         inverse = np.float32(1) / scale_out
-        rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
-    steps = NUMPY.clamp(rounded.astype(np.float64), fixed.INT32_MIN, fixed.INT32_MAX)
+        rounded = numerics.round_half_even(real / scale_out) if even else numerics.round_half_away(real * inverse)
+    steps = NUMPY.clamp(rounded.astype(np.float64), numerics.INT32_MIN, numerics.INT32_MAX)
     return call.finished(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
@@ -168,26 +168,26 @@ def _sigmoid(call: TableCall) -> Array:
     low, _ = dtypes.int_range(call.out_dtype)
     if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
         return _float_table(call)
-    return call.finished(_through_fixed(call, fixedpoint.logistic, 0, 256, 31 - 8))
+    return call.finished(_through_fixed(call, numerics.logistic, 0, 256, 31 - 8))
 
 
 def _tanh(call: TableCall) -> Array:
     """Q4.27 through the fixed-point tanh; the kernel only writes scale 1/128 around zero."""
     if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
         return _float_table(call)
-    return call.finished(_through_fixed(call, fixedpoint.tanh, -128, 127, 31 - 7))
+    return call.finished(_through_fixed(call, numerics.tanh, -128, 127, 31 - 7))
 
 
 def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
     """Inputs beyond the radius of Q4.27 give the ends; the others go through ``function`` and are shifted down."""
     real = float(call.scales[0]) * (1 << 27)
-    _, left = fixed.mantissa_and_shift(real)
+    _, left = numerics.mantissa_and_shift(real)
     if not 0 <= left <= 62:
-        raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=fixed.FAR_APART)
+        raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=numerics.FAR_APART)
     x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
     inner = np.clip(x, 1 - radius, radius - 1)  # without a number in between nothing is multiplied
     raw = call.multiplied(inner, real) if radius > 1 else np.zeros_like(x)
-    value = fixed.rounding_shift_right(function(raw, 4), shift, NUMPY)
+    value = numerics.rounding_shift_right(function(raw, 4), shift, NUMPY)
     return np.where(x <= -radius, low, np.where(x >= radius, high, value))
 
 
@@ -195,16 +195,16 @@ def _hard_swish(call: TableCall) -> Array:
     """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
     with np.errstate(under="ignore"):
         fine_scale = float(call.scales[0] / np.float32(128))  # as a float in TFLite: of denormal numbers, bits go
-    if fixed.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
+    if numerics.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
         return _float_table(call)
     out_mantissa, out_shift = quantize_multiplier(fine_scale / float(call.scales[1]))
     factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
     fine = call.input * 128
-    scaled = _high_mul16(fine, fixed.reduce_multiplier(out_mantissa))
+    scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
         factor = _saturated16(factor << (factor_shift - 1))
-    factor = _high_mul16(factor, fixed.reduce_multiplier(factor_mantissa))
+    factor = _high_mul16(factor, numerics.reduce_multiplier(factor_mantissa))
     if factor_shift > 0:
         factor = _saturated16(factor << 1)
     elif factor_shift < 0:
@@ -227,10 +227,10 @@ def _rsqrt(call: TableCall) -> Array:
     _, most = dtypes.int_range(call.out_dtype)
     roots = []
     for x in call.input.tolist():
-        mantissa, shift = fixedpoint.inverse_square_root(max(x, 1))
-        roots.append(int(fixed.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
+        mantissa, shift = numerics.inverse_square_root(max(x, 1))
+        roots.append(int(numerics.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
     mantissa, shift = quantize_multiplier(real)
-    scaled = fixed.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
+    scaled = numerics.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
     return np.where(call.input > 0, call.finished(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
 
 
@@ -243,7 +243,7 @@ def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
 def _divided16(x: Any, exponent: int) -> Any:
     """gemmlowp's RoundingDivideByPOT of 16 bits. From exponent 16 on its mask of the remainder is all ones, and what it makes of
     zero and all positive numbers is 1, of negative ones -1."""
-    return fixed.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
+    return numerics.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
 
 
 def _high_mul16(a: Any, b: Any) -> Any:

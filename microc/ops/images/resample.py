@@ -18,18 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import INT32_MAX, INT32_MIN
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, integer, some_axes
-from microc.ops.axes import along_axes
+from microc.numerics import INT32_MAX, INT32_MIN
+from microc.ops.arithmetic import Rewrite, is_quantised, scalar_quant, through_float
+from microc.ops.attributes import ROUNDING, Rounding, integer, some_axes
 from microc.ops.constants import Application, Constant, Constants, Use
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Rounding
-from microc.ops.surface import through_float
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, TWO_ROUNDINGS

@@ -10,23 +10,38 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import is_quantised
+from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
-from microc.ops.axes import rows_only
 from microc.ops.constants import sum_fault
-from microc.ops.convolution.input import as_unsigned
-from microc.ops.matrix.gemm import fits_unsigned, padded_depth, padded_units, product_notes, unit_product
-from microc.ops.matrix.halves import HALF, HALF_TOLERANCE, half_product, half_weights, padded_terms
-from microc.ops.matrix.levels import levels_of, opened_product
-from microc.ops.matrix.packed import FAR, PACKED, TABLES, packed_depth, packed_form, packed_notes
+from microc.ops.convolution.geometry import as_unsigned
+from microc.ops.matrix.gemm import (
+    FAR,
+    HALF,
+    HALF_TOLERANCE,
+    PACKED,
+    TABLES,
+    fits_unsigned,
+    half_product,
+    half_weights,
+    levels_of,
+    opened_product,
+    packed_depth,
+    packed_form,
+    packed_notes,
+    padded_depth,
+    padded_terms,
+    padded_units,
+    product_notes,
+    unit_product,
+)
 from microc.ops.matrix.products import Product, legalize_product
-from microc.ops.matrix.quads import quad_packing, quad_product
-from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand
-from microc.ops.surface import split_activation
+from microc.ops.matrix.swar import quad_packing, quad_product
+from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand, rows_only
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import PATCH

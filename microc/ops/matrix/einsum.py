@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.arithmetic import wrapping
 from microc.ops.attributes import integers, rows
-from microc.ops.numbers import wrapping
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr

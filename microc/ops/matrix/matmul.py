@@ -16,19 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError
-from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import is_quantised
+from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, element_type, integer, integers, ways
-from microc.ops.axes import AxisMap, broadcast
 from microc.ops.constants import Application, centred, zero_point_of
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.surface import split_activation
+from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, broadcast
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, COLUMNS, PATCH

@@ -17,17 +17,17 @@ from math import prod
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
-from microc.fixed import INT32_MAX
-from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node
-from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
-from microc.ops.matrix.shifted import lacking_of, shift_of
-from microc.ops.quantised.requantization import Requantization, emit_requantize, product_multipliers
+from microc.numerics import INT32_MAX
+from microc.ops.arithmetic import Rewrite, activation_range, constant, fitted, scalar_quant
+from microc.ops.attributes import Multiplier, Rounding
+from microc.ops.matrix.gemm import lacking_of, shift_of
+from microc.ops.quantised.requantize import Requantization, emit_requantize, product_multipliers
 from microc.ops.registry import Legalized
-from microc.ops.rounding import Multiplier, Rounding
 
 _SURFACE = frozenset({"activation", "rounding"})
 _UNKNOWN = 1 << 62

@@ -16,29 +16,29 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import (
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
     Arith,
     doubling_high_mul,
+    half_of_one_plus,
     multiply_double_rounding,
     quantize_multiplier,
+    reciprocal,
     rounding_shift_right,
+    saturating_double,
+    shift_right_half_up,
 )
-from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double, shift_right_half_up
-from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
-from microc.ops.attributes import SCALED, SURFACE, integer
-from microc.ops.axes import along_axis
+from microc.ops.arithmetic import TIR, Rewrite, is_quantised, scalar_quant, through_float, with_names
+from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, Application, Constant, Use
-from microc.ops.elementwise.exponential import exp_of_negative
-from microc.ops.normalisation.softmax_fixed import SUM_BITS, exponentials, free_bits
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Multiplier, Rounding
-from microc.ops.surface import through_float
+from microc.ops.elementwise.scalar_functions import exp_of_negative
+from microc.ops.normalisation.softmax import SUM_BITS, exponentials, free_bits
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.arithmetic import NUMBERS, beats, compute_dtype
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
-from microc.ops.numbers import NUMBERS, beats, compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var

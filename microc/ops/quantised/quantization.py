@@ -12,34 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError, UnsupportedError
-from microc.fixed import (
-    INT32_MAX,
-    bounded,
-    round_half_away,
-    round_half_even,
-)
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, clamped
-from microc.ops.attributes import Attributes, answer, element_type, integers, numbers, one_axis
+from microc.numerics import INT32_MAX, bounded, round_half_away, round_half_even
+from microc.ops.arithmetic import Rewrite, clamped, dequantized
+from microc.ops.attributes import Attributes, Multiplier, Ties, answer, element_type, integers, numbers, one_axis
 from microc.ops.constants import Application
-from microc.ops.quantised.arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
-from microc.ops.quantised.quantization_cases import (
+from microc.ops.quantised.quantised_arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
+from microc.ops.quantised.requantize import (
+    Requantization,
     dequantize_cases,
+    emit_requantize,
+    like_first,
     quantize_cases,
 )
-from microc.ops.quantised.requantization import Requantization, emit_requantize
-from microc.ops.quantised.requantize import like_first
-from microc.ops.quantised.scaling import (
-    float_above,
-    float_below,
-    to_integer,
-)
+from microc.ops.quantised.scaling import float_above, float_below, to_integer
 from microc.ops.registry import Legalized, OpDef
-from microc.ops.rounding import Multiplier, Ties
-from microc.ops.surface import dequantized
 from microc.tir import ir
 from microc.tir.ir import Expr
 

@@ -1,35 +1,39 @@
-"""From integers to integers of another scale: requantize and requantize_float.
-
-The references are the formulas of ``fixed.py`` over numpy; the expressions are the sequences of ``scaling.py``.
-
-Source: TFLite ``requantize.h``.
-"""
+"""Integers of one scale to integers of another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from microc import dtypes
-from microc.dtypes import Array
-from microc.errors import InternalError, ModelError
-from microc.fixed import (
-    INT32_MAX,
-    INT32_MIN,
-    NUMPY,
-    round_half_even,
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.errors import InternalError, ModelError, UnsupportedError
+from microc.graph.ir import Attr, Quant, TensorType
+from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier, reduce_multiplier, round_half_even
+from microc.ops.arithmetic import Rewrite
+from microc.ops.attributes import (
+    OPTIONAL,
+    STORED,
+    Attributes,
+    Multiplier,
+    Rounding,
+    Ties,
+    answer,
+    defaults_of,
+    exponent,
+    integer,
+    integers,
+    mantissa,
+    numbers,
+    real,
 )
-from microc.graph.ir import TensorType
-from microc.ops.attributes import OPTIONAL, STORED, numbers, real
 from microc.ops.constants import Application, Constant, Constants, Use, stored
-from microc.ops.quantised.quantization_cases import (
-    REQUANTIZE,
-    REQUANTIZE_ATTRS,
-    requantize_cases,
-    requantize_float_cases,
-)
+from microc.ops.quantised.exact_rounding import emit_requantize_even, is_exact_scale
 from microc.ops.quantised.scaling import (
     Output,
     Scale,
@@ -40,10 +44,299 @@ from microc.ops.quantised.scaling import (
     to_integer,
     wide_rounded,
 )
-from microc.ops.registry import OpDef
-from microc.ops.rounding import Multiplier, Ties
+from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
+
+# ---- Writing the ``requantize`` or ``requantize_float`` node at the end of a legalized operator.
+#
+# Sources of the multipliers: TFLite ``kernel_util.cc`` (PopulateConvolutionQuantizationParams multiplies the scales as doubles,
+# GetQuantizedConvolutionMultipler as floats); ONNX Runtime's QLinearConv and QGemm (float32 throughout).
+
+
+@frozen
+class Requantization:
+    """Real multipliers (one, or one per channel) and where the result goes: its zero point, clamp and dtype.
+
+    ``trailing`` counts the axes after the channels: 0, or 2 for NCHW.
+    """
+
+    multipliers: tuple[float, ...]
+    zero_point: int
+    minimum: int
+    maximum: int
+    dtype: str
+    trailing: int = 0
+
+    @property
+    def result(self) -> Mapping[str, Attr]:
+        """The attributes that say where the result goes."""
+        return {
+            "zero_point": self.zero_point,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "out_dtype": self.dtype,
+        }
+
+
+def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str, single: bool) -> tuple[float, ...]:
+    """data scale * weight scale / output scale, one for each weight scale.
+
+    ``even`` computes in float32 throughout, but for products of scales that are no normal numbers there; ``single`` says that
+    TFLite forms the product of the input scales in float32.
+    """
+    s, t = np.float32(data.scale[0]), np.float32(output.scale[0])
+    scales = np.array(weight.scale, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        short, exact = s * scales, np.float64(s) * scales.astype(np.float64)
+        if rounding == Rounding.EVEN:
+            normal = np.isfinite(short) & (short >= np.finfo(np.float32).tiny)
+            return tuple(float(x) for x in np.where(normal, short / t, (exact / t).astype(np.float32)))
+        return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
+
+
+def within_float32(scale: float) -> float:
+    """A multiplier in float32; of infinity the largest number, by which zero stays zero and all others go to an end."""
+    return float(np.float32(min(scale, float(np.finfo(np.float32).max))))
+
+
+def emit_requantize(
+    rewrite: Rewrite,
+    x: str,
+    output: str,
+    parameters: Requantization,
+    rounding: str,
+    bound: int = -1,
+    input_zero_point: int = 0,
+) -> None:
+    """Append the node that scales integers ``x`` to ``output``.
+
+    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest \\|x - input_zero_point\\|, -1 if unknown.
+    """
+    count = len(parameters.multipliers)
+    shape = (count,) + (1,) * parameters.trailing
+    if rounding == Rounding.EVEN:
+        scales = np.array([within_float32(scale) for scale in parameters.multipliers], np.float32)
+        if count == 1:
+            rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
+        else:
+            operand = rewrite.constant("scale", scales.reshape(shape))
+            rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
+        return
+    if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
+        raise UnsupportedError(f"the rounding {rounding!r}", hint="it is double, single or even")
+    mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
+    if rounding == Multiplier.WIDE:
+        mantissas = np.asarray(reduce_multiplier(mantissas))
+    attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
+    attrs |= {"input_zero_point": input_zero_point, "multiplier": None, "shift": None}
+    attrs["shift_range"] = (int(shifts.min()), int(shifts.max()))
+    operands = [x]
+    if count == 1 or len(set(zip(mantissas.tolist(), shifts.tolist(), strict=True))) == 1:
+        attrs |= {"multiplier": int(mantissas[0]), "shift": int(shifts[0])}
+    else:
+        dtype = np.int16 if rounding == Multiplier.WIDE else np.int32
+        operands.append(rewrite.constant("multiplier", mantissas.astype(dtype).reshape(shape)))
+        if len(set(shifts.tolist())) == 1:
+            attrs["shift"] = int(shifts[0])
+        else:
+            operands.append(rewrite.constant("shift", shifts.astype(np.int8).reshape(shape)))
+    rewrite.emit("requantize", operands, output, attrs)
+
+
+def _fixed(multipliers: tuple[float, ...], most: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+    """Mantissas and shifts. A zero mantissa takes a shift that other channels have: any gives 0."""
+    pairs = [quantize_multiplier(real, most) for real in multipliers]
+    common = next((shift for mantissa, shift in pairs if mantissa), 0)
+    mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
+    shifts = np.array([shift if mantissa else common for mantissa, shift in pairs], np.int64)
+    return mantissas, shifts
+
+
+def emit_scaled_sum(
+    rewrite: Rewrite,
+    x: str,
+    bound: int,
+    factor: Fraction,
+    scale: float,
+    result: Mapping[str, Attr],
+    more: Mapping[str, Attr] = MappingProxyType({}),
+) -> None:
+    """Append what scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even: ``requantize_float`` by the
+    float32 ``scale``, and where that is not exact for all of them ``requantize_even``, if that is. ``more`` are attributes of the
+    former, which is taken if there are any: a mean over as many elements as a run has must be one node at all sizes."""
+    low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
+    inexact = not more and not is_exact_scale(scale, bound, factor, low - zero, high - zero)
+    if not (inexact and emit_requantize_even(rewrite, x, bound, factor, result)):
+        rewrite.emit("requantize_float", (x,), rewrite.node.outputs, {**result, "scale": scale, **more})
+
+
+# ---- Test cases of the operators between scales: edges of rounding, clamping and range, each form of their
+# parameters.
+
+REQUANTIZE_ATTRS: Attributes = {
+    "multiplier": mantissa("one for all channels; None: an operand", None),
+    "shift": exponent("its exponent, positive to the left; None: an operand", None),
+    "shift_range": integers("the least and the largest shift", (-31, 31), length=2, least=-31, most=31),
+    "input_zero_point": integer("taken off x", 0),
+    **STORED,
+    "rounding": answer("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
+    "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
+    "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
+}
+REQUANTIZE = defaults_of(REQUANTIZE_ATTRS)
+
+
+def requantize_cases() -> Iterable[Case]:
+    edges = np.array(
+        [
+            0,
+            1,
+            -1,
+            2,
+            -2,
+            3,
+            -3,
+            127,
+            -128,
+            1 << 10,
+            -(1 << 10),
+            12345,
+            -54321,
+            (1 << 29) + 7,
+            1 - (1 << 30),
+            (1 << 30) - 1,
+        ],
+        np.int32,
+    )
+    extremes = np.array([INT32_MAX, -(1 << 31), 1 << 30, -(1 << 30)], np.int32)
+    outs: tuple[tuple[str, int, int, int], ...] = (
+        ("int8", -3, -128, 127),
+        ("int8", -128, -128, 127),
+        ("int8", 5, 5, 90),
+        ("uint8", 128, 0, 255),
+        ("int16", 0, -32768, 32767),
+    )
+    for dtype, zero, low, high in outs:
+        for shift in (0, -1, -5, -8, -17, -31):
+            attrs = {"multiplier": 1518500250, "shift": shift, "zero_point": zero, "minimum": low, "maximum": high}
+            known = {**REQUANTIZE, **attrs, "out_dtype": dtype, "bound": (1 << 30) - 1}
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+                bounded, name = {**known, "rounding": rounding}, f"{rounding} {dtype} shift {shift}"
+                yield Case(bounded, (TensorType((16,), "int32"),), arrays=(edges,), name=name)
+            x = np.concatenate((edges, extremes))
+            unknown = {**known, "bound": -1}
+            yield Case(unknown, (TensorType((20,), "int32"),), arrays=(x,), name=f"{dtype} shift {shift} unbounded")
+            yield Case(
+                {**unknown, "rounding": Multiplier.SINGLE},
+                (TensorType((20,), "int32"),),
+                arrays=(x,),
+                name=f"single {dtype} {shift}",
+            )
+    yield from _channel_cases(edges)
+    yield from _special_cases()
+
+
+def _channel_cases(edges: Array) -> Iterable[Case]:
+    multiplier = np.array([1 << 30, INT32_MAX, 1518500250, 1234567890], np.int32)
+    types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
+    for shifts in (
+        (-1, -5, -7, -30),
+        (0, -3, -9, -1),
+        (0, -31, -2, -3),
+        (-1, -31, -5, -8),
+        (2, -3, -1, 0),
+        (3, 0, 9, 1),
+    ):
+        for low, zero in ((-128, -7), (4, 4)):
+            attrs: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": 127, "out_dtype": "int8"}
+            bound = 1 << 20 if shifts[0] > 0 else (1 << 30) - 1
+            x = np.clip(edges, -bound, bound).reshape(4, 4)
+            known = {**REQUANTIZE, **attrs, "shift_range": (min(shifts), max(shifts)), "bound": bound}
+            arrays = (x, multiplier, np.array(shifts, np.int8))
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+                name = f"{rounding} channels {shifts} from {low}"
+                yield Case({**known, "rounding": rounding}, types, (1, 2), arrays, name=name)
+    for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+        shared = {**REQUANTIZE, **attrs, "shift": -6, "bound": (1 << 30) - 1, "rounding": rounding}
+        name = f"{rounding} channels, one shift"
+        yield Case(shared, types[:2], (1,), (edges.reshape(4, 4), multiplier), name=name)
+
+
+def _special_cases() -> Iterable[Case]:
+    base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
+    x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
+    wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250), "bound": 1 << 46}
+    for shift in (7, 0, -10, -31):
+        x = x64 >> max(0, 16 + shift)
+        yield Case({**wide, "shift": shift}, (TensorType((8,), "int64"),), arrays=(x,), name=f"wide shift {shift}")
+    small = np.array([0, 1, -1, 16383, -16384, 3000, -29999, 7], np.int32)
+    yield Case(
+        {**wide, "shift": -3, "bound": 30000}, (TensorType((8,), "int32"),), arrays=(small,), name="wide in int32"
+    )
+    yield Case({**wide, "shift": -3}, (TensorType((8,), "int32"),), arrays=(small,), name="wide of int32")
+    per_channel = {**wide, "multiplier": None, "shift_range": (-12, -4)}
+    types = (TensorType((2, 4), "int64"), TensorType((4,), "int16"), TensorType((4,), "int8"))
+    parts = (np.array([16384, 32767, 20000, 30000], np.int16), np.array([-4, -5, -12, -8], np.int8))
+    yield Case(per_channel, types, (1, 2), ((x64 >> 20).reshape(2, 4), *parts), name="wide channels")
+    for dtype in ("int8", "uint8", "int16"):
+        low, high = dtypes.int_range(dtype)
+        x = np.array([low, low + 1, 0, 1, high - 1, high], dtypes.to_numpy(dtype))
+        moved = {**base, "input_zero_point": 3, "bound": 1 << 17, "minimum": low, "maximum": high, "out_dtype": dtype}
+        for multiplier, shift in ((1 << 30, 1), (1 << 30, 0), (1 << 30, -3), (1900000000, 2), (1900000000, -1)):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+                attrs = {**moved, "multiplier": multiplier, "shift": shift, "rounding": rounding}
+                name = f"{rounding} {dtype} {multiplier} {shift}"
+                yield Case(attrs, (TensorType((6,), dtype),), arrays=(x,), name=name)
+
+
+def requantize_float_cases() -> Iterable[Case]:
+    x = np.array([0, 1, -1, 3, -3, 5, -5, 255, -256, 1 << 20, -(1 << 20), INT32_MAX, -(1 << 31), 99, 101, 7], np.int32)
+    scale = np.array([0.5, 0.1, 0.0031, 1.25], np.float32)
+    for dtype, zero in (("uint8", 128), ("int8", 0), ("int8", -128), ("int16", 0)):
+        low, high = dtypes.int_range(dtype)
+        attrs: dict[str, Attr] = {"scale": 0.5, "zero_point": zero, "minimum": low, "maximum": high, "out_dtype": dtype}
+        yield Case(attrs, (TensorType((16,), "int32"),), arrays=(x,), name=dtype)
+        types = (TensorType((4, 4), "int32"), TensorType((4,), "float32"))
+        yield Case({**attrs, "scale": None}, types, (1,), (x.reshape(4, 4), scale), name=f"{dtype} channels")
+
+
+def quantize_cases() -> Iterable[Case]:
+    x = np.array(
+        [0.0, 0.25, -0.25, 0.75, -0.75, 1.25, 31.9, -32.1, 1e9, -1e9, 0.12, 63.75, -64.25, np.inf, -np.inf, 5.0]
+    )
+    for rounding in Ties:
+        for dtype, zero in (
+            ("int8", 0),
+            ("int8", -128),
+            ("uint8", 127),
+            ("int16", 0),
+            ("int32", 0),
+            ("int32", -1),
+            ("int32", 200),
+        ):
+            attrs: dict[str, Attr] = {
+                "scale": (0.5,),
+                "zero_point": (zero,),
+                "axis": None,
+                "out_dtype": dtype,
+                "rounding": rounding,
+            }
+            arrays = (x.astype(np.float32),)
+            yield Case(attrs, (TensorType((16,), "float32"),), arrays=arrays, name=f"{dtype} {zero} {rounding}")
+
+
+def dequantize_cases() -> Iterable[Case]:
+    for dtype, zero in (("int8", 0), ("int8", -5), ("uint8", 128), ("int16", 0), ("int32", 0)):
+        attrs = {"scale": (0.0031,), "zero_point": (zero,), "axis": None}
+        yield Case(attrs, (TensorType((3, 5), dtype),), name=f"{dtype} {zero}")
+
+
+# ---- From integers to integers of another scale: requantize and requantize_float.
+#
+# The references are the formulas of ``fixed.py`` over numpy; the expressions are the sequences of ``scaling.py``.
+#
+# Source: TFLite ``requantize.h``.
 
 _WIDEST = 1 << 47
 """The largest sum that a multiplier of 16 bits takes, TFLite's too."""
@@ -121,7 +414,7 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _constants(application: Application) -> Constants:
-    """Multiplier and shift where they are operands: constants, or what :mod:`microc.ops.quantised.mean_scale` computes."""
+    """Multiplier and shift where they are operands: constants, or what :mod:`microc.ops.quantised.computed_scales` computes."""
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from microc.fixed import (
+from microc.base.immutable import frozen
+from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     TO_WHOLE,
@@ -25,9 +26,8 @@ from microc.fixed import (
     multiply_reduced,
     multiply_single_rounding,
 )
-from microc.frozen import frozen
-from microc.ops.arith import TIR, clamped
-from microc.ops.rounding import Ties
+from microc.ops.arithmetic import TIR, clamped
+from microc.ops.attributes import Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
 

@@ -1,28 +1,189 @@
-"""LSTM over a sequence, as the formats and vendors' libraries know it: a name for the loop that it is (``lstm_loop.py``).
-
-    i, f, o = sigmoid(W x + R h + b)    g = tanh(W x + R h + b)    c' = clip(f c + i g)    h' = o tanh(c')
-
-Weights (4 H, D), recurrent ones (4 H, H) and the bias (4 H,) hold the gates in the order i, f, g, o. Data are (T, B, D) or
-(B, T, D); hidden and cell (B, H) are what the step before left. Results: hidden of every step in the order of the data, hidden
-and cell behind the last one. Of integers the scales are on the types: one for each row of weights, which are int8, and a power of
-two for the cell, which is int16.
-
-Source: TFLite Micro ``lstm_eval.h`` (its plain cell), ``lstm_eval_common.cc``.
-"""
+"""LSTM over a sequence: the operator, and the loop that it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
-from microc.errors import ModelError
-from microc.graph.ir import TensorType
-from microc.ops.attributes import DYNAMIC, SURFACE, flag, real
-from microc.ops.recurrent.lstm_loop import as_loop
-from microc.ops.registry import Case, OpDef
+from microc.base.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
+from microc.ops import registry
+from microc.ops.arithmetic import Rewrite
+from microc.ops.attributes import DYNAMIC, SURFACE, Rounding, flag, real
+from microc.ops.registry import Case, Legalized, OpDef
+
+# ---- A turn of a loop over time, written node by node: the graph that stands in a ``loop``.
+
+
+class Turn:
+    """Nodes and types so far. ``loc``: what they are from; their values are named after it."""
+
+    def __init__(self, loc: Loc) -> None:
+        self.loc = loc
+        self.types: dict[str, TensorType] = {}
+        self._consts: dict[str, Array] = {}
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+
+    def input(self, name: str, kind: TensorType) -> str:
+        self._inputs.append(new_value(self.types, name, kind))
+        return self._inputs[-1]
+
+    def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
+        name = new_value(self.types, stem, TensorType(data.shape, data.dtype.name, quant))
+        self._consts[name] = np.asarray(data, order="C")
+        return name
+
+    def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
+        """What an application makes; ``quant`` and ``stored``, a dtype: of a result whose integers stand for something."""
+        whole = {**registry.get(op).defaults, **attrs}
+        (kind,) = registry.infer(op, whole, [self.types[name] for name in inputs])
+        name = new_value(self.types, self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
+        self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
+        return name
+
+    def node(self, node: Node, kinds: Sequence[TensorType]) -> tuple[str, ...]:
+        """The results of a node as it is, but for their names."""
+        made = tuple(new_value(self.types, name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
+        self._nodes.append(replace(node, outputs=made))
+        return made
+
+    def ending(self, name: str, outputs: Sequence[str]) -> Graph:
+        """The finished turn, whose ``outputs`` are values as they are called."""
+        return Graph(name, tuple(self._inputs), tuple(outputs), (), self.types, self._consts).with_nodes(self._nodes)
+
+    def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
+        """The finished turn; ``outputs``: what each is called, and the value that it is."""
+        made = []
+        for label, value in outputs.items():
+            made.append(new_value(self.types, label, self.types[value]))
+            shape = self.types[value].shape
+            self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
+        return self.ending(name, made)
+
+
+# ---- An ``lstm`` as a loop over time, whose turns are dense layers and elementwise work.
+#
+# Of integers, the sums of the gates are int16 with twelve fractional bits, what sigmoid and tanh give has fifteen; the cell has
+# the scale of its state. Products and sums are saturated one by one. Source: TFLite Micro ``lstm_eval.h``,
+# ``lstm_eval_common.cc``.
+
+_SUMS, _BENT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
+_FUNCTIONS = ("sigmoid", "sigmoid", "tanh", "sigmoid")
+"""Of the gates, in their order: input, forget, cell, output."""
+
+
+def as_loop(node: Node, graph: Graph) -> Legalized:
+    """Loop, and what puts the rows in the order of the data. UnsupportedError where weights are computed."""
+    rewrite = Rewrite(node, graph)
+    data, _, _, hidden, cell, *_ = node.inputs
+    if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
+        raise UnsupportedError(
+            f"an LSTM whose {computed[0]!r} is computed", where=str(node.loc), hint="make weights and bias constants"
+        )
+    time_major, (batch, units) = bool(node.attr("time_major")), graph.types[hidden].shape
+    shape = graph.types[data].shape
+    steps = shape[0 if time_major else 1]
+    attrs: Mapping[str, Attr] = {"body": _turn(node, graph), "count": steps, "carried": 2, "guarded": False}
+    rows, last, state = node.outputs
+    kind = graph.types[hidden]
+    stacked = rewrite.value("rows", (steps, batch, units), kind.dtype, kind.quant)
+    rewrite.emit("loop", (hidden, cell, data), (last, state, stacked), attrs)
+    if time_major or batch == 1:
+        rewrite.emit("reshape", (stacked,), rows, {"shape": graph.types[rows].shape})
+    else:
+        rewrite.emit("transpose", (stacked,), rows, {"axes": (1, 0, 2)})
+    return rewrite.legalized()
+
+
+def _turn(node: Node, graph: Graph) -> Graph:
+    """Hidden and cell of the last step, the whole data; hidden, cell, and the hidden once more as the row.
+
+    Floats by integer weights are dense layers as any others, of floats or (``dynamic``) of rows quantised as they come.
+    """
+    kinds = [graph.types[name] for name in node.inputs]
+    body = Turn(node.loc)
+    turn = body.input("turn", TensorType((), "int32"))
+    hidden, cell, x = (body.input(name, kinds[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
+    step = _Step(body, kinds[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", "")))
+    (batch, units), of_cell = kinds[3].shape, kinds[4].quant or _BENT
+    now = body.emit("gather", (x, turn), kinds[0].quant, axis=0 if node.attr("time_major") else 1)
+    bias = [body.constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
+    matrices = [step.weights(graph, name) for name in node.inputs[1:3]]
+    total = step.add(step.layer(now, matrices[0], *bias), step.layer(hidden, matrices[1]), _SUMS)
+    gates = []
+    for k, function in enumerate(_FUNCTIONS):
+        begin, end = (0, k * units), (batch, (k + 1) * units)
+        gate = body.emit("slice", (total,), body.types[total].quant, begin=begin, end=end, strides=(1, 1))
+        gates.append(step.apply(function, (gate,), _BENT))
+    kept = step.apply("mul", (gates[1], cell), of_cell)
+    new = step.apply("mul", (gates[0], gates[2]), of_cell)
+    cell = step.add(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
+    bent = step.apply("tanh", (cell,), _BENT)
+    hidden = step.apply("mul", (bent, gates[3]), kinds[3].quant or _BENT, kinds[3].dtype)
+    return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
+
+
+class _Step:
+    """The arithmetic of a step: of floats, or of integers with their scales."""
+
+    def __init__(self, body: Turn, real: bool, rounding: str, dynamic: str) -> None:
+        self.body, self.real, self.rounding, self.dynamic = body, real, Rounding.NONE if real else rounding, dynamic
+
+    def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
+        """A surface operator whose integer result has a scale."""
+        if self.real:
+            return self.body.emit(op, inputs, rounding=Rounding.NONE)
+        return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
+
+    def weights(self, graph: Graph, name: str) -> str:
+        """Constant weights; of floats by integers, what these stand for."""
+        quant = graph.types[name].quant
+        made = self.body.constant("weights", graph.consts[name], quant)
+        if quant is None or not self.real:
+            return made
+        return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
+
+    def layer(self, *inputs: str) -> str:
+        """The sums of all gates."""
+        if self.dynamic:
+            return self.body.emit("dense", inputs, rounding=Rounding.NONE, dynamic=self.dynamic)
+        return self.apply("dense", inputs, _SUMS)
+
+    def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
+        """The sum within +- ``limit``; of integers the stored ones, saturated."""
+        body = self.body
+        if self.real:
+            total = body.emit("add", (a, b), rounding=Rounding.NONE)
+            return total if limit is None else body.emit("clip", (total,), minimum=-limit, maximum=limit)
+        wide = [body.emit("cast", (name,), dtype="int32") for name in (a, b)]
+        total = body.emit("add", wide, rounding=Rounding.NONE)
+        low, high = (-32768.0, 32767.0) if limit is None else (-limit, limit)
+        clipped = body.emit("clip", (total,), minimum=low, maximum=high, rounding=Rounding.NONE)
+        return body.emit("cast", (clipped,), quant, dtype="int16")
+
+    def limit(self, clip: float, of_cell: Quant) -> float | None:
+        """What the cell is held within, in stored integers where it has a scale."""
+        if not clip > 0:
+            return None
+        return clip if self.real else float(int(min(clip / of_cell.scale[0], 32767.0)))
+
+
+# ---- LSTM over a sequence, as the formats and vendors' libraries know it: a name for the loop that it is
+# (``lstm_loop.py``).
+#
+#     i, f, o = sigmoid(W x + R h + b)    g = tanh(W x + R h + b)    c' = clip(f c + i g)    h' = o tanh(c')
+#
+# Weights (4 H, D), recurrent ones (4 H, H) and the bias (4 H,) hold the gates in the order i, f, g, o. Data are (T, B, D) or
+# (B, T, D); hidden and cell (B, H) are what the step before left. Results: hidden of every step in the order of the data, hidden
+# and cell behind the last one. Of integers the scales are on the types: one for each row of weights, which are int8, and a
+# power of two for the cell, which is int16.
+#
+# Source: TFLite Micro ``lstm_eval.h`` (its plain cell), ``lstm_eval_common.cc``.
 
 _DTYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "float32": (("float32", "int8"), "float32", "float32"),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis

@@ -1,11 +1,4 @@
-"""SVDF: a dense layer over time whose weights are factored, so that one step takes one new feature per filter.
-
-Data (B, D), feature weights (F, D), time weights (F, M), bias (F / rank), state (B, F * M): the last M features of every filter,
-oldest first. A step drops the oldest, appends the new one, and sums features by time weights over the rank filters of a unit.
-The new state is an output of its own. The quantised form is in ``svdf_fixed.py``.
-
-Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
-"""
+"""SVDF of floats and in fixed point."""
 
 from __future__ import annotations
 
@@ -15,16 +8,303 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, is_quantised
-from microc.ops.attributes import ACTIVATED, DYNAMIC, integer
-from microc.ops.recurrent.svdf_fixed import QSVDF, legalize_quantised
-from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
+from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
+from microc.ops.arithmetic import Rewrite, clamped, constant, emit_activation, is_quantised, scalar_quant
+from microc.ops.attributes import (
+    ACTIVATED,
+    DYNAMIC,
+    MULTIPLIER_ROUNDING,
+    SCALED,
+    STORED,
+    Multiplier,
+    Rounding,
+    exponent,
+    integer,
+    mantissa,
+)
+from microc.ops.constants import INT32, Application, Constant, Constants, Use, stored, zero_point_of
+from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Rounding
-from microc.ops.surface import emit_activation
+from microc.tir import ir
+from microc.tir.ir import Expr
+from microc.tir.names import ACC
+
+# ---- What float and fixed-point SVDF share: shapes, one step of the state, tensor expressions.
+
+SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
+"""Batch, depth, filters, memory, rank."""
+
+
+def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output and new state of operands data, feature weights, time weights, bias, state."""
+    data, feature, time, bias, state = types
+    if len(data.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or attrs["rank"] < 1:
+        raise ModelError(f"svdf of data {data.shape}, weights {feature.shape} and {time.shape}, rank {attrs['rank']}")
+    (batch, depth), (filters, memory) = data.shape, time.shape
+    units = filters // attrs["rank"]
+    if feature.shape != (filters, depth) or units * attrs["rank"] != filters or bias.shape != (units,):
+        raise ModelError(
+            f"svdf of data {data.shape}, weights {feature.shape} and {time.shape}, bias {bias.shape}, rank {attrs['rank']}"
+        )
+    if state.size != batch * filters * memory:
+        raise ModelError(f"svdf with a state of {state.shape} for {filters} filters of {memory} steps, batch {batch}")
+    dtype = attrs.get("out_dtype") or data.dtype
+    return TensorType((batch, units), dtype), TensorType(state.shape, state.dtype)
+
+
+def stepped(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
+    """(sums by time weights, new state) of a state (B, F, M) and new features (B, F), in the arrays' dtype."""
+    following = np.concatenate((state[:, :, 1:], feature[:, :, None]), axis=2)
+    by_filter = (following * time).sum(axis=2)
+    return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
+
+
+def sizes(call: OpCall) -> tuple[int, int, int, int]:
+    """(batch, depth, filters, memory)"""
+    time = call.operands[-3]
+    assert time is not None
+    return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
+
+
+def tensors(call: OpCall) -> list[te.Tensor]:
+    """The operands' tensors; the state as (batch, filters, memory)."""
+    batch, _, filters, memory = sizes(call)
+    *others, state = call.present
+    return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
+
+
+def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
+    """Stage ``state``: the old one a step on, with ``newest(b, f)`` at the end."""
+    batch, _, filters, memory = sizes(call)
+
+    def element(b: Expr, f: Expr, m: Expr) -> Expr:
+        return ir.select(m < memory - 1, state[b, f, m + 1], newest(b, f)) if memory > 1 else newest(b, f)
+
+    return te.compute((batch, filters, memory), element, "following", ("b", "f", "m"))
+
+
+def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
+    """Stage ``acc``: bias plus features by time weights."""
+    batch, _, filters, memory = sizes(call)
+    rank = call.attrs["rank"]
+    r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
+
+    def element(b: Expr, u: Expr) -> Expr:
+        f = u * rank + r.var
+        product = ir.cast(dtype, following[b, f, m.var]) * ir.cast(dtype, time[f, m.var])
+        return te.sum_reduce(product, r, m, init=ir.cast(dtype, bias[u]))
+
+    return te.compute((batch, filters // rank), element, ACC, ("b", "u"))
+
+
+def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None) -> te.Tensor:
+    """Stage ``feature``: data by feature weights."""
+    batch, depth, filters, _ = sizes(call)
+    d = te.reduce_axis(depth, "d")
+
+    def element(b: Expr, f: Expr) -> Expr:
+        product = ir.cast(dtype, x[b, d.var]) * ir.cast(dtype, weights[f, d.var])
+        return te.sum_reduce(product, d, init=ir.cast(dtype, bias[f]) if bias is not None else 0)
+
+    return te.compute((batch, filters), element, "feature", ("b", "f"))
+
+
+def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    batch, depth = types[0].shape
+    return batch * types[1].shape[0] * depth + types[-1].size
+
+
+# ---- ``qsvdf``: TFLite Micro's integer SVDF. int8 data and feature weights, int16 or int8 time weights and state.
+#
+# Zero points of data and state are folded into ``feature_bias`` (F) and ``bias``. As in TFLite a fused activation does nothing
+# beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest absolute values of the two sums, as
+# far as the weights tell. What does not fit 32 bits loses its upper bits: so sums that fit are right, however they are added
+# up.
+#
+# Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
+
+
+def _svdf_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, feature, feature_bias, time, bias, state = types
+    if feature_bias.shape != feature.shape[:1]:
+        raise ModelError(f"qsvdf with a feature bias of {feature_bias.shape} for weights {feature.shape}")
+    return check_shapes(attrs, (data, feature, time, bias, state))
+
+
+def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
+    low, high = dtypes.int_range(str(arrays[5].dtype))
+    multiply = Multiplier(attrs["rounding"]).times
+    features = NUMPY.wrapped(data @ weights.T + feature_bias)
+    new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
+    new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
+    old = state.reshape(len(data), *time.shape)
+    total, memory = stepped(old, new, time, bias, attrs["rank"])
+    scaled = multiply(NUMPY.wrapped(total), attrs["multiplier"], attrs["shift"], NUMPY)
+    result = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
+    return result, memory.reshape(state.shape).astype(arrays[5].dtype)
+
+
+def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
+    x, weights, feature_bias, time, bias, state = tensors(call)
+    attrs = call.attrs
+    new = feature(call, x, weights, _sums(attrs["feature_bound"]), feature_bias)
+
+    def newest(b: Expr, f: Expr) -> Expr:
+        value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
+        scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
+        if attrs["rounding"] == Multiplier.SINGLE:
+            scaled = single_rounded(value, bound, scale)
+        else:
+            scaled = double_rounded(value, -bound, bound, scale)
+        clipped = clamped(scaled, *dtypes.int_range(state.dtype), "int32")
+        return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
+
+    memory = following(call, state, newest)
+    acc, bound = summed(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
+    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+
+    def element(b: Expr, u: Expr) -> Expr:
+        if attrs["rounding"] == Multiplier.SINGLE:
+            return single_rounded(ir.cast("int32", acc[b, u]), bound, scale, out)
+        return double_rounded(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
+
+    return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
+
+
+def _sums(bound: int) -> str:
+    """The dtype of sums: where they may leave 32 bits one whose overflow C defines."""
+    return "int32" if bound <= INT32_MAX else "uint32"
+
+
+def legalize_quantised(node: Node, graph: Graph) -> Legalized:
+    """A quantised ``svdf`` with constant weights as ``qsvdf``. Multipliers are made of the scales as doubles."""
+    rounding = str(node.attr("rounding"))
+    data, weights, time, bias, state = node.inputs
+    constants = [constant(graph, name) for name in (weights, time, bias)]
+    if rounding == Rounding.EVEN or any(array is None for array in constants):
+        raise UnsupportedError(
+            "a quantised svdf whose weights are computed, or whose results round half to even", where=str(node.loc)
+        )
+    w, t, b = (np.asarray(array, np.int64) for array in constants)
+    (scale_x, zero_x), (scale_state, zero_state) = (scalar_quant(node, graph, name) for name in (data, state))
+    scale_w, scale_t, scale_out = (scalar_quant(node, graph, name)[0] for name in (weights, time, node.outputs[0]))
+    result = graph.types[node.outputs[0]]
+    low, high = dtypes.int_range(result.dtype)
+    by_unit = t.reshape(-1, node.attr("rank") * t.shape[1])
+    folded = b - zero_state * by_unit.sum(axis=1)
+    new_mantissa, new_shift = quantize_multiplier(scale_x * scale_w / scale_state)
+    mantissa, shift = quantize_multiplier(scale_state * scale_t / scale_out)
+    data_reach = max(abs(end - zero_x) for end in dtypes.int_range(graph.types[data].dtype))
+    state_reach = max(abs(end) for end in dtypes.int_range(graph.types[state].dtype))
+    attrs: dict[str, Attr] = {"rank": node.attr("rank"), "rounding": rounding, "state_zero_point": zero_state}
+    attrs |= {"feature_multiplier": new_mantissa, "feature_shift": new_shift, "multiplier": mantissa, "shift": shift}
+    attrs |= {"feature_bound": int((abs(w).sum(axis=1) * data_reach).max())}
+    attrs |= {"bound": int((abs(by_unit).sum(axis=1) * state_reach + abs(folded)).max())}
+    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    attrs |= {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rewrite = Rewrite(node, graph)
+    feature_bias = rewrite.constant("feature_bias", (-zero_x * w.sum(axis=1)).astype(np.int32))
+    if zero_state:
+        bias = rewrite.constant("bias", folded.astype(np.int32))
+    rewrite.emit("qsvdf", (data, weights, feature_bias, time, bias, state), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _constants(application: Application) -> Constants:
+    """Weights and biases are known where sums are promised to fit 32 bits; else these lose their upper bits."""
+    known = Constant(Use.TERM, INT32_MIN, INT32_MAX)
+    fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
+    return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
+
+
+def _sound(application: Application) -> str:
+    """The sums stay within the attributes that say so."""
+    attrs, (data, *kinds) = application.attrs, application.types
+    dtypes_ = [kind.dtype for kind in (data, *kinds)]
+    if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
+        return f"operands of {', '.join(dtypes_)}"
+    if dtypes_[5] not in ("int8", "int16"):
+        return f"a state of {dtypes_[5]}"
+    for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], kinds[-1])):
+        weights, bias = (application.data[position + k] for k in (0, 1))
+        if attrs[name] > INT32_MAX or weights is None or bias is None:
+            continue
+        low, high = dtypes.int_range(reach.dtype)
+        rows = weights.reshape(-1, rank * weights.shape[1]).astype(np.int64)
+        terms = bias.reshape(-1).astype(np.int64)
+        above = int((np.maximum(rows * low, rows * high).sum(axis=1) + np.maximum(terms, 0)).max(initial=0))
+        below = int((np.minimum(rows * low, rows * high).sum(axis=1) + np.minimum(terms, 0)).min(initial=0))
+        if max(above, -below) > INT32_MAX:
+            return f"sums of up to {max(above, -below)}, {name} is {attrs[name]}"
+        whole = np.abs(
+            np.stack([np.maximum(rows * low, rows * high), np.minimum(rows * low, rows * high)]).sum(axis=2) + terms
+        )
+        if int(whole.max(initial=0)) > attrs[name]:
+            return f"sums of up to {whole.max()}, {name} is {attrs[name]}"
+    return ""
+
+
+def _svdf_fixed_cases() -> Iterable[Case]:
+    rng = np.random.default_rng(7)
+    for state_dtype, zero_state in (("int16", 0), ("int8", 3)):
+        for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+            for batch, depth, filters, memory, rank in SHAPES:
+                low, high = dtypes.int_range(state_dtype)
+                shapes = ((batch, depth), (filters, depth), (filters,), (filters, memory), (filters // rank,), ())
+                kinds = ("int8", "int8", "int32", state_dtype, "int32")
+                spans = ((-128, 127), (-127, 127), (-999, 999), (low // 64, high // 64), (-4000, 4000))
+                arrays = [
+                    rng.integers(a, b, shape, endpoint=True).astype(kind)
+                    for shape, kind, (a, b) in zip(shapes, kinds, spans, strict=False)
+                ]
+                state = rng.integers(low, high, (batch, filters * memory), endpoint=True).astype(state_dtype)
+                arrays.append(state)
+                shift = -2 if state_dtype == "int16" else -6
+                attrs: dict[str, Attr] = {"rank": rank, "state_zero_point": zero_state, "rounding": rounding}
+                attrs |= {"feature_bound": INT32_MAX, "feature_multiplier": 1518500250, "feature_shift": shift}
+                attrs |= {"bound": INT32_MAX, "multiplier": 1234567890, "shift": -10 if state_dtype == "int16" else -3}
+                attrs |= {"zero_point": -5, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+                types = tuple(TensorType(array.shape, array.dtype.name) for array in arrays)
+                yield Case(attrs, types, (1, 2, 3, 4), tuple(arrays), name=f"{state_dtype} {rounding} {shapes[1]}")
+
+
+QSVDF = OpDef(
+    "qsvdf",
+    attrs={
+        "rank": integer("filters of a unit", least=1),
+        "feature_multiplier": mantissa("of the first product, Q0.31"),
+        "feature_shift": exponent("its exponent"),
+        "feature_bound": integer("the largest of its sums", least=0),
+        "state_zero_point": integer("of the state"),
+        **SCALED,
+        "bound": integer("the largest of the second sums", least=0),
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    infer=_svdf_fixed_infer,
+    reference=_svdf_fixed_reference,
+    compute=_svdf_fixed_compute,
+    cases=_svdf_fixed_cases,
+    constants=_constants,
+    sound=(stored, zero_point_of("state_zero_point", 5), _sound),
+    macs=macs,
+    operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
+)
+
+
+# ---- SVDF: a dense layer over time whose weights are factored, so that one step takes one new feature per filter.
+#
+# Data (B, D), feature weights (F, D), time weights (F, M), bias (F / rank), state (B, F * M): the last M features of every
+# filter, oldest first. A step drops the oldest, appends the new one, and sums features by time weights over the rank filters of
+# a unit. The new state is an output of its own. The quantised form is in ``svdf_fixed.py``.
+#
+# Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

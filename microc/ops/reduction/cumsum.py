@@ -14,29 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
+from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, is_quantised, scalar_quant, through_float, wrapping
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     ROUNDING,
     SCALED,
     Attributes,
+    Multiplier,
+    Rounding,
     defaults_of,
     flag,
     integer,
     one_axis,
 )
-from microc.ops.axes import along_axis
 from microc.ops.constants import stored, zero_point_of
-from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Multiplier, Rounding
-from microc.ops.surface import through_float
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 

@@ -14,24 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
-from microc.dtypes import Array
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import ModelError
-from microc.fixed import quantize_multiplier
-from microc.frozen import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, element_type, flag, integer, some_axes
-from microc.ops.axes import along_axes
+from microc.numerics import quantize_multiplier
+from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, through_float
+from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
 from microc.ops.constants import Application, window_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
-from microc.ops.numbers import compute_dtype
-from microc.ops.quantised.exact import ratio
-from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
-from microc.ops.quantised.requantization import emit_scaled_sum, within_float32
-from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Rounding
-from microc.ops.surface import through_float
+from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
+from microc.ops.quantised.exact_rounding import ratio
+from microc.ops.quantised.requantize import emit_scaled_sum, within_float32
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integers
-from microc.ops.axes import AxisMap, kept
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, kept
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 

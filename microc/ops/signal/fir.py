@@ -1,13 +1,4 @@
-"""``fir``: a filter of finite impulse response along an axis, which may change the rate: P phases of K taps, a step of ``down``.
-
-    y[P i + p] = sum_k taps[p, k] x[i down + k],  0 <= p < P, 0 <= k < K
-
-for all i whose samples are there: who wants the beginning pads in front. With one phase that is a correlation, with taps reversed
-a filter; with P phases of a filter at P times the rate it is resampling by P / down. int16 data by int16 taps are summed exactly,
-rounded by ``shift`` places (halves up) and saturated to int16.
-
-Source: the polyphase form of a rational resampler, Crochiere and Rabiner, *Multirate Digital Signal Processing*, 1983.
-"""
+"""FIR filters and frames of a sequence."""
 
 from __future__ import annotations
 
@@ -18,21 +9,125 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
-from microc.ops.axes import AxisMap, kept
-from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.signal.frames import frames_of
+from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, kept
 from microc.tir import ir
-from microc.tir.ir import Expr
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+# ---- ``frame``: overlapping pieces of a sequence: samples, rows or images along an axis become frames of ``length``
+# of them, which begin ``step`` apart; what does not fill a frame at the end is left out. Any dtype; nothing is
+# computed.
+#
+# Source: ``tf.signal.frame``.
+
+
+def frames_of(samples: int, length: int, step: int) -> int:
+    """How many frames so many samples have."""
+    return max(0, (samples - length) // step + 1)
+
+
+def _axis(attrs: Mapping[str, Any], kind: TensorType) -> int:
+    return int(attrs["axis"]) % len(kind.shape)
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    (data,), length = types, attrs["length"]
+    if not -len(data.shape) <= attrs["axis"] < len(data.shape):
+        raise ModelError(f"frame of shape {data.shape} along axis {attrs['axis']}")
+    axis = _axis(attrs, data)
+    count = frames_of(data.shape[axis], length, attrs["step"])
+    if not count:
+        raise ModelError(f"frames of {length} from {data.shape[axis]} samples")
+    return (TensorType((*data.shape[:axis], count, length, *data.shape[axis + 1 :]), data.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, length, step = arrays[0], attrs["length"], attrs["step"]
+    axis = attrs["axis"] % data.ndim
+    places = np.arange(frames_of(data.shape[axis], length, step))[:, None] * step + np.arange(length)
+    return (np.take(data, places, axis),)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    (data,) = call.present
+    axis, length, step = _axis(call.attrs, data.type), call.attrs["length"], call.attrs["step"]
+    outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
+    count = frames_of(samples, length, step)
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out,) = operands, results
+        n, f, i = Var("n"), Var("f"), Var("i")
+        sample = ir.Store(out, (n, f, i), x[n, f * (step * inner) + i])
+        return ir.loops([(n, outer), (f, count), (i, length * inner)], sample)
+
+    results = (("out", (outer, count, length * inner), data.type.dtype),)
+    return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build)[0]
+
+
+def _alias(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> Alias | None:
+    """Frames that do not overlap, or a single one, are the samples themselves."""
+    axis = _axis(attrs, types[0])
+    single = out_types[0].shape[axis] == 1 or attrs["step"] == attrs["length"]
+    return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
+
+
+def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    axis = _axis(attrs, types[0])
+    return (tuple(None if k == axis else k + (k > axis) for k in range(len(types[0].shape))),)
+
+
+def _cases() -> Iterable[Case]:
+    for shape, axis, length, step in (
+        ((10,), 0, 4, 3),
+        ((2, 10), 1, 4, 2),
+        ((1, 12, 3), 1, 5, 7),
+        ((3, 7), -1, 7, 1),
+        ((12,), 0, 4, 4),
+    ):
+        for dtype in ("int16", "float32"):
+            attrs = {"axis": axis, "length": length, "step": step}
+            yield Case(attrs, (TensorType(shape, dtype),), name=f"{dtype} {shape} {length} {step}")
+
+
+FRAMES_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "frame",
+        attrs={
+            "axis": one_axis("of time; the frames' own samples are the axis behind it"),
+            "length": integer("of a frame, in samples", least=1),
+            "step": integer("from a frame's beginning to the next one's", least=1),
+        },
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        alias=_alias,
+        cases=_cases,
+        axes=_axes,
+        moves=True,
+        operand_names=("data",),
+    ),
+)
+
+
+# ---- ``fir``: a filter of finite impulse response along an axis, which may change the rate: P phases of K taps, a
+# step of ``down``.
+#
+#     y[P i + p] = sum_k taps[p, k] x[i down + k],  0 <= p < P, 0 <= k < K
+#
+# for all i whose samples are there: who wants the beginning pads in front. With one phase that is a correlation, with taps
+# reversed a filter; with P phases of a filter at P times the rate it is resampling by P / down. int16 data by int16 taps are
+# summed exactly, rounded by ``shift`` places (halves up) and saturated to int16.
+#
+# Source: the polyphase form of a rational resampler, Crochiere and Rabiner, *Multirate Digital Signal Processing*, 1983.
 
 DTYPES = ("float32", "int16")
 MOST_SHIFT = 30
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, taps = types
     if data.dtype not in DTYPES or taps.dtype != data.dtype:
         raise ModelError(f"fir of {data.dtype} by taps of {taps.dtype}", hint="both float32 or both int16")
@@ -47,7 +142,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, taps = arrays
     wide = np.float64 if data.dtype == np.float32 else np.int64
     x = np.moveaxis(data, attrs["axis"], -1).astype(wide)
@@ -64,7 +159,7 @@ def _half(shift: int) -> int:
     return 1 << shift - 1 if shift else 0
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _fir_compute(call: OpCall) -> te.Tensor:
     """Sums (outer, steps, phases, inner), then what is rounded."""
     data, taps = call.present
     axis, shift, down = call.attrs["axis"] % len(data.type.shape), call.attrs["shift"], call.attrs["down"]
@@ -95,7 +190,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.compute(shape, rounded, "out", ("n", "i", "p", "c"))
 
 
-def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (kept(len(types[0].shape), (attrs["axis"],)), None)
 
 
@@ -103,7 +198,7 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
     return out_types[0].size * types[1].shape[1]
 
 
-def _cases() -> Iterable[Case]:
+def _fir_cases() -> Iterable[Case]:
     for shape, axis, taps, down in (
         ((1, 20), 1, (1, 5), 1),
         ((2, 21, 3), 1, (1, 8), 2),
@@ -122,7 +217,7 @@ def _cases() -> Iterable[Case]:
     yield Case({"axis": 1, "shift": 15}, types, name="computed taps")
 
 
-OPERATORS: tuple[OpDef, ...] = (
+FIR_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "fir",
         attrs={
@@ -130,12 +225,15 @@ OPERATORS: tuple[OpDef, ...] = (
             "down": integer("samples from a step to the next", 1, least=1),
             "shift": integer("of sums of integers, to the right", 0, least=0),
         },
-        infer=_infer,
-        reference=_reference,
-        compute=_compute,
-        cases=_cases,
-        axes=_axes,
+        infer=_fir_infer,
+        reference=_fir_reference,
+        compute=_fir_compute,
+        cases=_fir_cases,
+        axes=_fir_axes,
         macs=_macs,
         operand_names=("data", "taps"),
     ),
 )
+
+
+OPERATORS = (*FIR_OPERATORS, *FRAMES_OPERATORS)

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arith import bit_length, with_names
+from microc.ops.arithmetic import bit_length, with_names
 from microc.ops.attributes import integer
-from microc.ops.axes import AxisMap
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef
 from microc.ops.signal.filter_bank import log_table
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var

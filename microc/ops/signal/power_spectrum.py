@@ -22,22 +22,13 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer
-from microc.ops.axes import AxisMap, kept
-from microc.ops.elementwise.complex_numbers import (
-    Arithmetic,
-    Complex,
-    Held,
-    Named,
-    arithmetic,
-    high_arithmetic,
-)
-from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.signal.fft import together
-from microc.ops.signal.fft_stages import enter_first, stages, super_twiddles, transformed, twiddles
+from microc.ops.elementwise.complex_numbers import Arithmetic, Complex, Held, Named, arithmetic, high_arithmetic
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, kept
+from microc.ops.signal.fft import enter_first, stages, super_twiddles, together, transformed, twiddles
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from microc import te
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arith import bit_length, with_names
+from microc.ops.arithmetic import bit_length, with_names
 from microc.ops.attributes import integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir

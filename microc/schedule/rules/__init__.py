@@ -9,27 +9,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from microc.base.immutable import Registry
 from microc.errors import ProgramError
-from microc.isa.tensor_unit import TENSOR_UNIT
-from microc.isa.vocabulary.scalable import LEAST
-from microc.schedule.rules import depthwise, fields, matrix, sketch, spaces, strips, vectors, windows, winograd
-from microc.schedule.rules.begin import begun, with_instructions
-from microc.schedule.rules.copies import schedule_runs, suits_runs
-from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
-from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.half import schedule_half, schedule_windows, suits_half, suits_windows
-from microc.schedule.rules.lanes import with_lanes
-from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
+from microc.isa.instruction_set import TENSOR_UNIT
+from microc.isa.vocabulary.vector_lanes import LEAST
+from microc.schedule.primitives.tree import Step
+from microc.schedule.rules import depthwise, matrix, spaces, swar_rules, vectors, winograd
+from microc.schedule.rules import spaces as sketch
+from microc.schedule.rules import vectors as strips
+from microc.schedule.rules import vectors as windows
+from microc.schedule.rules.around_rules import begun, with_instructions
+from microc.schedule.rules.generic import schedule_generic, schedule_rows, suits_rows
+from microc.schedule.rules.matrix import (
+    opened_columns,
+    pair_tiles,
+    plain_tiles,
+    schedule_half,
+    schedule_windows,
+    suits_bit_pairs,
+    suits_bits,
+    suits_half,
+    suits_opened_columns,
+    suits_windows,
+)
 from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
-from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
-from microc.schedule.rules.opened_columns import opened_columns, suits_opened_columns
-from microc.schedule.rules.product import product_of
-from microc.schedule.rules.rows import schedule_rows, suits_rows
-from microc.schedule.rules.rule import Matches, Rule, fixed, matching
-from microc.schedule.rules.unit import all_blockings, blockings, on_unit, suits_unit
+from microc.schedule.rules.movement import (
+    in_lanes,
+    in_vectors,
+    schedule_copies,
+    schedule_picks,
+    schedule_runs,
+    several,
+    suits_copies,
+    suits_lanes,
+    suits_picks,
+    suits_runs,
+    suits_several,
+)
+from microc.schedule.rules.rule import Matches, Rule, fixed, matching, with_lanes
+from microc.schedule.rules.templates import product_of
+from microc.schedule.rules.unit_rules import all_blockings, blockings, on_unit, suits_unit
 from microc.schedule.schedule import Schedule
-from microc.schedule.step import Step
-from microc.sealed import Registry
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.names import PATCH
@@ -82,23 +102,23 @@ _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 OURS: tuple[Rule, ...] = (
     Rule(
         "matrix strips",
-        strips.suits_product,
+        strips.suits_strip_product,
         strips.strip_product,
-        {"tile": strips.product_tiles},
+        {"tile": strips.strip_product_tiles},
         needs=frozenset({"scalable"}),
         over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window strips",
-        strips.suits_windows,
+        strips.suits_strip_windows,
         strips.strip_windows,
-        {"tile": strips.window_tiles},
+        {"tile": strips.strip_window_tiles},
         needs=frozenset({"scalable"}),
         over=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise strips",
-        strips.suits_depthwise,
+        strips.suits_strip_depthwise,
         strips.strip_depthwise,
         {"lanes": fixed(*LEAST)},
         needs=frozenset({"scalable"}),
@@ -124,7 +144,7 @@ OURS: tuple[Rule, ...] = (
         "depthwise vectors",
         vectors.suits_depthwise,
         vectors.depthwise_vectors,
-        {"pixels": fixed(vectors.PIXELS), "pairs": vectors.known_pairs},
+        {"pixels": fixed(vectors.VECTORS_PIXELS), "pairs": vectors.known_pairs},
         space={"pixels": fixed(*range(1, 13)), "pairs": vectors.all_pairs},
         over=_BY_ROWS,
     ),
@@ -173,18 +193,18 @@ OURS: tuple[Rule, ...] = (
     Rule("window half", suits_windows, schedule_windows, over=(*_BY_ROWS, "vectors")),
     Rule(
         "matrix pairs",
-        fields.suits_pixels,
-        fields.by_pixels,
-        {"pairs": fields.known_pairs, "channels": fields.known_channels},
-        space={"pairs": fields.all_pairs, "channels": fields.all_channels},
+        swar_rules.suits_pixels,
+        swar_rules.by_pixels,
+        {"pairs": swar_rules.known_pairs, "channels": swar_rules.known_channels},
+        space={"pairs": swar_rules.all_pairs, "channels": swar_rules.all_channels},
         over=_PLAIN,
     ),
     Rule(
         "matrix quads",
-        fields.suits_channels,
-        fields.by_channels,
+        swar_rules.suits_channels,
+        swar_rules.by_channels,
         {"quads": fixed(1)},
-        space={"quads": fields.all_quads},
+        space={"quads": swar_rules.all_quads},
         over=_PLAIN,
     ),
     Rule(
@@ -209,7 +229,7 @@ OURS: tuple[Rule, ...] = (
         "matrix dsp",
         matrix.suits_pairs,
         matrix.by_tile,
-        {"tile": matrix.pair_tiles},
+        {"tile": matrix.matrix_pair_tiles},
         space={"tile": spaces.pair_tiles},
         lean={"tile": matrix.fewer_rows},
         needs=frozenset({"pairs"}),
@@ -219,7 +239,7 @@ OURS: tuple[Rule, ...] = (
         "matrix",
         matrix.suits_any,
         matrix.by_tile,
-        {"tile": matrix.plain_tiles},
+        {"tile": matrix.matrix_plain_tiles},
         space={"tile": spaces.plain_tiles},
         lean={"tile": matrix.fewer_rows},
     ),

@@ -1,24 +1,22 @@
 """Depthwise and grouped convolutions: by planes of a channel where a core has what pays for them, else row by row.
 
-A plane's walks are instances of :mod:`microc.schedule.rules.planes`. Where one suits, rows of all channels only lose: they load
-every weight again for two outputs.
+A plane's walks are instances of :mod:`microc.schedule.rules.templates`. Where one suits, rows of all channels only lose: they
+load every weight again for two outputs.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.isa import TENSOR
-from microc.isa.vocabulary.correlation import correlation
-from microc.schedule.placement import loop_extent, stored_buffer
+from microc.isa.vocabulary.matrix_products import correlation
+from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
+from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
-from microc.schedule.rules.lanes import vectorize_lanes
-from microc.schedule.rules.planes import Depthwise, Walk, depthwise_of, walk_planes
-from microc.schedule.rules.product import multiplies
-from microc.schedule.rules.rule import Decisions
+from microc.schedule.rules.rule import Decisions, vectorize_lanes
+from microc.schedule.rules.templates import Depthwise, Walk, depthwise_of, multiplies, walk_planes
 from microc.schedule.schedule import Schedule
-from microc.schedule.tree import find_block
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.names import ACC, OUT, PADDED

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microc.frozen import frozen
-from microc.isa.vocabulary.products import PRODUCT_SHAPES, ROW_DEPTHS
-from microc.schedule.placement import loop_extent
+from microc.base.immutable import frozen
+from microc.isa.vocabulary.matrix_products import PRODUCT_SHAPES, ROW_DEPTHS
+from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.rules.generic import split_runs
-from microc.schedule.rules.lanes import vectorize_lanes
-from microc.schedule.rules.product import Product, copied_rows, known_product, prepared, product_of
-from microc.schedule.rules.rule import Decisions
+from microc.schedule.rules.rule import Decisions, vectorize_lanes
+from microc.schedule.rules.templates import Product, copied_rows, known_product, prepared, product_of
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.bit_fields import LANES as LANES_OF_BYTES

@@ -1,9 +1,4 @@
-"""What a search may try of the templates: wider domains than those that the cost model compares by itself.
-
-A domain lists every combination that may make sense; which of them a schedule can have, steps and the verifier find out without a
-measurement. Loops are tiled by TVM's ``sample_perfect_tile`` where a remainder would need loops of its own, and by any size
-where a part of a tile has them.
-"""
+"""What a search may try: domains of templates, sketches."""
 
 from __future__ import annotations
 
@@ -11,15 +6,25 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from microc.schedule.pairing import can_pair
+from microc.base.immutable import frozen
+from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
+from microc.schedule.primitives.tensorize import can_pair
+from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules import depthwise, matrix, vectors
-from microc.schedule.rules.planes import Walk
-from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, known_product
-from microc.schedule.rules.windows import known_windows
+from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, pad_by_row, reduce_loops
+from microc.schedule.rules.rule import Decisions
+from microc.schedule.rules.templates import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, Walk, known_product
+from microc.schedule.rules.vectors import known_windows
 from microc.schedule.schedule import Schedule
-from microc.schedule.tree import find_block
 from microc.target import Goal, Target
+from microc.tir.analysis.context import buffers_read
 from microc.tir.names import ACC
+
+# ---- What a search may try of the templates: wider domains than those that the cost model compares by itself.
+#
+# A domain lists every combination that may make sense; which of them a schedule can have, steps and the verifier find out
+# without a measurement. Loops are tiled by TVM's ``sample_perfect_tile`` where a remainder would need loops of its own, and by
+# any size where a part of a tile has them.
 
 ROWS, COLUMNS, ALONE = 6, 6, 12
 """Rows and columns of sums at once, and columns of a single row: more than any core has registers for."""
@@ -49,7 +54,7 @@ def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Itera
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Any core: tiles and steps; weights as they lie, or side by side for the tile."""
-    product, known = known_product(start), matrix.plain_tiles(start, target, goal)
+    product, known = known_product(start), matrix.matrix_plain_tiles(start, target, goal)
     step, intrin = known[0].step, known[0].intrin
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     found = []
@@ -61,7 +66,7 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Pairs of 16-bit numbers: tiles, steps, and every way to store the weights or to leave a single row where it lies."""
-    product, known = known_product(start), matrix.pair_tiles(start, target, goal)
+    product, known = known_product(start), matrix.matrix_pair_tiles(start, target, goal)
     step, data = known[0].step, product.data.dtype
     ways = [replace(tile, rows=1, columns=1, unroll=1) for tile in known]
     if known[0].weights:
@@ -142,3 +147,83 @@ def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
 def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
     walks = depthwise.byte_walks if depthwise.suits_bytes(start, target) else depthwise.single_walks
     return walks(start, target, goal)[0]
+
+
+# ---- A sketch for any function with one reduction: two levels of loops, a square of sums in registers (multi-level
+# tiling, Ansor).
+#
+# What it computes does not matter, so it serves operators that no rule knows, those of plugins too. The two innermost loops
+# beside the reduction are tiled without a rest; the reduction runs outside of the square, some of its steps written out; what
+# reads the sums, and stages of its inputs that a row needs, are joined. There is no default: it is for a search.
+
+SIDE = 8
+"""Iterations of a side of the square at most."""
+
+
+@frozen
+class Square:
+    """A choice: iterations of the last two loops beside the reduction at once, and steps of it that are written out."""
+
+    rows: int
+    columns: int
+    steps: int
+
+
+def suits_sketch(start: Schedule, target: Target) -> bool:
+    """One reduction, that another stage reads, within loops of its own."""
+    return _parts(start) is not None
+
+
+def _parts(start: Schedule) -> tuple[Schedule, str, str] | None:
+    """The function with its stages joined, the block that reduces, and the one that reads what it makes."""
+    schedule = inline_elementwise(start)
+    blocks = blocks_of(schedule)
+    sums = [block for block in blocks if block.init is not None]
+    if len(sums) != 1 or any(map(is_extern, blocks)):
+        return None
+    total = stored_buffer(sums[0])
+    readers = [block.name for block in blocks if block is not sums[0] and total in buffers_read(block.body)]
+    spatial = [i for i in sums[0].iters if i.kind == "space"]
+    if len(readers) != 1 or total in start.func.params or len(spatial) < 2 or len(spatial) == len(sums[0].iters):
+        return None
+    return schedule, sums[0].name, readers[0]
+
+
+def squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
+    """Perfect tiles; nothing that is written out is long."""
+    parts = _parts(start)
+    assert parts is not None
+    schedule, block, _ = parts
+    reducing = reduce_loops(schedule, block)
+    rows, columns = [loop for loop in schedule.loops_of(block) if loop not in reducing][-2:]
+    extents = [loop_extent(schedule.func, loop) for loop in (rows, columns, reducing[-1])]
+    return [
+        Square(r, c, steps)
+        for r in perfect(extents[0], SIDE)
+        for c in perfect(extents[1], SIDE)
+        for steps in perfect(extents[2], STEPS)
+        if r * c * steps <= WRITTEN
+    ]
+
+
+def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+    """Loops beside the reduction, then that, then the square."""
+    parts, square = _parts(start), decisions["square"]
+    if parts is None:
+        return None
+    schedule, block, reader = parts
+    reducing = reduce_loops(schedule, block)
+    *outer, rows, columns = [loop for loop in schedule.loops_of(block) if loop not in reducing]
+    steps = reducing[-1]
+    schedule = schedule.split(rows, (None, square.rows)).split(columns, (None, square.columns))
+    schedule = schedule.split(steps, (None, square.steps))
+    order = [*outer, f"{rows}_0", f"{columns}_0", *reducing[:-1], f"{steps}_0", f"{steps}_1"]
+    schedule = schedule.reorder(*order, f"{rows}_1", f"{columns}_1")
+    schedule = schedule.decompose_reduction(block, (*reducing[:-1], f"{steps}_0")[0])
+    schedule = schedule.reverse_compute_at(reader, f"{columns}_0")
+    schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
+    for name in (f"{block}_init", block, reader):
+        around = schedule.loops_of(name)
+        for loop in around[around.index(f"{columns}_0") + 1 :]:
+            schedule = schedule if loop in reducing[:-1] or loop == f"{steps}_0" else schedule.unroll(loop)
+    return pad_by_row(schedule, target)

@@ -1,5 +1,5 @@
-"""Winograd's F(2 x 2, 3 x 3), of floats also F(4 x 4, 3 x 3), stages of ``ops/convolution/winograd.py``: integers on cores with
-DSP instructions, floats where a multiply-add is one instruction, in vectors or not.
+"""Winograd's F(2 x 2, 3 x 3), of floats also F(4 x 4, 3 x 3), stages of ``ops/convolution/conv2d_algorithms.py``: integers on
+cores with DSP instructions, floats where a multiply-add is one instruction, in vectors or not.
 
 Integers: a few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
 (``add_i16x2``, ``sub_i16x2``) into 16-bit numbers, channels crossed as ``evens`` gives them. For a pair of tiles and a
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import itertools
 
-from microc.frozen import frozen
+from microc.base.immutable import frozen
+from microc.schedule.primitives.tree import buffer_named
 from microc.schedule.rules.generic import copy_words
-from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
-from microc.schedule.rules.rule import Decisions
+from microc.schedule.rules.rule import Decisions, float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.vectors import LOADED
 from microc.schedule.schedule import Schedule
-from microc.schedule.tree import buffer_named
 from microc.target import Goal, Target
 from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 

@@ -6,23 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from microc.tir import ir
-from microc.tir.affine import simplify_stmt
-from microc.tir.lower.blocks import drop_blocks
-from microc.tir.lower.compact import compact_buffers
-from microc.tir.lower.dead import drop_dead_cells
-from microc.tir.lower.groups import unbound
-from microc.tir.lower.half_products import lower_half_products
-from microc.tir.lower.half_windows import lower_half_windows
-from microc.tir.lower.hoist import hoist_fills
-from microc.tir.lower.invariant import hoist_places
+from microc.tir.analysis.simplification import simplify_stmt
+from microc.tir.lower.cleanup import (
+    compact_buffers,
+    drop_blocks,
+    drop_dead_cells,
+    hoist_fills,
+    hoist_places,
+    unroll_loops,
+)
 from microc.tir.lower.lanes import lower_lanes
-from microc.tir.lower.partition import partition_loops
-from microc.tir.lower.products import lower_products
-from microc.tir.lower.share import share_values
-from microc.tir.lower.unit import lower_unit
-from microc.tir.lower.unroll import unroll_loops
-from microc.tir.lower.unswitch import unswitch_loops
+from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
+from microc.tir.lower.matrix_intrinsics import lower_half_products, lower_half_windows, lower_products
+from microc.tir.lower.shared_values import share_values
+from microc.tir.lower.unit_lowering import lower_unit
 from microc.tir.lower.vectorize import lower_vectorized
+from microc.tir.lower.work_groups import unbound
 from microc.tir.rewrite import map_stmt
 from microc.tir.symbolic import require_fixed
 

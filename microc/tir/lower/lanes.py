@@ -19,15 +19,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from microc.tir import ir, names
-from microc.tir.affine import linear, simplify, simplify_stmt
-from microc.tir.facts import buffers_read
-from microc.tir.lower.lane_code import NARROWED, LaneCode
-from microc.tir.lower.lane_operations import TYPES
+from microc.tir.analysis.context import buffers_read
+from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
+from microc.tir.lower.cleanup import unroll_loops
+from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, fixed
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
-from microc.tir.lower.unroll import unroll_loops
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
-from microc.tir.strips import LENGTH, in_order
+from microc.tir.symbolic import LENGTH, in_order
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
-from microc.frozen import frozen
+from microc.base.immutable import frozen
 from microc.tir import ir
-from microc.tir.affine import REMEMBERED, bounds_of, linear, simplify
+from microc.tir.analysis.simplification import REMEMBERED, bounds_of, linear, simplify
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, substitute
 
 

@@ -1,27 +1,189 @@
-"""``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
-
-Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit numbers by ``i16x2``; a
-schedule marks loops ``vectorized`` where the core loads and stores unaligned words. What is done with words on their way is for
-cores with DSP instructions: largest numbers (:mod:`microc.tir.lower.words`), and copies of bytes to 16-bit numbers
-(``widen_<t>``, less a number ``widen_less_<t>``), whose destination must lie at whole words. Elements that are words already are
-moved four at a time, wherever they lie.
-"""
+"""Vectorised loops: words, pairs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from math import prod
 
-from microc import dtypes
+from microc.base import dtypes
+from microc.base.immutable import frozen
 from microc.tir import ir
-from microc.tir.affine import linear, simplify
-from microc.tir.lower.pairs import pairs_of_sums
-from microc.tir.lower.region import address, consecutive
-from microc.tir.lower.unroll import unroll_loops
-from microc.tir.lower.words import KINDS, Words, repeated, word_stores
-from microc.tir.rewrite import map_stmt, substitute, substitute_stmt, walk_stmt
+from microc.tir.analysis.simplification import fits, linear, simplify
+from microc.tir.lower.cleanup import unroll_loops
+from microc.tir.lower.region import address, consecutive, flat_step
+from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
+
+# ---- Words of bytes or of 16-bit numbers: what a loop stores, computed for all lanes of a word at once.
+#
+# Copies and constants are words as they are; largest and smallest numbers are found by ``max_<t>`` and ``min_<t>``, which cores
+# with DSP instructions have. A choice that does not depend on the loop chooses between words.
+
+KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
+"""How words of a dtype are called in the names of intrinsics."""
+
+
+@frozen
+class Words:
+    """Computes what elements of ``dtype`` are where ``var`` is ``word`` and at the places after it, as one word.
+
+    ``own``: registers that hold words (None), or still the one number that they start with.
+    """
+
+    dtype: str
+    var: ir.Var
+    word: ir.Expr
+    own: dict[ir.Expr, int | None] = field(default_factory=dict)
+
+    def value(self, value: ir.Expr) -> ir.Expr | None:
+        """The word; None when it cannot be computed so."""
+        match value:
+            case ir.Const(int() as number) if fits(number, self.dtype):
+                return repeated(number, self.dtype)
+            case ir.Load() if value in self.own:
+                held = self.own[value]
+                return value if held is None else repeated(held, self.dtype)
+            case ir.Load(buffer, indices) if buffer.dtype == self.dtype and consecutive(indices, self.var):
+                lanes = 4 // dtypes.nbytes(self.dtype)
+                place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
+                return ir.Call(f"load_{KINDS[self.dtype]}", (place,), "int32")
+            case ir.Cast("int32", ir.Load(buffer) as load) if buffer.dtype == self.dtype:
+                return self.value(load)
+            case ir.Cast(to, inner) if to == self.dtype and inner.dtype == "int32":
+                return self.value(inner)
+            case ir.Bin("max" | "min" as op, a, b):
+                return self._picked(op, a, b)
+            case ir.Select(condition, a, b) if self.var not in free_vars(condition):
+                first, second = self.value(a), self.value(b)
+                return None if first is None or second is None else ir.Select(condition, first, second)
+            case _:
+                return None
+
+    def _picked(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
+        low, high = dtypes.int_range(self.dtype)
+        if self.own.get(a) == (low if op == "max" else high):
+            return self.value(b)
+        first, second = self.value(a), self.value(b)
+        name = f"{op}_{KINDS[self.dtype]}"
+        return None if first is None or second is None else ir.Call(name, (first, second), "int32")
+
+
+def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
+    """The body of a loop over ``var`` for a word of what it stores, and the number of elements in that; None when it does more
+    than fill registers and store one element to memory at last."""
+    body = unroll_loops(body)
+    stores = body.body if isinstance(body, ir.Seq) else (body,)
+    last = stores[-1]
+    if not isinstance(last, ir.Store) or last.buffer.dtype not in KINDS or not consecutive(last.indices, var):
+        return None
+    lanes = 4 // dtypes.nbytes(last.buffer.dtype)
+    words, found = Words(last.buffer.dtype, var, word * lanes), list[ir.Store]()
+    for store in stores:
+        if not isinstance(store, ir.Store) or (store.buffer.scope == "register") != (store is not last):
+            return None
+        place, number = ir.Load(store.buffer, store.indices), ir.int_value(store.value)
+        if store is not last and number is not None and fits(number, words.dtype):
+            words.own[place] = number
+            continue
+        value = words.value(store.value)
+        if value is None:
+            return None
+        words.own[place] = None
+        found.append(ir.Store(store.buffer, store.indices, value))
+    target = address(last.buffer, last.indices, {var: word * lanes}, lanes, writes=True)
+    stored = ir.Evaluate(ir.Call(f"store_{KINDS[words.dtype]}", (target, found[-1].value), "int32"))
+    return lanes, ir.seq(*found[:-1], stored)
+
+
+def repeated(number: int, dtype: str) -> ir.Expr:
+    """A word of equal numbers."""
+    packed = (number & 0xFF) * 0x01010101 if dtypes.nbytes(dtype) == 1 else (number & 0xFFFF) * 0x10001
+    return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
+
+
+# ---- Sums of bytes by pairs of 16-bit numbers: a ``vectorized`` loop of four that stores sums and differences of
+# widened bytes.
+#
+#     for c in 4: p[.. crossed c ..] = int16(int32(a[c]) - int32(b[c]))
+#
+# becomes two words: ``evens`` of a loaded word gives its bytes 0 and 2 as a pair, ``odds`` 1 and 3, ``add_i16x2`` and
+# ``sub_i16x2`` compute with pairs; both are what narrowing the exact result to int16 gives. A schedule lays the destination out
+# for it: elements 0, 2, 1, 3 in this order, at whole words. The loop may hold unrolled loops, which do not change.
 
 LANES = 4
+CROSSED = (0, 2, 1, 3)
+_WIDENED = {"int8": "i8", "uint8": "u8"}
+_LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
+
+
+def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
+    """The loop as two stores of words; None when it has another form."""
+    if ir.int_value(loop.extent) != LANES:
+        return None
+    halves = [_half(loop.body, loop.var, half) for half in (0, 1)]
+    return ir.seq(*halves) if None not in halves else None
+
+
+def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
+    """The statement for elements ``half`` and ``half + 2``."""
+    match stmt:
+        case ir.For(inner, extent, body, "unrolled", annotations):
+            part = _half(body, var, half)
+            return None if part is None else ir.For(inner, extent, part, "unrolled", annotations)
+        case ir.Store(buffer, indices, ir.Cast("int16", value)) if buffer.dtype == "int16":
+            pair = _pair(value, var, half)
+            places = [simplify(_flat(buffer, indices, var, k) - _flat(buffer, indices, var, 0)) for k in range(LANES)]
+            if pair is None or [ir.int_value(p) for p in places] != list(CROSSED) or not _even(buffer, indices, var):
+                return None
+            at = {var: ir.const(half, "int32")}
+            target = ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), 2, writes=True)
+            return ir.Evaluate(ir.Call("store_i16x2_aligned", (target, pair), "int32"))
+        case _:
+            return None
+
+
+def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
+    """The pair of values at elements ``half`` and ``half + 2``."""
+    match value:
+        case ir.Bin(("add" | "sub") as op, a, b):
+            first, second = _pair(a, var, half), _pair(b, var, half)
+            return None if first is None or second is None else ir.Call(_LANEWISE[op], (first, second), "int32")
+        case ir.Select(condition, a, b) if var not in free_vars(condition):
+            first, second = _pair(a, var, half), _pair(b, var, half)
+            return None if first is None or second is None else ir.Select(condition, first, second)
+        case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
+            if flat_step(buffer, indices, var) != 1:
+                return None
+            kind = _WIDENED[buffer.dtype]
+            start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)
+            word = ir.Call(f"load_{kind}x4", (ir.AddressOf(buffer, start, LANES),), "int32")
+            return ir.Call(f"{'odds' if half else 'evens'}_{kind}", (word,), "int32")
+        case _:
+            return None
+
+
+def _flat(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: int) -> ir.Expr:
+    """The element's number in the buffer's memory."""
+    total: ir.Expr = ir.const(0, "int32")
+    for axis, index in enumerate(indices):
+        total = total + substitute(index, {var: ir.const(lane, "int32")}) * prod(buffer.shape[axis + 1 :])
+    return total
+
+
+def _even(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
+    """Whether the first element lies at a whole word, as the buffer's start does."""
+    terms, offset = linear(simplify(_flat(buffer, indices, var, 0)))
+    return not any(factor % 2 for factor in (*terms.values(), offset))
+
+
+# ---- ``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
+#
+# Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit numbers by ``i16x2``; a
+# schedule marks loops ``vectorized`` where the core loads and stores unaligned words. What is done with words on their way is for
+# cores with DSP instructions: largest numbers (:mod:`microc.tir.lower.vectorize`), and copies of bytes to 16-bit numbers
+# (``widen_<t>``, less a number ``widen_less_<t>``), whose destination must lie at whole words. Elements that are words already
+# are moved four at a time, wherever they lie.
+
 FEW = 4
 """Words that are moved without a loop."""
 MANY = 24

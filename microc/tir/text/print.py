@@ -1,28 +1,58 @@
-"""TIR to text. Literals without a dtype are int32 (or bool: ``True``); everything else is spelled out.
-
-A ``Let`` or ``Alloc`` reaches to the end of its suite; where something follows it, ``with T.scope():`` ends it earlier.
-"""
+"""TIR to text."""
 
 from __future__ import annotations
 
 import json
+import keyword
 import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from microc import dtypes
+from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.text.names import (
-    ATOM,
-    AXES,
-    COMPARISON,
-    INFIX,
-    LOOPS,
-    NAMED_BINARY,
-    PREFIX,
-    RESERVED,
-    THREAD_BINDING,
-    written,
+from microc.tir.operators import BINARY, UNARY, Spelling
+
+# ---- What the printer and the parser of TIR text agree on: operators, precedences, keywords.
+
+INFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
+NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text)
+PREFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in UNARY.items() if each.text})
+ATOM = 12
+COMPARISON = 4
+
+LOOPS: Mapping[str, str] = MappingProxyType(
+    {
+        "serial": "serial",
+        "unrolled": "unroll",
+        "vectorized": "vectorized",
+        "parallel": "parallel",
+        "scalable": "scalable",
+    }
 )
+THREAD_BINDING = "thread_binding"
+"""The loop of TVM's text whose kind is an argument."""
+AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
+RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
+
+_KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
+
+
+def written(name: str) -> str:
+    """A name as it stands in text: one that is a keyword (and underscores) gets one underscore more."""
+    return name + "_" if _KEYWORD.fullmatch(name) else name
+
+
+def read(name: str) -> str:
+    """The inverse of :func:`written`."""
+    match = _KEYWORD.fullmatch(name)
+    return name[:-1] if match and match[2] else name
+
+
+# ---- TIR to text. Literals without a dtype are int32 (or bool: ``True``); everything else is spelled out.
+#
+# A ``Let`` or ``Alloc`` reaches to the end of its suite; where something follows it, ``with T.scope():`` ends it earlier.
 
 Annotations = tuple[tuple[str, int | str], ...]
 

@@ -15,7 +15,7 @@ import microc
 from microc.external.ethos_u.driver import LIBRARY
 from microc.external.ethos_u.vela import Compiled
 from microc.external.partition import Taken
-from microc.frontend.tflite.writer.model import name_of
+from microc.frontend.tflite.writer import name_of
 
 PREFIX, FLAGS = "arm-none-eabi-", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard", "-O2")
 HEADER = """

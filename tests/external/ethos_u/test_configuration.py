@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from microc import paths
+from microc.base import file_access
 from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import BACKEND, vela
-from microc.external.ethos_u.configuration import ACCELERATORS, MEMORY_MODES, Configuration, on_board, parse
+from microc.external.ethos_u.accelerator import ACCELERATORS, MEMORY_MODES, Configuration, on_board, parse
 
 
 def test_an_accelerator_is_enough() -> None:
@@ -82,7 +82,7 @@ def test_what_contradicts_a_board_is_refused(said: str, what: str) -> None:
 
 
 def test_board_files_say_the_same_words() -> None:
-    schema = json.loads((paths.boards() / "board.schema.json").read_text())["properties"]["npu"]["properties"]
+    schema = json.loads((file_access.boards() / "board.schema.json").read_text())["properties"]["npu"]["properties"]
     assert schema["accelerator"]["enum"] == list(ACCELERATORS)
     assert schema["memory"]["enum"] == list(MEMORY_MODES)
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc import GraphBuilder, paths
+from microc import GraphBuilder
+from microc.base import file_access
 from microc.cli import main
-from microc.codegen.board import board_header
+from microc.codegen.project.board_files import board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
-from microc.external.ethos_u.configuration import parse
-from microc.external.ethos_u.driver import LIBRARY, SOURCES, open_driver
-from microc.external.ethos_u.region import given
+from microc.external.ethos_u.accelerator import parse
+from microc.external.ethos_u.driver import LIBRARY, SOURCES, given, open_driver
 from microc.external.ethos_u.vela import Compiled, compile_model
 from microc.external.partition import partition
-from microc.frontend.tflite.writer.model import to_tflite
+from microc.frontend.tflite.writer import to_tflite
 from microc.target import target_for
 from tests.device.smoke import WARNINGS, needs
 from tests.external.ethos_u import standin
@@ -117,9 +117,9 @@ def test_boards_build_and_link_with_a_stand_in(name: str, tmp_path: Path) -> Non
 @pytest.fixture
 def emulated(tmp_path: Path) -> Path:
     """The platform with an accelerator as the emulator that has none stands in for it."""
-    text = (paths.boards() / "mps3-an547.toml").read_text()
+    text = (file_access.boards() / "mps3-an547.toml").read_text()
     place = tmp_path / "platform.toml"
-    own = (paths.boards() / "corstone-300.toml").read_text().partition("[[flash.runner]]")[0]
+    own = (file_access.boards() / "corstone-300.toml").read_text().partition("[[flash.runner]]")[0]
     place.write_text(own + text[text.index("[emulator]") :])
     return place
 

@@ -15,13 +15,12 @@ import microc
 from microc import GraphBuilder
 from microc.cli import main
 from microc.errors import ToolError, UsageError
-from microc.external.ethos_u import region as regions
-from microc.external.ethos_u.configuration import parse
-from microc.external.ethos_u.driver import LIBRARY
-from microc.external.ethos_u.region import given
+from microc.external.ethos_u import driver as regions
+from microc.external.ethos_u.accelerator import parse
+from microc.external.ethos_u.driver import LIBRARY, given
 from microc.external.ethos_u.vela import Compiled, compile_model, reasons
 from microc.external.partition import Partition, partition
-from microc.frontend.tflite.writer.model import name_of, to_tflite
+from microc.frontend.tflite.writer import name_of, to_tflite
 from microc.graph.verify import verify
 from microc.ops import registry
 from microc.target import target_for

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from microc.errors import ToolError
-from microc.external.ethos_u.configuration import ACCELERATORS
-from microc.external.ethos_u.stream import check_payload
+from microc.external.ethos_u.accelerator import ACCELERATORS, check_payload
 
 U55, U65 = ACCELERATORS["ethos-u55-128"], ACCELERATORS["ethos-u65-512"]
 SIZES = (1024, 2048, 2048)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.keras import reader
 from microc.frontend.keras.file import snake_case

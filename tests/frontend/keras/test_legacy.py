@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError
 from microc.frontend import detect
+from microc.frontend.detect import symbolic_inputs
 from microc.frontend.keras import reader
-from microc.frontend.symbols import symbolic_inputs
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
 

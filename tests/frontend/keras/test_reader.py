@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import microc
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import reader
 from microc.graph.ir import Graph
-from microc.ops.matrix.levels import find_levels
+from microc.ops.matrix.gemm import find_levels
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
-from tests.growth import network_size
+from tests.support.growth import network_size
 
 pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
 pytest.importorskip("torch", reason="Keras runs on PyTorch here")

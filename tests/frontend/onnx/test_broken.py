@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.frontend.onnx import reader as onnx_reader
-from tests.corpus import models
 from tests.frontend.mutate import survey
 from tests.frontend.onnx_model import node, onnx, proto, read
+from tests.support.corpus import models
 
 ONES = np.ones((4, 3, 3, 3), np.float32)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
-from microc.frontend.onnx import elementwise as onnx_elementwise
+from microc.frontend.onnx import operators_elementwise as onnx_elementwise
 from microc.frontend.onnx import reader as onnx_reader
-from microc.frontend.onnx.application import Spelling
+from microc.frontend.onnx.context import Spelling
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
-from tests.driver.control.test_function import compiled
+from tests.compiler.control.test_function import compiled
 from tests.frontend.onnx_model import expected, node, ops, proto, read
 
 W = np.array([2, 3, 4], np.float32)
@@ -186,7 +186,7 @@ def test_one_turn_and_none_leave_no_loop() -> None:
 
 def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns from that of the turn on."""
-    add = replace(onnx_elementwise.SPELLINGS["Add"], dtypes=())
+    add = replace(onnx_elementwise.ELEMENTWISE_SPELLINGS["Add"], dtypes=())
     monkeypatch.setitem(cast(dict[str, Spelling], onnx_reader.SPELLINGS[""]), "Add", add)
     nodes = [
         node("Cast", ["i"], ["at"], to=TensorProto.INT32),

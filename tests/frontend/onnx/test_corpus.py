@@ -9,8 +9,8 @@ import pytest
 
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
-from tests.corpus import cases, models
 from tests.frontend.onnx_model import evaluate
+from tests.support.corpus import cases, models
 
 pytestmark = pytest.mark.corpus
 

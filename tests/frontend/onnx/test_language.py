@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from tests.frontend.onnx_model import expected, node, proto, read
 from tests.frontend.run import library

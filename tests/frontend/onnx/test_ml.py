@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.onnx import reader as onnx_reader
 from tests.frontend.mutate import survey
@@ -23,7 +23,7 @@ from onnx import helper  # noqa: E402
 from sklearn import ensemble, linear_model, neural_network, preprocessing, svm, tree  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 
-from tests.onnx_session import session  # noqa: E402
+from tests.support.onnx_session import session  # noqa: E402
 
 ROWS, FEATURES = 20, 5
 BOUND = 3e-5

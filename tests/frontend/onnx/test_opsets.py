@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from tests.frontend.onnx_model import Shape, evaluate, expected, node, proto, read
 
 RNG = np.random.default_rng(17)

@@ -21,7 +21,7 @@ from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, node, onnx, proto, read
 from tests.frontend.qdq_networks import encoder, kinds_of_data, quantised, separable, shape_of, unet
 from tests.frontend.run import library
-from tests.onnx_session import skip_if_saturating
+from tests.support.onnx_session import skip_if_saturating
 
 NETWORKS: dict[str, Callable[[], Any]] = {
     "unet linear": lambda: quantised(unet("linear")),

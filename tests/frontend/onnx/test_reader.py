@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Loc, TensorType

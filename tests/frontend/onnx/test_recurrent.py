@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph
-from tests.driver.control.test_function import compiled
+from tests.compiler.control.test_function import compiled
 from tests.frontend.onnx_model import expected, node, proto, read
 
 STEPS, BATCH, DEPTH, UNITS = 6, 2, 5, 3

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from tests.frontend.onnx_model import evaluate, expected, node, proto, read
 

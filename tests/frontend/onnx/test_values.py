@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.transform.context import PassContext
-from microc.transform.qdq import recognise
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.qdq import recognise
 from tests.frontend.onnx_model import Shape, evaluate, expected, node, proto, read
 
 RNG = np.random.default_rng(5)

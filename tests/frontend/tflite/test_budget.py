@@ -11,8 +11,8 @@ from microc.errors import ModelError
 from microc.frontend.tflite import file as tflite_file
 from microc.frontend.tflite import reader
 from microc.frontend.tflite.file import Budget, TfliteFile
-from tests.corpus import models
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, model
+from tests.support.corpus import models
 
 TFLITE = [path for path in models("*.tflite") if path.suffix == ".tflite"]
 FACTOR = 10

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import make_options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.application import Application
-from microc.frontend.tflite.build import Builder
-from microc.frontend.tflite.compressed import decode
+from microc.frontend.tflite.context import Application, Builder, Inside
 from microc.frontend.tflite.file import TfliteFile
-from microc.frontend.tflite.inside import Inside
+from microc.frontend.tflite.operators_gather import decode
 from microc.graph.ir import Loc
 from microc.target import target_for
 from tests.frontend.run import library

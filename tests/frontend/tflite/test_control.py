@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
-from tests.corpus import models
-from tests.driver.control.test_function import compiled
+from tests.compiler.control.test_function import compiled
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
 from tests.ops.oracle import tflm
+from tests.support.corpus import models
 
 REAL, INT, BOOL = "FLOAT32", "INT32", "BOOL"
 WHILE = Op("WHILE", ("i", "x"), ("n", "y"), "WhileOptions", {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2})

@@ -10,8 +10,8 @@ import pytest
 from microc.frontend import detect
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
-from tests.corpus import models
 from tests.frontend.mutate import survey
+from tests.support.corpus import models
 
 pytestmark = pytest.mark.corpus
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import optimise
-from microc.driver.compile.within import build_within_budget
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.fit.search import build_within_budget
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
 from microc.frontend.tflite import reader as tflite
 from microc.target import target_for
 from tests.frontend.run import library

@@ -10,7 +10,7 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.frontend.tflite.file import TfliteFile
-from microc.frontend.tflite.ops import SPELLINGS
+from microc.frontend.tflite.reader import SPELLINGS
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, constant, model, quantised
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised

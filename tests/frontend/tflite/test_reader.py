@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.spelling import explicit_padding
+from microc.frontend.tflite.context import explicit_padding
 from microc.graph.ir import Graph, Quant
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model, quantised
 

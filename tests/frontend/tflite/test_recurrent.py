@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.frontend.tflite.file import TfliteFile

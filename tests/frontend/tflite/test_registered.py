@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.frontend.tflite.ops import SPELLINGS, hint
+from microc.frontend.tflite.reader import SPELLINGS, hint
 
 BUILTIN = """
 ABS ADD ADD_N ARG_MAX ARG_MIN ASSIGN_VARIABLE AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND BROADCAST_ARGS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.oracle import run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Tensor, constant, model

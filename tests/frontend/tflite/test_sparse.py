@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, model

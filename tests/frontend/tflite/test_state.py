@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite.test_recurrent import data as recurrent_data

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops import registry
-from microc.ops.surface import ACTIVATIONS
-from tests.corpus import cases, models
+from microc.ops.arithmetic import ACTIVATIONS
 from tests.frontend.tflite_model import Op, Tensor, constant, model
+from tests.support.corpus import cases, models
 
 RNG = np.random.default_rng(3)
 

@@ -12,7 +12,7 @@ import pytest
 
 from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.frontend.torch import reader as torch_export
-from microc.frontend.torch.archive import harmless
+from microc.frontend.torch.file import harmless
 from microc.graph.ir import Graph
 from tests.frontend.mutate import survey
 from tests.frontend.torch_file import CONSTANTS, PROGRAM, SAMPLES, WEIGHTS, archive, meta, packed, parts, tree, unpacked

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.options import OPTIONS
+from microc.compiler.options import OPTIONS
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend.torch.module import is_module
+from microc.frontend.torch.reader import is_module
 
 BOUND = 1e-5
 

@@ -12,7 +12,7 @@ import pytest
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.torch import reader
 from tests.frontend.run import library
-from tests.growth import network_size
+from tests.support.growth import network_size
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")
 nn, functional = torch.nn, torch.nn.functional
@@ -286,8 +286,8 @@ class Quantised(nn.Module):  # type: ignore[misc, name-defined]
 def test_a_quantised_program_computes_integers() -> None:
     import torch.ao.quantization.fx._decomposed
 
-    from microc.driver.compile.pipeline import optimise
-    from microc.driver.options import Options
+    from microc.compiler.options import Options
+    from microc.compiler.pipeline import optimise
 
     torch.manual_seed(5)
     x = torch.randn(1, 3, 8, 8)
@@ -300,8 +300,8 @@ def test_a_quantised_program_computes_integers() -> None:
 def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -> None:
     import torch.ao.quantization.fx._decomposed
 
-    from microc.driver.compile.pipeline import optimise
-    from microc.driver.options import Options
+    from microc.compiler.options import Options
+    from microc.compiler.pipeline import optimise
 
     torch.manual_seed(10)
     held, scales = torch.randint(-127, 127, (4, 3, 3, 3), dtype=torch.int8), torch.rand(3) * 0.01 + 0.001

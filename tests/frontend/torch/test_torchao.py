@@ -10,7 +10,7 @@ import pytest
 import microc
 from microc.frontend.torch import reader
 from microc.transform import NORMALISING
-from microc.transform.context import PassContext, run_passes
+from microc.transform.pass_context import PassContext, run_passes
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 pt2e = pytest.importorskip("torchao.quantization.pt2e", reason="needs torchao")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.trees import sklearn as reader
 from tests.frontend.run import library

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend import detect
 from microc.frontend.trees import sklearn as reader
-from microc.frontend.trees.xgboost import is_xgboost
+from microc.frontend.trees.boosters import is_xgboost
 from tests.frontend.mutate import survey
 
 NAN = float("nan")

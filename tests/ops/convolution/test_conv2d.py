@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from microc import te
-from microc.dtypes import Array, int_range
+from microc.base.dtypes import Array, int_range
 from microc.errors import ModelError, UnsupportedError
-from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.ops.arith import activation_range
+from microc.numerics import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
+from microc.ops.arithmetic import activation_range
 from microc.ops.convolution.conv2d import OPERATORS, macs, reference
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand

@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.driver.compile.kernel import schedule_group
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.convolution.conv2d import infer, reference
+from microc.ops.convolution.conv2d_algorithms import (
+    POINTS,
+    suits_floats,
+    suits_four,
+    suits_winograd,
+    transformed_weights,
+)
 from microc.ops.convolution.geometry import DEFAULTS
-from microc.ops.convolution.winograd import POINTS, suits_floats, suits_four, suits_winograd, transformed_weights
 from microc.ops.registry import Case
-from microc.schedule.rules.algorithms import FAST_MATH
+from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SIZE, SPEED, target_for
 from tests.ops.harness import evaluate
 

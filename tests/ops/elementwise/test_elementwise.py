@@ -12,8 +12,8 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops import registry
-from microc.ops.elementwise.functions import UNARY, apply
-from microc.ops.quantised.sigmoid16 import input_scaling, sigmoid_table
+from microc.ops.elementwise.scalar_functions import UNARY, apply
+from microc.ops.quantised.int16_functions import input_scaling, sigmoid_table
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single

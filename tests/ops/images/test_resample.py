@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from tests.frontend.tflite_model import Op, constant, quantised

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.numerics import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.ops.matrix.dense import DENSE
 from microc.ops.registry import get
 from tests.ops.edges import random_array

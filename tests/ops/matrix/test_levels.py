@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.ops.matrix.levels import NEAR, find_levels
+from microc.ops.matrix.gemm import NEAR, find_levels
 from tests.frontend.onnx_model import expected, read
 from tests.frontend.qdq_networks import shape_of
 from tests.frontend.run import library

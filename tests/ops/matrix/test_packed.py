@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.files import write_tree
-from microc.codegen.memory import Memory
-from microc.codegen.project import project_files
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import project_files
+from microc.codegen.project.manifest import Memory
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compile_graph
 from microc.device.boards import load_board
 from microc.device.client import Client
-from microc.device.emulator import Emulator
+from microc.device.emulators import Emulator
 from microc.device.toolchain import run_make
 from microc.device.transport import open_transport
-from microc.driver.compile.pipeline import compile_graph
-from microc.driver.options import make_options
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
-from microc.ops.matrix.packed import FAR, PACKED
-from microc.schedule.bit_columns import shared
-from microc.schedule.rules.algorithms import suits_core
+from microc.ops.matrix.gemm import FAR, PACKED
+from microc.schedule.primitives.tensorize_bits import shared
+from microc.schedule.rules.rule import suits_core
 from microc.target import target_for
 from microc.tir.bit_fields import (
     BLOCKS,
@@ -39,9 +39,9 @@ from microc.tir.bit_fields import (
     few_values,
     multipliers,
 )
-from tests.campaign import in_turn
 from tests.device.smoke import needs
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
+from tests.support.campaign import in_turn
 from tests.transform.network import Network
 
 DICE = np.random.default_rng(5)

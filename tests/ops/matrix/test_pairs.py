@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.driver.compile import kernel
-from microc.dtypes import Array
-from microc.ops.matrix.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
-from microc.schedule.rules.algorithms import unbeaten
-from tests.campaign import everything
+from microc.base.dtypes import Array
+from microc.compiler.lowering import kernel_selection
+from microc.ops.matrix.swar import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _pairs_packing, pack
+from microc.schedule.rules.rule import unbeaten
 from tests.ops.compiled import Built, assert_compiled, compiled_cases
+from tests.support.campaign import everything
 
 DICE = np.random.default_rng(5)
 WEIGHTS = {
@@ -35,7 +35,7 @@ def unpacked(packing: Packing) -> Array:
 def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
     """For the pixels that make each block's sum largest and smallest; and nothing of the weights is lost."""
     weights = WEIGHTS[name]
-    packing = _packing(weights, terms)
+    packing = _pairs_packing(weights, terms)
     if packing is None:
         pytest.skip("these weights need more than fits the last block")
     blocks = [unpacked(packing), packing.moved[:, None, :].astype(int)]
@@ -64,7 +64,7 @@ def test_convolutions_equal_the_reference(
 ) -> None:
     """All cases of the family that may be in pairs: those with an odd number of pixels and with borders included. Other cases are
     what they are on any core, and built where everything is asked for."""
-    monkeypatch.setattr(kernel, "unbeaten", lambda names: ("pairs",) if "pairs" in names else unbeaten(names))
+    monkeypatch.setattr(kernel_selection, "unbeaten", lambda names: ("pairs",) if "pairs" in names else unbeaten(names))
     built: Built = {}
     known = {
         "cortex-m0": {"matrix pairs", "depthwise bytes"},

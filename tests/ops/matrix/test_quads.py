@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.ops.matrix.pairs import FIELD, HIGH, LOW
-from microc.ops.matrix.quads import CHANNELS, TERMS, _packing, pack_quads
+from microc.ops.matrix.swar import CHANNELS, FIELD, HIGH, LOW, TERMS, _packing, pack_quads
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
 from tests.ops.harness import named_cases
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.compile.arithmetic import arithmetic_of
-from microc.driver.compile.pipeline import compile_graph, optimise
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.fit.budget import arithmetic_of
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_graph, optimise
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
-from microc.ops.matrix.shifted import CHANNELS
+from microc.ops.matrix.gemm import CHANNELS
 from microc.target import target_for
 
 ZEROS = (0, 97, 127, 128, 129, 160, 255)

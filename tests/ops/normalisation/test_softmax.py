@@ -9,9 +9,9 @@ from microc import te
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.elementwise.exponential import exp_of_negative
-from microc.ops.normalisation.softmax_fixed import exponentials, tables16
-from microc.ops.rounding import Multiplier
+from microc.ops.attributes import Multiplier
+from microc.ops.elementwise.scalar_functions import exp_of_negative
+from microc.ops.normalisation.softmax import exponentials, tables16
 from microc.tir.interp import run
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.options import Options
-from microc.dtypes import Array
+from microc.base.dtypes import Array
+from microc.compiler.options import Options
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
-from microc.ops.quantised.exact import exact_levels, is_exact_scale, proved_factors
+from microc.ops.quantised.exact_rounding import exact_levels, is_exact_scale, proved_factors
 from microc.transform import PASSES
-from microc.transform.context import PassContext, run_passes
+from microc.transform.pass_context import PassContext, run_passes
 
 LEVELS = np.arange(-128, 128)
 PAIRS = np.repeat(LEVELS, 256).astype(np.int8)[None], np.tile(LEVELS, 256).astype(np.int8)[None]

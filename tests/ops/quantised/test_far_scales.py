@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from microc.errors import MicrocError, UnsupportedError
-from microc.fixed import (
+from microc.frontend.tflite import reader as tflite
+from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
@@ -18,11 +20,9 @@ from microc.fixed import (
     quantize_multiplier,
     shifted_left,
 )
-from microc.frontend.tflite import reader as tflite
-from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.quantised.requantization import product_multipliers
-from microc.transform import legalize
-from microc.transform.context import PassContext, run_passes
+from microc.ops.quantised.requantize import product_multipliers
+from microc.transform.pass_context import PassContext, run_passes
+from microc.transform.quantised import legalize
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.oracle import check, run, single
 
@@ -133,5 +133,5 @@ def test_a_mean_of_numbers_to_a_scale_that_is_next_to_nothing() -> None:
     graph = Graph("far", ("x",), ("y",), (node,), types)
     (found,) = run(graph, [np.array([[3, 3], [3, 4], [3, 2]], np.int8)])
     assert found.tolist() == [-5, 127, -128]
-    scaled = run_passes(graph, (legalize.PASS,), PassContext()).nodes[-1]
+    scaled = run_passes(graph, (legalize.LEGALIZE_PASS,), PassContext()).nodes[-1]
     assert math.isfinite(scaled.attrs["scale"])  # type: ignore[arg-type]

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.dtypes import Array, int_range
+from microc.base.dtypes import Array, int_range
 from microc.errors import UnsupportedError
-from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
-from microc.ops.arith import activation_range
+from microc.numerics import NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.ops.arithmetic import activation_range
 from microc.ops.registry import get
-from tests.corpus import cases, models
 from tests.ops.edges import random_array
 from tests.ops.harness import legalized, run_graph, run_legalized
+from tests.support.corpus import cases, models
 
 F = np.float32
 

@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from microc import dtypes, te
-from microc.dtypes import Array
-from microc.fixed import (
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.numerics import (
     NUMPY,
     doubling_high_mul,
     multiply_double_rounding,

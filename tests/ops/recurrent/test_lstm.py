@@ -12,8 +12,7 @@ from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import meaning
-from microc.ops.recurrent.lstm import OPERATORS
-from microc.ops.recurrent.lstm_loop import as_loop
+from microc.ops.recurrent.lstm import OPERATORS, as_loop
 from microc.ops.registry import Case
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes

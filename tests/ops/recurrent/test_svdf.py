@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, Node, TensorType

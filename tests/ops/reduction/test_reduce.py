@@ -8,7 +8,7 @@ import pytest
 from microc.errors import ModelError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.quantised.mean_scale import mean_multiplier
+from microc.ops.quantised.computed_scales import mean_multiplier
 from microc.ops.reduction.reduce import merged_extents
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.harness import legalized, run_legalized

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.registry import get
-from microc.ops.trees.arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten
+from microc.ops.trees.tree_arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "uint16", "int32")
 DOUBLES = st.floats(allow_nan=False)

@@ -7,15 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from microc.driver.compile.pipeline import optimise
-from microc.driver.options import Options
+from microc.compiler.options import Options
+from microc.compiler.pipeline import optimise
 from microc.graph.interp import run
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
 from microc.ops.meaning import meaning
 from microc.ops.registry import infer
-from microc.transform.attention.blocks import in_blocks
-from microc.transform.attention.find import find_attention
+from microc.transform.attention import find_attention, in_blocks
 from tests.frontend.onnx_model import read
 from tests.transform.network import Network, random_inputs
 from tests.transform.test_attention import TOKENS, attention

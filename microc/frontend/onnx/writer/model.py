@@ -11,38 +11,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from microc import dtypes
-from microc.dtypes import Array
+from microc.base import dtypes
+from microc.base.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
-from microc.frontend.onnx.writer import (
-    control,
-    convolution,
-    elementwise,
-    images,
-    matrix,
-    moving,
-    normalisation,
-    pooling,
-    quantised,
-    reduction,
-)
-from microc.frontend.onnx.writer.application import COMPARED, Application, Row, quantised_type
-from microc.frontend.onnx.writer.build import Builder, value_info
+from microc.frontend.onnx.writer import rows_elementwise, rows_layers, rows_movement
+from microc.frontend.onnx.writer.context import COMPARED, Application, Builder, Row, quantised_type, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.arith import numbers_of
-from microc.ops.expansion import expanded
+from microc.ops.arithmetic import numbers_of
+from microc.ops.meaning import expanded
 
 ROWS: Mapping[str, Row] = {
-    **convolution.ROWS,
-    **elementwise.ROWS,
-    **images.ROWS,
-    **matrix.ROWS,
-    **moving.ROWS,
-    **normalisation.ROWS,
-    **pooling.ROWS,
-    **quantised.ROWS,
-    **reduction.ROWS,
+    **rows_layers.CONVOLUTION_ROWS,
+    **rows_elementwise.ELEMENTWISE_ROWS,
+    **rows_movement.IMAGES_ROWS,
+    **rows_layers.MATRIX_ROWS,
+    **rows_movement.MOVING_ROWS,
+    **rows_layers.NORMALISATION_ROWS,
+    **rows_layers.POOLING_ROWS,
+    **rows_layers.QUANTISED_ROWS,
+    **rows_elementwise.REDUCTION_ROWS,
 }
 """What writes an operator, by our name of it. Those of control flow write graphs themselves: ``control.ROWS``."""
 
@@ -87,8 +75,8 @@ def write_nodes(builder: Builder) -> None:
 
 
 def _write(builder: Builder, node: Node) -> None:
-    if node.op in control.ROWS:
-        control.ROWS[node.op](Application(node, builder), write_body)
+    if node.op in rows_elementwise.CONTROL_ROWS:
+        rows_elementwise.CONTROL_ROWS[node.op](Application(node, builder), write_body)
         return
     application = Application(node, builder, _is_quantised(builder.graph, node))
     if node.op not in ROWS:

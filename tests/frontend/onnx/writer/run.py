@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from tests.onnx_session import session
+from tests.support.onnx_session import session
 
 TIES = frozenset(("double", "single", "away"))
 

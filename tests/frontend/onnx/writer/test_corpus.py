@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import microc
-from microc.dtypes import Array
+from microc.base.dtypes import Array
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
-from tests.corpus import cases, models
 from tests.frontend.onnx.writer.run import frames, half_to_even
-from tests.onnx_session import saturates
+from tests.support.corpus import cases, models
+from tests.support.onnx_session import saturates
 
 WITHOUT_ROWS = ("tflm_audio_preprocessor_int8", "tflm_keyword_scrambled_int8")
 """Networks with operators that ONNX does not have: signals, SVDF."""

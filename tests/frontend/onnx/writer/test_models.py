@@ -18,10 +18,10 @@ from microc.frontend.onnx.writer.model import STATE, to_onnx
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
-from microc.transform import qdq
-from microc.transform.context import PassContext
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised import qdq
 from tests.frontend.onnx.writer.run import frames
-from tests.onnx_session import session
+from tests.support.onnx_session import session
 
 RNG = np.random.default_rng(7)
 BYTES = Quant((0.05,), (-3,))

@@ -7,14 +7,14 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, NotImplemented
 
 from microc.errors import UnsupportedError
-from microc.frontend.onnx.writer import control
+from microc.frontend.onnx.writer import rows_elementwise
 from microc.frontend.onnx.writer.model import ROWS, to_onnx
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.registry import Case, OpDef
-from tests.onnx_session import session, skip_if_saturating
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes, reference
+from tests.support.onnx_session import session, skip_if_saturating
 
 TOLERANCE = 2e-6
 """Relative above one, absolute below: two roundings of float32 and a function of the runtime's own."""
@@ -33,7 +33,7 @@ UNDEFINED = {
 """Where numbers may differ, and why: some cases of these are left out."""
 CASES = [
     pytest.param(definition, case, id=f"{name}-{number}-{case.name}")
-    for name in sorted((*ROWS, *control.ROWS))
+    for name in sorted((*ROWS, *rows_elementwise.CONTROL_ROWS))
     for definition in [registry.get(name)]
     for number, case in enumerate(definition.cases())
 ]

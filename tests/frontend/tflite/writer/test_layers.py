@@ -11,8 +11,7 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.errors import UnsupportedError
-from microc.frontend.tflite.writer.layers import ROWS, written
-from microc.frontend.tflite.writer.model import to_tflite
+from microc.frontend.tflite.writer import ROWS, to_tflite, written
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
 

@@ -1,0 +1,285 @@
+"""TIR expressions as C99 expressions, element numbers by rows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.analysis.simplification import bounds_of, simplify
+from microc.tir.operators import BINARY, UNARY
+
+# ---- Element numbers by rows: ``data[y * (8 * 320) + x * 64 + c + 2 * 320]`` says what ``data[y * 2560 + x * 64 + c
+# + 640]`` hides.
+#
+# Arrays of C have one subscript: gcc's code for several is not that for their sum, and takes up to a third more instructions in
+# kernels that use all registers. Products of literals leave its code as it is, since they are literals to it.
+
+NARROWEST = (1 << 15) - 1
+"""Literals up to here are multiplied without overflow by every compiler, also where ``int`` has 16 bits."""
+WIDEST = (1 << 31) - 1
+"""The same where it has 32."""
+REMEMBERED = 1 << 12
+"""Numbers that are kept: a kernel comes to its elements more than once."""
+
+
+@lru_cache(maxsize=REMEMBERED)
+def element_number(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
+    """The row-major number of an element; literals up to ``largest`` that are several rows are products."""
+    strides = buffer.strides
+    total: ir.Expr = ir.const(0, "int32")
+    for index, stride in zip(indices, strides, strict=True):
+        total = total + index * stride
+    number = simplify(total)
+    if len(strides) < 2:
+        return number
+    offsets = [(_offset(index), stride) for index, stride in zip(indices, strides, strict=True)]
+    rows = [(count, stride) for count, stride in offsets if count]
+    return _by_rows(number, rows, {s for s in strides if s > 1}, largest)
+
+
+def _offset(index: ir.Expr) -> int:
+    """The literal at the end of an index."""
+    match index:
+        case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
+            return value
+        case ir.Bin("sub", _, ir.Const(int(value))):
+            return -value
+        case _:
+            return 0
+
+
+def _by_rows(number: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest: int) -> ir.Expr:
+    match number:
+        case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest:
+            rest, sign = _by_rows(a, [], strides, largest), 1 if (op == "add") == (value > 0) else -1
+            if sum(count * stride for count, stride in rows) != sign * abs(value):
+                return ir.Bin(op, rest, offset)
+            return ir.Bin("add" if sign > 0 else "sub", rest, _sum([(sign * n, s) for n, s in rows]))
+        case ir.Bin("add" | "sub" as op, a, b):
+            return ir.Bin(op, _by_rows(a, [], strides, largest), _by_rows(b, [], strides, largest))
+        case ir.Bin("mul", a, ir.Const(int(value))) if value <= largest and value not in strides:
+            stride = max((s for s in strides if value % s == 0), default=0)
+            return ir.Bin("mul", a, _sum([(value // stride, stride)])) if stride else number
+        case ir.Const(int(value)) if 0 < value <= largest and sum(count * stride for count, stride in rows) == value:
+            return _sum(rows)
+        case _:
+            return number
+
+
+def _sum(rows: list[tuple[int, int]]) -> ir.Expr:
+    """Counts of strides as literals, positive ones first."""
+    total: ir.Expr | None = None
+    for count, stride in sorted(rows, key=lambda row: row[0] < 0):
+        size, step = ir.const(abs(count), "int32"), ir.const(stride, "int32")
+        row = size if stride == 1 else step if abs(count) == 1 else ir.Bin("mul", size, step)
+        total = row if total is None else ir.Bin("add" if count > 0 else "sub", total, row)
+    assert total is not None
+    return total
+
+
+# ---- Typed TIR expressions as C99 expressions. No conversion is left to C: every change of type is a printed cast.
+
+Bounds = dict[ir.Var, tuple[int, int]]
+
+_INFIX = {name: each.c for name, each in BINARY.items() if each.c}
+_UNARY = {name: each.c[0] for name, each in UNARY.items() if each.c}
+_PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
+_MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
+_LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
+"""What binds tighter than this stands in such an operator without brackets: no comparisons in comparisons, no && in ||."""
+
+# fmt: off
+MATH = frozenset({
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1",
+    "fabs", "floor", "fma", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow", "rint", "round", "sin",
+    "sinh", "sqrt", "tan", "tanh", "trunc",
+})
+# fmt: on
+"""Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""
+_NOT_FINITE = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
+
+
+def single(number: np.float32) -> str:
+    """The literal of a float32, with the fewest digits that tell it."""
+    digits = str(number)
+    return _NOT_FINITE.get(digits) or f"{digits}f"
+
+
+class ExprPrinter:
+    """Prints expressions, remembering which helpers and headers they need.
+
+    ``helpers`` collects names of small inline functions (``min_i32``) and intrinsics; ``needs_math`` is set when a
+    function of ``<math.h>`` was printed. ``largest``: the largest product of literals that fits an ``int``. ``own``: functions of
+    ``<math.h>`` that are printed with the code (``Family.own_math``), for float32, which is their C library's ``double``, too.
+    """
+
+    def __init__(self, largest: int = NARROWEST, own: frozenset[str] = frozenset()) -> None:
+        self.helpers: dict[str, None] = {}
+        self.needs_math = False
+        self.bounds: Bounds = {}
+        self.largest = largest
+        self.own = own
+
+    def __call__(self, expr: ir.Expr) -> str:
+        return self._print(expr)[0]
+
+    def _helper(self, name: str) -> str:
+        self.helpers[name] = None
+        return name
+
+    def _at(self, expr: ir.Expr, level: int) -> str:
+        """``expr``, in brackets when it binds less tightly than ``level``."""
+        text, binds = self._print(expr)
+        return text if binds >= level else f"({text})"
+
+    def _print(self, expr: ir.Expr) -> tuple[str, int]:
+        match expr:
+            case ir.Const(value, dtype):
+                return self._const(value, dtype)
+            case ir.Var(name):
+                return name, _PRIMARY
+            case ir.Load(buffer, indices):
+                return self.element(buffer, indices), _PRIMARY
+            case ir.AddressOf(buffer, indices) if buffer.scope in ir.UNIT_SCOPES:
+                return self._print(element_number(buffer, indices, self.largest))
+            case ir.AddressOf(buffer, indices):
+                return f"&{self.element(buffer, indices)}", _PREFIX
+            case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
+                return self._half(dtype, a), _PRIMARY
+            case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
+                self.needs_math = True  # a double of 32 bits would round the quotient up
+                pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
+                return f"{self._helper('floor_quotient_f32')}({pair})", _PRIMARY
+            case ir.Cast(dtype, a):
+                return f"({dtypes.c_name(dtype)}){self._at(a, _PREFIX)}", _PREFIX
+            case ir.Un(op, a):
+                inner = self._at(a, _PREFIX)
+                space = " " if op == "neg" and inner.startswith("-") else ""
+                return f"{_UNARY[op]}{space}{inner}", _PREFIX
+            case ir.Select(condition, a, b):
+                return f"{self._at(condition, 4)} ? {self._at(a, 4)} : {self._at(b, 4)}", _TERNARY
+            case ir.Call(ir.REINTERPRET, (a,), dtype):
+                return self._reinterpret(dtype, a)
+            case ir.Call(name, args):
+                return self._call(name, args), _PRIMARY
+            case ir.Bin():
+                return self._binary(expr)
+            case _:
+                raise InternalError(f"cannot print {type(expr).__name__} as C")
+
+    def _half(self, dtype: str, a: ir.Expr) -> str:
+        """A conversion between float32 and a float of 16 bits, which C does not know."""
+        if (dtype == "float32") == (a.dtype == "float32"):
+            raise InternalError(f"cast of {a.dtype} to {dtype}: go through float32")
+        name = f"{a.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
+        return f"{self._helper(name)}({self(a)})"
+
+    def _reinterpret(self, dtype: str, a: ir.Expr) -> tuple[str, int]:
+        """The bits of a value as another dtype; what C stores as integers converts as it is."""
+        source, kind = dtypes.c_name(a.dtype), dtypes.c_name(dtype)
+        if {source, kind} & {"float", "double"}:
+            return f"{self._helper(f'{short_name(dtype)}_of_{short_name(a.dtype)}')}({self(a)})", _PRIMARY
+        return f"({kind}){self._at(a, _PREFIX)}", _PREFIX
+
+    def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
+        text = self.literal(value, dtype)
+        return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
+
+    def literal(self, value: int | float, dtype: str) -> str:
+        """A literal of exactly this dtype."""
+        if dtype in dtypes.HALF:
+            return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
+        if dtypes.is_float(dtype):
+            self.needs_math |= not np.isfinite(value)
+            if dtype == "float32":
+                return single(np.float32(value))
+            digits = repr(float(value))
+            return f"(double){_NOT_FINITE[digits]}" if digits in _NOT_FINITE else digits
+        number = int(value)
+        match dtype:
+            case "bool":
+                return "true" if number else "false"
+            case "int64":
+                return "INT64_MIN" if number == -(1 << 63) else f"INT64_C({number})"
+            case "uint64":
+                return f"UINT64_C({number})"
+            case "uint32":
+                return f"{number}U"
+            case "int32":
+                return "INT32_MIN" if number == -(1 << 31) else str(number)
+            case _:
+                return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
+
+    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+        """One element: a scalar of a register tile, or ``name[flat index]``."""
+        if buffer.scope == "register":
+            numbers = [ir.int_value(i) for i in indices]
+            if all(n is not None for n in numbers):
+                return register_name(buffer, [n for n in numbers if n is not None])
+        return f"{buffer.name}[{self(element_number(buffer, indices, self.largest))}]"
+
+    def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+        printed = ", ".join(self(a) for a in args)
+        if name == "fma" and args[0].dtype in dtypes.HALF:
+            return f"{self._helper(f'{args[0].dtype}_fma')}({printed})"
+        if name in MATH:
+            self.needs_math = True
+            if name in self.own:
+                return f"{self._helper(f'{name}_f32')}({printed})"
+            return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"
+        return f"{self._helper(name)}({printed})"
+
+    def _binary(self, expr: ir.Bin) -> tuple[str, int]:
+        op, a, b = expr.op, expr.a, expr.b
+        if a.dtype in dtypes.HALF:
+            raise InternalError(f"{op} of {a.dtype}: compute in float32")
+        if op not in _INFIX and op not in ("floordiv", "floormod"):
+            return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+        if op in ("floordiv", "floormod"):
+            reach = bounds_of(a, self.bounds)
+            divisor = bounds_of(b, self.bounds)
+            natural = reach is not None and reach[0] >= 0 and divisor is not None and divisor[0] > 0
+            if not natural and dtypes.info(a.dtype).kind != "uint":
+                return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+            op = "truncdiv" if op == "floordiv" else "truncmod"
+        if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
+            count = ir.int_value(b)
+            if count is not None and count < dtypes.info(a.dtype).bits - 1:  # the factor must fit, too
+                return self._infix("mul", a, ir.Const(1 << count, a.dtype))
+            wide = dtypes.c_name("u" + a.dtype)
+            return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, _PREFIX)})", _PREFIX
+        if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
+            return self._infix("sub", a, ir.Const(-b.value, b.dtype))
+        if op == "sub" and a.dtype in ("int32", "int64") and ir.int_value(a) == 0:
+            return self._print(ir.Un("neg", b))
+        return self._infix(op, a, b)
+
+    def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
+        sign, level = _INFIX[op]
+        left, right = self._operand(a, sign, level), self._operand(b, sign, level + 1)
+        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == NARROWEST:
+            left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left side, which may be an int of 16 bits
+        return f"{left} {sign} {right}", level
+
+    def _operand(self, expr: ir.Expr, sign: str, level: int) -> str:
+        """An operand; other operators than + - * are bracketed inside each other, as -Wparentheses and readers want."""
+        text, binds = self._print(expr)
+        plain = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
+        plain = plain or binds > _LOOSEST.get(sign, _PREFIX)
+        return text if plain else f"({text})"
+
+
+def short_name(dtype: str) -> str:
+    """``i32`` for int32, ``f32`` for float32: suffixes of helper functions."""
+    kind, bits, _ = dtypes.info(dtype)
+    return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
+
+
+def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
+    """The scalar that holds one element of a register tile: ``acc_0_1``; unit axes do not show."""
+    shown = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
+    return "_".join([buffer.name, *shown])

@@ -1,0 +1,306 @@
+"""Identifiers of generated C: what no name may be, and scopes in which every name is unique."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+from microc.codegen.c.c_expressions import MATH, register_name
+from microc.codegen.c.libm import HALVES, OWN
+from microc.errors import InternalError, ScheduleError
+from microc.isa import SCALAR
+from microc.tir import ir
+from microc.tir.rewrite import map_expr, walk_all_exprs, walk_stmt
+
+# ---- Names that generated code cannot give: the one place that holds what C, C++, compilers, headers and build tools
+# call theirs.
+#
+# What is public keeps the model's own names, and gets a number (a tensor) or a letter (a network) where they meet one of these.
+# ``tests/codegen/test_names.py`` asks the compilers for their macros and headers, and finds all of them here.
+
+_C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
+return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false
+nullptr static_assert thread_local true typeof typeof_unqual"""
+_CPP = """and and_eq asm bitand bitor catch char8_t char16_t char32_t class co_await co_return co_yield compl concept const_cast
+consteval constinit decltype delete dynamic_cast explicit export friend mutable namespace new noexcept not not_eq operator or
+or_eq private protected public reinterpret_cast requires static_cast template this throw try typeid typename using virtual
+wchar_t xor xor_eq"""
+_MACROS = """acosf arm asinf atan2f atanf cbrtf cdecl ceilf complex copysignf cosf coshf d_fileno errno expf fabsf far fd_set
+fdimf fds_bits floorf fmaf fmaxf fminf fmodf fortran frexpf h_addr h_errno hpux huge hypotf i386 imaginary interface isfinitef
+isinff isnanf ldexpf linux log10f logf lrintf lroundf math_errhandling mips near noreturn pascal physadr powf quad roundf s6_addr
+s6_addr16 s6_addr32 sa_handler sa_sigaction sched_priority sgi si_addr si_addr_lsb si_arch si_band si_call_addr si_fd si_int
+si_lower si_overrun si_pid si_pkey si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper si_utime si_value
+sigev_notify_attributes sigev_notify_function signbitf signgam sinf sinhf sparc squaref st_atime st_ctime st_mtime stderr stdin
+stdout strtodf sun tanf tanhf truncf tzname unix vax"""
+"""Macros without arguments: gcc's own for its systems, and those of C and POSIX headers."""
+
+WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
+"""What nothing can be called."""
+
+_HEADER = (
+    "arena arenas class class_name copy_begin copy_wait reset run run_kernel run_slice sample self_test sizes sizes_fit"
+)
+"""What the header puts behind the network's name, as it does with the names of inputs and outputs."""
+_LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
+_EXPORTS = "base frame i network ready"
+"""What exports have beside a tensor of this name: counters, members of an object, a variable of an example."""
+RESERVED = WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
+"""Names that a tensor cannot have."""
+
+_FUNCTIONS = """aligned_alloc always_inline asctime_r at_quick_exit call_once ctime_r currency_symbol daylight_seconds
+decimal_point equation_of_time ext_exp ext_frach ext_fracl ext_sign extu_ext extu_ld fatfs_time fdev_close fdev_get_udata
+fdev_set_udata fdev_setup_stream fp_except fp_rdi fp_rnd frac_digits gm_sidereal gmtime_r gnu_inline ieee_ext ieee_ext_u
+int_curr_symbol int_frac_digits int_n_cs_precedes int_n_sep_by_space int_n_sign_posn int_p_cs_precedes int_p_sep_by_space
+int_p_sign_posn is_leap_year iso_week_date iso_week_date_r isotime_r it_interval it_value jmp_buf kill_dependency lm_sidereal
+localtime_r memory_order memory_order_acq_rel memory_order_acquire memory_order_consume memory_order_relaxed
+memory_order_release memory_order_seq_cst mk_gmtime mon_decimal_point mon_grouping mon_thousands_sep month_length moon_phase
+n_cs_precedes n_sep_by_space n_sign_posn negative_sign once_flag p_cs_precedes p_sep_by_space p_sign_posn positive_sign
+printf_float quick_exit rand_r random_r rounding_mode sa_flags sa_mask set_dst set_position set_system_time set_zone
+solar_declination solar_noon ss_flags ss_size ss_sp strtok_r sun_rise sun_set system_tick thousands_sep timespec_get tm_hour
+tm_isdst tm_mday tm_min tm_mon tm_sec tm_wday tm_yday tm_year tv_nsec tv_sec va_arg va_copy va_end va_list va_start week_date
+week_of_month week_of_year"""
+_TYPES = """blkcnt blksize caddr clock clockid daddr dev div double error fenv fexcept float fpos fsblkcnt fsfilcnt gid id imaxdiv
+ino int16 int32 int64 int8 int_farptr int_fast16 int_fast32 int_fast64 int_fast8 int_least16 int_least32 int_least64 int_least8
+intmax intptr key ldiv lldiv max_align mbstate mode nlink off pid ptrdiff register sbintime sig_atomic sighandler sigset size
+ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint32 uint64 uint8 uint_farptr uint_fast16
+uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
+wctype wint"""
+LIBRARY = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
+"""Names of several words in the headers of C. Ours of several words are those of functions and of tables of weights."""
+
+_NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
+_LIMITS = "bc coll dbl expr flt int ldbl long re sig uint ulong"
+_STATUS = "esp f fr hal msg nrf pico r si w x"
+_TARGETS = """all clean depend edit_cache firmware help install list_install_components m package package_source preinstall
+rebuild_cache test uninstall"""
+_DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
+NETWORKS = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
+"""Names that a network cannot have: ``<NAME>_OK`` and the like would be others' (``R_OK``, ``ESP_OK``), a build tool has a
+target of this name, or Windows a device."""
+_OWN = "microc_"
+LONGEST = 64
+"""Letters of a network's name at most; names of files are made of it."""
+
+_HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
+"""Functions that printed expressions call, and vector types; ``helpers.py`` writes them."""
+
+
+def network_name(text: str) -> str:
+    """What a network is called in C for a name of a stranger: an identifier in lower case that nobody else has."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:LONGEST].strip("_") or "model"
+    return f"m_{name}" if name[0].isdigit() or name in NETWORKS or name.startswith(_OWN) else name
+
+
+def linked_names(network: str, tables: Iterable[str]) -> set[str]:
+    """What a network gives to a linker: its functions and its tables of constants, which are called as in ``tables``."""
+    return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
+
+
+def is_function(name: str) -> bool:
+    """Whether code that is printed may call a function, or use a type, of this name."""
+    called = name in SCALAR or name in HALVES or name in OWN or is_mathematical(name)
+    return called or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
+
+
+def is_mathematical(name: str) -> bool:
+    """Whether this is a function of ``<math.h>`` that code may call."""
+    return name in MATH or name.removesuffix("f") in MATH
+
+
+@lru_cache(maxsize=1 << 14)
+def is_free(name: str) -> bool:
+    """Whether something inside of a C file may have this name."""
+    return name not in WORDS and name not in LIBRARY and not is_function(name)
+
+
+def is_free_of(network: str, name: str) -> bool:
+    """Whether something of a network may have this name, and the network's name with this behind it."""
+    return name not in RESERVED and f"{network}_{name}" not in LIBRARY
+
+
+# ---- Names inside of a function: what a block of C declares is called unlike all else that can be seen there.
+#
+# Passes over TIR copy statements and make up names, one apart from the other, and a ``Let`` ends with its statement where a
+# declaration of C lives on to the end of its block. So names are made here, for a whole function at once, right before it is
+# printed: a loop is called like the axis that it runs along (``y``), or like that axis's tiles (``y_tile``), and values are
+# numbered in the order of the text.
+
+
+def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+    """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""
+    used: dict[tuple[int, ...], None] = {}
+    for stmt in walk_stmt(body):
+        if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
+            where = tuple(ir.int_value(i) for i in stmt.indices)
+            if any(n is None for n in where):
+                raise ScheduleError(
+                    f"register tile {buffer.name}: a loop that indexes it is not unrolled",
+                    hint=f"registers have no addresses: unroll the loop, or set_scope({buffer.name!r}, 'local'), an array",
+                )
+            used[tuple(n for n in where if n is not None)] = None
+    return [register_name(buffer, list(where)) for where in used]
+
+
+def distinct(func: ir.PrimFunc) -> ir.PrimFunc:
+    """The function with names that C can have side by side and people can read."""
+    names = _Names(func)
+    params = tuple(names.buffer(p, p.name) for p in func.params)
+    scalars = tuple(names.variable(s, s.name) for s in func.scalars)
+    return replace(func, params=params, scalars=scalars, body=names.statement(func.body))
+
+
+_SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
+_COPIED = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
+"""Words that passes put behind the name of what they copy or divide."""
+
+
+def axis_name(name: str, buffers: Iterable[str]) -> str:
+    """What a loop is called for short: ``y`` for ``y_acc_1`` where ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
+    longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
+    words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
+    stages = {word for buffer in buffers for word in buffer.split("_")}
+    behind: list[str] = []
+    while len(words) > 1 and words[0] and (_COPIED.fullmatch(words[-1]) or words[-1] in stages):
+        behind.append(words.pop())
+    return "_".join(words) + ("_tile" if "0" in behind else "")
+
+
+class _Names:
+    """A walk in the order of the text. ``seen``: what the blocks around a place have declared, the innermost last."""
+
+    def __init__(self, func: ir.PrimFunc) -> None:
+        self.func = func
+        self.seen: list[set[str]] = [set()]
+        self.taken = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
+        self.stages = {p.name for p in func.params}
+        for stmt in walk_stmt(func.body):
+            match stmt:
+                case ir.For(var) | ir.Let(var):
+                    self.taken.add(var.name)
+                case ir.Alloc(buffer, body):
+                    self.taken.update(_declared(buffer, body))
+                    self.stages.add(buffer.name)
+                case _:
+                    pass
+        self.variables: dict[ir.Var, ir.Var] = {}
+        self.buffers: dict[ir.Buffer, ir.Buffer] = {}
+
+    def variable(self, var: ir.Var, wanted: str) -> ir.Var:
+        """Declare a variable; what it is called from here on."""
+        name = wanted if self.fits([wanted]) else self.fresh(wanted)
+        chosen = var if name == var.name else replace(var, name=name)
+        self.declare([chosen.name])
+        self.variables[var] = chosen
+        return chosen
+
+    def value(self, var: ir.Var) -> ir.Var:
+        """The same of a ``Let``, without the loop before ``__``: a number at the end is the next one of the block."""
+        wanted = var.name.rpartition("__")[2]
+        stem = re.sub(r"_\d+$", "", wanted)
+        if stem == wanted:
+            return self.variable(var, wanted)
+        return self.variable(var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.fits([n])))
+
+    def buffer(self, buffer: ir.Buffer, wanted: str, body: ir.Stmt | None = None) -> ir.Buffer:
+        """The same of a buffer, which in registers is several scalars; ``body`` says which."""
+        chosen = buffer if wanted == buffer.name else replace(buffer, name=wanted)
+        while not self.fits(parts := _declared(chosen, body, buffer)):
+            chosen = replace(buffer, name=self.fresh(wanted))
+        self.declare(parts)
+        self.buffers[buffer] = chosen
+        return chosen
+
+    def fits(self, names: Iterable[str]) -> bool:
+        return all(self.is_free(name) and not any(name in block for block in self.seen) for name in names)
+
+    def is_free(self, name: str) -> bool:
+        """A value may be called like a function of mathematics that this function does not call (``log2``)."""
+        return name not in self.called if is_mathematical(name) else is_free(name)
+
+    @cached_property
+    def called(self) -> set[str]:
+        names = {expr.name for expr in walk_all_exprs(self.func.body) if isinstance(expr, ir.Call)}
+        return names | {f"{name}f" for name in names}
+
+    def declare(self, names: Iterable[str]) -> None:
+        self.seen[-1].update(names)
+
+    def fresh(self, stem: str) -> str:
+        number = 2
+        while f"{stem}_{number}" in self.taken or not self.is_free(f"{stem}_{number}"):
+            number += 1
+        self.taken.add(f"{stem}_{number}")
+        return f"{stem}_{number}"
+
+    def block(self, stmt: ir.Stmt) -> ir.Stmt:
+        """A statement between braces."""
+        self.seen.append(set())
+        made = self.statement(stmt)
+        self.seen.pop()
+        return made
+
+    def statement(self, stmt: ir.Stmt) -> ir.Stmt:
+        """The statement under the names of the place; what it declares is gone from ``variables`` and ``buffers`` behind it."""
+        match stmt:
+            case ir.Seq(body):
+                return ir.Seq(tuple(self.statement(child) for child in body))
+            case ir.Store(buffer, indices, value):
+                where = tuple(self.expr(i) for i in indices)
+                return ir.Store(self.buffers.get(buffer, buffer), where, self.expr(value))
+            case ir.Evaluate(value):
+                return ir.Evaluate(self.expr(value))
+            case ir.If(condition, then, otherwise):
+                return ir.If(self.expr(condition), self.block(then), self.block(otherwise) if otherwise else None)
+            case ir.For(var, extent, body, kind, annotations):
+                extent, outer = self.expr(extent), self.variables.get(var)
+                self.seen.append(set())
+                counter = self.variable(var, axis_name(var.name, self.stages))
+                made: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
+                self.seen.pop()
+                self.restore(var, outer)
+                return made
+            case ir.Let(var, value, body):
+                value, outer = self.expr(value), self.variables.get(var)
+                made = ir.Let(self.value(var), value, self.statement(body))
+                self.restore(var, outer)
+                return made
+            case ir.Alloc(buffer, body):
+                before = self.buffers.get(buffer)
+                wanted = _SUFFIX.sub("", buffer.name)
+                made = ir.Alloc(self.buffer(buffer, wanted, body), self.statement(body))
+                if before is not None:
+                    self.buffers[buffer] = before
+                return made
+            case _:
+                raise InternalError(f"cannot print {type(stmt).__name__} as C")
+
+    def restore(self, var: ir.Var, outer: ir.Var | None) -> None:
+        if outer is not None:
+            self.variables[var] = outer
+
+    def expr(self, expr: ir.Expr) -> ir.Expr:
+        return map_expr(expr, self.renamed)
+
+    def renamed(self, expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.Var():
+                return self.variables.get(expr, expr)
+            case ir.Load(buffer, indices):
+                chosen = self.buffers.get(buffer, buffer)
+                return expr if chosen is buffer else ir.Load(chosen, indices)
+            case ir.AddressOf(buffer):
+                chosen = self.buffers.get(buffer, buffer)
+                return expr if chosen is buffer else replace(expr, buffer=chosen)
+            case _:
+                return expr
+
+
+def _declared(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
+    """The names that a buffer takes; ``original``: what it is called in ``body``."""
+    if buffer.scope != "register" or body is None:
+        return [buffer.name]
+    before = (original or buffer).name
+    return [buffer.name + part.removeprefix(before) for part in tile_names(original or buffer, body)]

@@ -1,0 +1,198 @@
+"""MISRA C:2012 and this compiler: which rules its C does not follow, where, and why. The page docs/misra.md is made of it.
+
+Categories are those of MISRA C:2012 with amendments 1 and 2. Mandatory rules have no deviations. What cppcheck's addon says of
+generated projects must be told here (``tests/misra``); rules that are not named hold for all C that the addon was shown.
+"""
+
+from __future__ import annotations
+
+from microc.base.immutable import frozen
+
+# fmt: off
+MANDATORY = frozenset({
+    "9.1", "12.5", "13.6", "17.3", "17.4", "17.6", "19.1", "21.13", "21.17", "21.18", "21.19", "21.20", "22.2",
+    "22.4", "22.5", "22.6",
+})
+ADVISORY = frozenset({
+    "1.2", "2.3", "2.4", "2.5", "2.6", "2.7", "4.2", "5.9", "8.7", "8.9", "8.11", "8.13", "10.5", "11.4", "11.5",
+    "12.1", "12.3", "12.4", "13.3", "13.4", "15.1", "15.4", "15.5", "17.5", "17.8", "18.4", "18.5", "19.2", "20.1",
+    "20.5", "20.10", "21.12",
+})
+# fmt: on
+
+GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
+"""Parts of a project: what is printed for the network, the RPC runtime, and the board's registers and start-up."""
+
+
+@frozen
+class Deviation:
+    """A rule that some part's C does not follow, or that the checker believes broken where it is not (``mistaken``)."""
+
+    rule: str
+    parts: tuple[str, ...]
+    reason: str
+    mistaken: bool = False
+
+    @property
+    def category(self) -> str:
+        return category(self.rule)
+
+
+def category(rule: str) -> str:
+    """``mandatory``, ``required`` or ``advisory``."""
+    return "mandatory" if rule in MANDATORY else "advisory" if rule in ADVISORY else "required"
+
+
+_ALL = (GENERATED, RUNTIME, PORTS)
+
+REQUIRED: tuple[Deviation, ...] = (
+    Deviation(
+        "2.2",
+        (GENERATED,),
+        "A shift by nothing stands where lanes of a word are written alike; it costs no instruction.",
+    ),
+    Deviation(
+        "5.1",
+        (GENERATED,),
+        "Names of constants are a network's, a layer's and what they hold, and may agree in their first 31 characters. Every "
+        "compiler that a board names tells at least 63 apart, and two that agree in all are given numbers.",
+    ),
+    Deviation("5.7", _ALL, "Enumerations and structures without a tag are taken for tags of one name.", True),
+    Deviation(
+        "8.5",
+        (GENERATED,),
+        "The descriptor of a network is declared where it is defined and where the firmware lists its networks: two files that "
+        "are generated together, of which no third one includes either.",
+    ),
+    Deviation(
+        "8.5",
+        (PORTS,),
+        "The table of vectors is declared where it is defined, and where a chip's boot header points to it without knowing what "
+        "is in it.",
+    ),
+    Deviation(
+        "8.14",
+        (GENERATED,),
+        "Weights and tables are restrict-qualified: nothing in a kernel writes to flash. Pointers into the arena never are.",
+    ),
+    Deviation("9.3", (GENERATED,), "A vector in a register is one value; the addon takes its type for an array.", True),
+    Deviation(
+        "10.1",
+        (GENERATED,),
+        "Signed numbers are shifted to the right and masked. Every network asserts when it is compiled that shifts are "
+        "arithmetic, as with all compilers that boards name; C gives its integers of 32 bits two's complement.",
+    ),
+    Deviation("10.3", (RUNTIME,), "A pointer moves by a length."),
+    Deviation(
+        "10.4",
+        _ALL,
+        "Small constants without a suffix stand beside unsigned numbers: their value is the same in both types.",
+    ),
+    Deviation(
+        "10.6",
+        (GENERATED,),
+        "A comparison chooses between two constants of 8 bits, whose sum is of int: its value is below 64.",
+    ),
+    Deviation(
+        "10.8",
+        (GENERATED,),
+        "Products of 64 bits are narrowed after they were shifted into range, as the definition of fixed-point rounding has it, "
+        "and a signed number is shifted as an unsigned one, where overflow is defined.",
+    ),
+    Deviation("10.8", (PORTS,), "A register's address is a sum of constants that becomes a pointer."),
+    Deviation(
+        "11.8", (GENERATED, RUNTIME), "An address in an array that a structure points to is no cast of one.", True
+    ),
+    Deviation(
+        "14.2",
+        (PORTS,),
+        "Start-up copies and clears memory between two symbols of the linker, one pointer beside another.",
+    ),
+    Deviation(
+        "20.7", (PORTS,), "The macro of a board's registers takes the names of three others, which cannot be bracketed."
+    ),
+    Deviation("21.1", (PORTS,), "The port of a PC asks its C library for POSIX, by the macro that POSIX names."),
+    Deviation("21.10", (PORTS,), "The port of a PC has the time from its operating system."),
+    Deviation("21.15", (GENERATED,), "The bits of a float are copied into an integer, the way that C defines."),
+)
+
+ADVISED: tuple[Deviation, ...] = (
+    Deviation("2.3", _ALL, "A type of a header serves the files that need it.", True),
+    Deviation("2.4", _ALL, "Tags of structures are the interface of a network, used by whoever calls it.", True),
+    Deviation("2.5", _ALL, "Macros tell a network's sizes and a board's addresses; no firmware needs all."),
+    Deviation("2.7", _ALL, "Functions behind one interface take what only some of them need."),
+    Deviation("5.9", _ALL, "Files have static functions of one name, for names within a file are short."),
+    Deviation("8.7", _ALL, "Functions of the interface are called by the application, not by the project itself."),
+    Deviation("8.9", _ALL, "Tables stand at the head of their file, where they can be read."),
+    Deviation("8.11", (GENERATED, PORTS), "The arena's and the linker's memory are as large as the other side says."),
+    Deviation("11.4", _ALL, "Registers have addresses, and the descriptor tells the host where tensors lie."),
+    Deviation("11.5", (GENERATED, RUNTIME), "Tensors of all types share one arena, aligned for the widest."),
+    Deviation("12.1", _ALL, "Products in sums stand without brackets; all others are bracketed."),
+    Deviation("12.3", _ALL, "Commas of initialisers and parameters.", True),
+    Deviation("13.3", (RUNTIME, PORTS), "A byte is taken and its pointer moved in one line."),
+    Deviation("15.5", _ALL, "What cannot go on returns at once; conditions do not nest."),
+    Deviation("17.8", (RUNTIME, PORTS, GENERATED), "A length that is left to do is counted down where it came in."),
+    Deviation("18.4", _ALL, "Tensors lie at offsets in the arena."),
+    Deviation(
+        "20.1", (GENERATED,), "The header of vector instructions stands behind the condition of the code that needs it."
+    ),
+    Deviation("20.10", (GENERATED, PORTS), "Assertions at compile time have names, which are put together."),
+)
+
+ANALYSERS: tuple[tuple[str, str], ...] = (
+    (
+        "bugprone-reserved-identifier",
+        "Start-up names the symbols of linker scripts, which are in the compiler's name space.",
+    ),
+    ("cert-dcl37-c", "The same check by another name."),
+    ("cert-dcl51-cpp", "The same."),
+    (
+        "bugprone-easily-swappable-parameters",
+        "Kernels take pointers of one type side by side; one generated function calls them, from the same list of operands.",
+    ),
+    (
+        "bugprone-implicit-widening-of-multiplication-result",
+        "Offsets are computed in int32_t, in which the compiler proves that they fit; tensors have fewer than 2**31 bytes.",
+    ),
+)
+"""Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are left out, and why."""
+
+
+def find(rule: str, part: str) -> Deviation | None:
+    """The deviation that allows ``rule`` to be broken in ``part``."""
+    return next((d for d in REQUIRED + ADVISED if d.rule == rule and part in d.parts), None)
+
+
+def markdown() -> str:
+    """The page docs/misra.md."""
+    lines = [
+        "# MISRA C:2012",
+        "",
+        "Written by `make docs` from `microc/codegen/c/misra.py`; `tests/misra` holds generated projects, the runtime and",
+        "its ports against it by cppcheck's MISRA addon, and by clang-tidy and `gcc -fanalyzer`.",
+        "",
+        "No mandatory rule is broken. The required rules below are, for the reasons given, in the parts named: the",
+        "*network* is the C that is printed for a model, the *runtime* answers the serial line, *ports* are a board's",
+        "registers and start-up. A firmware that calls the network itself has the first only. All other required rules",
+        "that the addon checks are kept.",
+        "",
+        *_table("Required rules", REQUIRED),
+        "",
+        *_table("Advisory rules that are not applied", ADVISED),
+        "",
+        "## Static analysers",
+        "",
+        "`gcc -fanalyzer` finds nothing. Of clang-tidy's `bugprone-*` and `cert-*` the following are left out; the others",
+        "find nothing:",
+        "",
+        *(f"- `{name}`: {reason}" for name, reason in ANALYSERS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
+    lines = [f"## {title}", "", "| rule | where | |", "|---|---|---|"]
+    for row in rows:
+        reason = f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason
+        lines.append(f"| {row.rule} | {', '.join(row.parts)} | {reason} |")
+    return lines

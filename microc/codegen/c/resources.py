@@ -1,0 +1,408 @@
+"""What code takes: library functions, stack, flash around networks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from math import ceil
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from microc.base import dtypes
+from microc.base.immutable import frozen
+from microc.codegen.c.c_expressions import MATH
+from microc.isa import CORES, SCALAR, Core
+from microc.module import Module
+from microc.target import Board
+from microc.tir import ir
+from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_expr
+
+# ---- Functions of the compiler's library that kernels call, and what they take: stack, flash, RAM.
+#
+# ``library.json`` holds a table for each core, measured by ``benchmarks/library.py``: operations (a sum of floats, ``sinf``, a
+# division of 64 bits) with the deepest stack below them and the sections that they need, sections with their bytes. A kernel's
+# operations follow from its expressions and their types. Which of them are instructions of the core is in the table: these take
+# nothing.
+
+LIBRARY_TABLE = Path(__file__).with_name("library.json")
+LIKE: Mapping[str, str] = {
+    "cortex-m0plus": "cortex-m0", "rv32imac_zba_zbb": "rv32imac", "cv32e40p": "rv32imc", "rv32imc_zve32x": "rv32imc",
+    "rv32imafc_zve32f": "rv32imafc", "rv64gcv": "rv64imafdc",
+}  # fmt: skip
+"""Cores that have the libraries of another one."""
+UNMEASURED = 1.5
+"""Factor on the largest stack of all measured cores, for a core without a row: Xtensa's register windows take 16 bytes a call
+beside the frame, and 64-bit pointers make frames of saved registers twice as large. Measured: none of these cores."""
+REMEMBERED = 256
+"""Kernels whose operations are kept: stack and flash ask for them several times."""
+ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
+
+
+@frozen
+class Library:
+    """The table of a core. ``factor``: on its stacks."""
+
+    operations: Mapping[str, tuple[int, Sequence[int]]]
+    sections: Sequence[tuple[int, int]]
+    factor: float = 1.0
+
+    def stack(self, used: Iterable[str]) -> int:
+        """Bytes of stack below the deepest of some operations."""
+        return round(
+            self.factor * max((self.operations[name][0] for name in used if name in self.operations), default=0)
+        )
+
+    def memory(self, used: Iterable[str]) -> tuple[int, int]:
+        """Bytes of flash and of RAM that some operations take together: sections that they share count once."""
+        sections = set().union(*(self.operations[name][1] for name in used if name in self.operations))
+        return sum(self.sections[k][0] for k in sections), sum(self.sections[k][1] for k in sections)
+
+
+@cache
+def _library_tables() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(LIBRARY_TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def library_of(cpu: str) -> Library:
+    """The table of a core. A core without one has the most that any core takes, times :data:`UNMEASURED`."""
+    tables, name = _library_tables(), cpu.partition("+")[0]
+    table = tables.get(LIKE.get(name, name))
+    if table is not None:
+        return Library(table["operations"], table["sections"])
+    rows: dict[str, tuple[int, Sequence[int]]] = {}
+    sections: list[tuple[int, int]] = []
+    for each in tables.values():
+        for operation, (stack, _) in each["operations"].items():
+            rows[operation] = max(rows.get(operation, (0, ())), (stack, ()))
+    return Library(rows, sections, 1.0 if name == "host" else UNMEASURED)
+
+
+def operations_of(module: Module) -> frozenset[str]:
+    """Operations of all kernels of a network, in the words of ``library.json``."""
+    return frozenset().union(*(kernel_operations(kernel.func) for kernel in module.kernels))
+
+
+def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
+    """Operations of a kernel. Compilers copy and clear memory where they see fit, so that every kernel may."""
+    return frozenset({"copy", *_counts(func.body, SCALAR.entries)})
+
+
+def operation_count(func: ir.PrimFunc, kind: str) -> int:
+    """Operations in the text of a kernel whose names have ``kind`` in them."""
+    return sum(count for name, count in _counts(func.body, SCALAR.entries).items() if kind in name)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
+    """Count each operation in the text of a kernel; what an intrinsic means depends on the plugins that hold."""
+    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations(expr)))
+
+
+def _operations(expr: ir.Expr) -> set[str]:
+    """Operations of one node of an expression, and of what an intrinsic means."""
+    match expr:
+        case ir.Bin(op, a) if dtypes.is_float(a.dtype):
+            return {f"{_wide(a.dtype)}.{op if op in ARITHMETIC else 'compare'}"}
+        case ir.Bin(op, a) if op in ("floordiv", "truncdiv", "floormod", "truncmod"):
+            return {f"{_wide(a.dtype)}.{kind}" for kind in ("div", "mod")}
+        case ir.Bin("mul", a):
+            return {f"{_wide(a.dtype)}.mul"}
+        case ir.Bin("shl" | "shr", a) if dtypes.nbytes(a.dtype) == 8:
+            return {f"{_wide(a.dtype)}.shift"}
+        case ir.Cast(dtype, a) if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
+            down = dtypes.is_float(a.dtype)
+            return {f"{_wide(a.dtype)}.to_{_wide(dtype)}" if down else f"{_wide(dtype)}.of_{_wide(a.dtype)}"}
+        case ir.Cast(dtype, a) if dtypes.is_float(dtype) and "float64" in (dtype, a.dtype):
+            return {"float64.widen", "float64.narrow"}
+        case ir.Call(name, args) if name in MATH:
+            return {f"{_wide(args[0].dtype)}.{name}"}
+        case ir.Call(name) if name in SCALAR:
+            return _meaning(name)
+        case _:
+            return set()
+
+
+def _meaning(name: str) -> set[str]:
+    """Operations of an intrinsic as portable C."""
+    meaning = SCALAR[name].meaning
+    exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
+    return set().union(*map(_operations, exprs))
+
+
+def _wide(dtype: str) -> str:
+    """The type that C computes in: 32 bits at least; floats of 16 bits are computed as float32."""
+    if dtypes.is_float(dtype):
+        return "float64" if dtype == "float64" else "float32"
+    if dtypes.nbytes(dtype) < 4:
+        return "int32"
+    return dtype
+
+
+# ---- Bounds on the stack of a run: frames of the printed functions, estimated from the loops, and the library below
+# them.
+#
+# A run is three functions deep, helpers and library aside: run, step, kernel. Each bound is the sum of the frames of run and
+# step, of the kernel with the largest sum, of the deepest library function (``library.json``) that this kernel may call, and of
+# the stack around a run in a project's firmware.
+#
+# Compilers keep other things in memory with optimisation than without:
+#
+# - Optimised, variables share registers and slots as scopes end. The frame grows with the variables of the deepest scope, with
+#   loops (induction variables, hoisted addresses) and with expressions, until these fill the registers.
+# - Unoptimised, every variable has a slot, and so has every result that does not fit a register or that a branch or call
+#   parts from its use: gcc keeps a slot for each 64-bit result on 32-bit cores, clang for each result of a conditional. picolibc
+#   defines ``fabs``, ``fmax``, ``fmin``, ``fma`` and ``sqrt`` for RISC-V as functions that are always inlined: a slot for each
+#   parameter and result of each call.
+#
+# Each effect has a weight (:class:`Frame`). The weights are a linear program: the smallest that no frame exceeds, and about a
+# quarter more. The frames are those that gcc 12, gcc 5.4 (AVR) and clang 14 report (``-fstack-usage``) of 5,200 builds of
+# operators and networks for 13 boards; another 1,500 builds exceeded no bound. It is an estimate: a network unlike these may
+# exceed it. ``benchmarks/stack.py`` compares bounds and frames again.
+
+INLINED = frozenset({"fabs", "fmax", "fmin", "fma", "sqrt"})
+"""Functions that picolibc inlines at every level, where RISC-V has an instruction for them."""
+CALLED_BYTES = 40
+"""Bytes of stack of the deepest library function that a compiler calls although the core has its instruction: ``fmaf``, by gcc
+at -O0 and by clang. Measured with -fno-builtin on all cores of ``benchmarks/library.py``."""
+FULL_NODES = 100
+"""Nodes of expressions beyond which a frame grows no more: the registers are full. Chosen; the weights are fitted to it."""
+
+
+@frozen
+class Frame:
+    """Bytes that each property of a kernel adds to its frame, helpers that it calls included; ``run``, ``run_argument``: bytes
+    of run and step function. ``node``: of optimised code for :data:`FULL_NODES` nodes at most. ``scalar``: a factor on the bytes
+    of variables. ``vector``: a factor on the bytes of vector results."""
+
+    run: int
+    run_argument: int
+    kernel: int
+    argument: int
+    scalar: float
+    loop: int = 0
+    node: float = 0.0
+    wide: float = 0.0
+    conditional: float = 0.0
+    call: float = 0.0
+    vector: float = 0.0
+
+
+GCC: Mapping[str, Frame] = MappingProxyType({
+    "avr": Frame(16, 3, 24, 5, 0.8, loop=15, node=0.4),
+    "32": Frame(36, 4, 36, 5, 0.5, loop=42, node=0.3),
+    "arm": Frame(32, 5, 28, 18, 0.75, loop=54, node=0.25),
+    "arm vectors": Frame(32, 5, 28, 26, 1.2, loop=24, node=3.6),
+    "64": Frame(64, 8, 88, 10, 1.1, loop=24, node=0.9),
+})  # fmt: skip
+"""Weights with gcc's -O1, -O2, -O3 and -Os, by kind of core."""
+CLANG: Mapping[str, Frame] = MappingProxyType({
+    "avr": GCC["avr"],
+    "32": Frame(36, 4, 36, 6, 2.6, loop=20, node=0.3),
+    "arm": Frame(40, 5, 36, 24, 2.1, loop=40, node=0.3),
+    "arm vectors": Frame(40, 5, 36, 24, 1.3, loop=24, node=2.0),
+    "64": Frame(64, 8, 48, 8, 1.2, loop=66, node=1.6),
+})  # fmt: skip
+"""Weights with clang's -O1, -O2, -O3 and -Os. clang for AVR was not measured."""
+UNOPTIMISED: Mapping[str, Frame] = MappingProxyType({
+    "avr": Frame(44, 5, 56, 6, 1.3, node=0.2, wide=7.0, conditional=3.0, call=8.0),
+    "32": Frame(104, 7, 96, 10, 1.6, node=0.2, wide=7.0, conditional=4.0, call=3.0),
+    "arm": Frame(104, 7, 64, 23, 1.4, node=0.3, wide=7.0, conditional=4.0, call=2.5),
+    "arm vectors": Frame(104, 7, 48, 23, 2.8, node=0.75, wide=7.0, conditional=4.0, call=2.5, vector=0.5),
+    "64": Frame(168, 14, 64, 50, 1.3, node=0.8, wide=1.0, conditional=7.0, call=4.0),
+})  # fmt: skip
+"""Weights with -O0."""
+CALLERS: Mapping[str, int] = MappingProxyType({"avr": 128, "32": 288, "arm": 160, "arm vectors": 160, "64": 464})
+"""Bytes of stack around a run in a project's firmware, by kind of core: main, RPC and one interrupt, which saves all registers on
+RISC-V. Painted stacks hold them. Measured with 22 networks on 12 emulated boards: they exceeded the bounds without this term by
+99, 240, 132, 108 and 404 bytes at most."""
+UNROLLED_BYTES = 2400
+"""Bytes of vectors that clang loads ahead and spills where it unrolls a loop at -O3: 1,808 of a pointwise convolution on
+Cortex-M55, measured with clang 14, and a third more."""
+
+
+@frozen
+class StackBounds:
+    """Bytes of stack that a run and its callers in a project's firmware take at most, by how the network is compiled: with -O1,
+    -O2, -O3 or -Os, by gcc and by clang, and with -O0."""
+
+    gcc: int
+    clang: int
+    unoptimised: int
+
+
+def stack_bound(module: Module) -> int:
+    """Bound the stack of a run where gcc compiles the network with -O1, -O2, -O3 or -Os, as projects do."""
+    return stack_bounds(module).gcc
+
+
+def stack_bounds(module: Module) -> StackBounds:
+    """Bound the stack of a run. External code is not counted."""
+    cpu = module.options["cpu"]
+    core, library = CORES[cpu], library_of(cpu)
+    kind = _kind(core)
+    inlined = core.family == "riscv" and "fpu" in core.has
+    deepest, arguments = [0.0, 0.0, 0.0], 0
+    for kernel in module.kernels:
+        func, facts = kernel.func, _Facts(kernel.func.body)
+        below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
+        count = len(func.params) + len(func.scalars)
+        own = (
+            _bound_optimised(GCC[kind], facts, count),
+            _bound_optimised(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
+            _bound_unoptimised(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
+        )
+        deepest = [max(most, below + facts.arrays + each) for most, each in zip(deepest, own, strict=True)]
+        arguments = max(arguments, count)
+    runs = (table[kind].run + table[kind].run_argument * arguments for table in (GCC, CLANG, UNOPTIMISED))
+    gcc, clang, unoptimised = (
+        4 * ceil((CALLERS[kind] + run + most) / 4) for run, most in zip(runs, deepest, strict=True)
+    )
+    return StackBounds(gcc, clang, max(gcc, unoptimised))
+
+
+def _kind(core: Core) -> str:
+    """Choose the weights of a core."""
+    if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
+        return "64"
+    if core.family == "arm" and any(instructions.unit for instructions in core.sets):
+        return "arm vectors"
+    return core.family if core.family in GCC else "32"
+
+
+def _bound_optimised(frame: Frame, facts: _Facts, arguments: int) -> float:
+    found = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
+    return found + frame.node * min(facts.nodes, FULL_NODES)
+
+
+def _bound_unoptimised(frame: Frame, facts: _Facts, arguments: int) -> float:
+    found = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
+    found += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
+    return found + frame.vector * facts.vectors
+
+
+class _Facts:
+    """Properties of a kernel's body that frames depend on. Counts are those of printed C, where subexpressions repeat.
+
+    ``scalars``: bytes of all variables, ``deepest``: of those that one scope sees. ``loops``: of the deepest nest. ``inlined``:
+    bytes of parameters and results of :data:`INLINED` functions.
+    """
+
+    def __init__(self, body: ir.Stmt) -> None:
+        self.scalars = self.deepest = self.arrays = self.loops = 0
+        self.nodes = self.wide = self.conditionals = self.calls = self.vectors = self.inlined = 0
+        self.math = False
+        ahead = [(body, 0, 0)]
+        while ahead:
+            stmt, seen, loops = ahead.pop()
+            declared = self._count_declared(stmt)
+            self.scalars += declared
+            seen, loops = seen + declared, loops + isinstance(stmt, ir.For)
+            self.deepest, self.loops = max(self.deepest, seen), max(self.loops, loops)
+            for expr in stmt_exprs(stmt):
+                for node in walk_expr(expr):
+                    self._count(node)
+            ahead += ((child, seen, loops) for child in stmt_children(stmt))
+
+    def _count_declared(self, stmt: ir.Stmt) -> int:
+        """Count bytes of the variables that a statement declares."""
+        match stmt:
+            case ir.Let(var) | ir.For(var):
+                return max(4, dtypes.nbytes(var.dtype))
+            case ir.Alloc(buffer) if buffer.scope == "register":
+                return buffer.size * max(4, dtypes.nbytes(buffer.dtype))
+            case ir.Alloc(buffer) if buffer.scope == "local":
+                self.arrays += buffer.nbytes
+        return 0
+
+    def _count(self, expr: ir.Expr) -> None:
+        if isinstance(expr, (ir.Const, ir.Var)):
+            return
+        self.nodes += 1
+        nbytes = dtypes.nbytes(expr.dtype)
+        if dtypes.is_vector(expr.dtype):
+            self.vectors += nbytes
+            return
+        self.wide += nbytes == 8
+        match expr:
+            case ir.Select() | ir.Bin("and" | "or"):
+                self.conditionals += 1
+            case ir.Call(name, args):
+                self.calls += 1
+                self.math |= name in MATH
+                if name in INLINED:
+                    self.inlined += nbytes * (len(args) + 1)
+
+
+# ---- Flash of a firmware before it is linked, estimated from above.
+#
+# ``firmware.json`` is measured by ``benchmarks/firmware.py``. It has two tables. ``boards``: bytes of flash and static RAM
+# around a network (start-up, drivers, the protocol's runtime, its share of the C library), by protocol. ``cores``: bytes of
+# code for each of :data:`PARTS` of a network. Library functions of kernels come from :mod:`microc.codegen.c.resources`.
+#
+# An optimising compiler makes of a kernel between 0.7 and 6 times what the cost model counts, so that the sum is no
+# prediction, and no proof either (docs/measuring.md has the errors). Where a compiler is there, linking gives the number
+# (:func:`microc.run.board_project.linked_sizes`).
+
+FIRMWARE_TABLE = Path(__file__).with_name("firmware.json")
+PARTS = ("network", "calls", "tensors", "integer code", "float code", "float operations", "functions")
+"""Terms of the bound of a network's code: one a network, its calls, its values that are no constants, bytes of kernels that
+the cost model counts (of integers alone, with floats), operations of floats in these, functions that the library of the core
+lacks, which are printed."""
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def around(board: Board, protocol: str) -> tuple[int, int]:
+    """Least and most bytes of flash around the networks. A board without a row is between those of its core, or between all.
+    What a vendor's framework takes is not counted."""
+    rows = _tables()["boards"]
+    core = board.target.cpu.partition("+")[0]
+    like = [row for row in rows.values() if LIKE.get(row["core"], row["core"]) == LIKE.get(core, core)]
+    named = [rows[board.name]] if board.name in rows and rows[board.name]["core"] == core else like
+    measured = [row for row in named if protocol in row] or [row for row in rows.values() if protocol in row]
+    found = [row[protocol][0] for row in measured]
+    return min(found), max(found)
+
+
+def parts_of(module: Module) -> tuple[float, ...]:
+    """Count each of PARTS of a network."""
+    integers = floats = operations = 0
+    for kernel in module.kernels:
+        if any("float" in name for name in kernel_operations(kernel.func)):
+            floats += kernel.code_bytes
+            operations += operation_count(kernel.func, "float")
+        else:
+            integers += kernel.code_bytes
+    values = sum(value.storage != "const" for value in module.values.values())
+    library = library_of(module.options["cpu"])
+    lacking = {name for name in operations_of(module) if name.partition(".")[2] in MATH} - library.operations.keys()
+    return 1, len(module.calls), values, integers, floats, operations, len(lacking)
+
+
+def code_bound(module: Module) -> int:
+    """Estimate from above the bytes of a network's code, without library functions."""
+    rows: Mapping[str, Sequence[float]] = _tables()["cores"]
+    core = module.options["cpu"].partition("+")[0]
+    row = rows.get(LIKE.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
+    return round(sum(factor * part for factor, part in zip(row, parts_of(module), strict=True)))
+
+
+def library_bytes(modules: Sequence[Module]) -> int:
+    """Bytes of library functions that kernels call, beside those that every firmware has; the most of all cores where that of the
+    networks is not measured. Compilers subtract where a negative constant is added, and the other way."""
+    used = set().union(*map(operations_of, modules))
+    for dtype in ("float32", "float64"):
+        both = {f"{dtype}.add", f"{dtype}.sub"}
+        used |= both if both & used else set()
+    own = library_of(modules[0].options["cpu"])
+    libraries = [own] if own.sections else [library_of(core) for core in _tables()["cores"]]
+    return max(each.memory(used)[0] - each.memory({"copy"})[0] for each in libraries)

@@ -1,0 +1,488 @@
+"""A planned module as C text: kernels, comments, calls, the files of a network."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.immutable import frozen
+from microc.codegen.c.c_expressions import NARROWEST, WIDEST, ExprPrinter
+from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, helper_texts, wrapped
+from microc.codegen.c.interface import (
+    ALIGNED,
+    ArenaContext,
+    Classes,
+    Tensor,
+    aligned_declaration,
+    arena_context,
+    classes_of,
+    copying,
+    definition,
+    given_at,
+    placed_at,
+    tensor_of,
+)
+from microc.codegen.c.resources import StackBounds, stack_bounds
+from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, unit_context
+from microc.codegen.project.manifest import manifest, to_json
+from microc.codegen.project.project_samples import TestContext, test_context
+from microc.codegen.render import Code, Name, Note, Text, Word, render
+from microc.errors import InternalError
+from microc.isa import CORES, FAMILIES
+from microc.module import Call, Kernel, Module, Value
+from microc.tir import ir
+from microc.tir.names import FLAGS
+from microc.tir.rewrite import walk_stmt
+
+# ---- Kernels as C functions with their comments, and the calls of them.
+
+HOT_CODE = "MICROC_HOT_CODE"
+"""The macro before kernels that run from RAM; what it is says the board's header, or whoever builds."""
+
+
+def kernel_text(module: Module, name: str) -> Code:
+    """One kernel as it stands in the network's C."""
+    return kernel_function(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
+
+
+def printer_of(module: Module) -> StmtPrinter:
+    """A printer for all kernels of a network. Cores whose flash is a space of its own have an ``int`` of 16 bits."""
+    family = FAMILIES[CORES[module.options["cpu"]].family]
+    small = family.flash_space
+    space = f"{module.name.upper()}_FLASH " if small else ""
+    expr = ExprPrinter(NARROWEST if small else WIDEST, family.own_math)
+    sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
+    return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
+
+
+def threads_of(module: Module) -> int:
+    """How many threads run the parallel loops of a network; 1 where there are none."""
+    parallel = any(
+        isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
+    )
+    return int(module.options.get("threads", 1)) if parallel else 1
+
+
+def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
+    kernel = module.kernels[position]
+    uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
+    layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
+    shapes = {p.name: [str(n) for n in p.shape if n > 1] for p in kernel.func.params}
+    arrays = ", ".join(f"{name} {' x '.join(shape)}" for name, shape in shapes.items() if len(shape) > 1)
+    notes = [*layers, *kernel.comment, *([f"in memory: {arrays}"] if arrays else []), *_in_place(module, kernel, uses)]
+    head = [
+        line for note in notes for line in textwrap.wrap(f" * {Note(note)}", C_STMT_WIDTH, subsequent_indent=" *     ")
+    ]
+    declared = f"{module.name.upper()}_KERNEL"
+    if kernel.external is None:
+        code = printer.function(kernel.func, declared, kernel.blocks)
+    else:
+        declared += "_STATUS" if kernel.external.fails else ""
+        code = printer.foreign(kernel.func, kernel.external.lines, declared)
+    flags = dict(kernel.func.annotations).get(FLAGS)
+    start = next(k for k, line in enumerate(code) if line.startswith(declared))
+    code[start:start] = [
+        *([HOT_CODE] if module.plan and module.plan.code and kernel.name in module.plan.code.kernels else []),
+        *([f'{module.name.upper()}_OPTIMIZE("{flags}")'] if flags else []),
+    ]
+    return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))
+
+
+def _in_place(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
+    """Which parameters lie over each other, and in which steps."""
+    steps: dict[str, list[int]] = {}
+    for step, call in uses:
+        places = [(p.name, name, _place(module, name)) for p, name in zip(kernel.func.params, call.args, strict=False)]
+        for over, written, a in places:
+            for under, read, b in places:
+                if written in call.writes and read in call.reads and max(a.start, b.start) < min(a.stop, b.stop):
+                    steps.setdefault(f"{over} is written over {under}", []).append(step)
+    return [
+        f"in place: {what}" + (f" in step {', '.join(map(str, found))}" if len(found) < len(uses) else "")
+        for what, found in steps.items()
+    ]
+
+
+def _place(module: Module, name: str) -> range:
+    """The bytes of the arena that a value takes; none elsewhere."""
+    assert module.plan is not None
+    base, offset = module.base_of(name)
+    start = module.plan.offsets.get(base)
+    return range(0) if start is None else range(start + offset, start + offset + module.values[name].nbytes)
+
+
+def short_layer(module: Module, call: Call, limit: int = 100) -> str:
+    """A layer's location in its file; converters glue the names of fused layers together, of which the first says enough."""
+    layer = call.layer.removeprefix(f"{module.source} ")
+    if len(layer) <= limit:
+        return layer
+    first = layer.partition(";")[0]
+    return f"{first};..." if len(first) < limit else layer[: limit - 3] + "..."
+
+
+def call_text(module: Module, call: Call) -> Code:
+    kernel = next(k for k in module.kernels if k.name == call.kernel)
+    written = set(call.writes) | set(call.workspace)
+    args = [
+        pointer(module, name, param.dtype, const=name not in written)
+        for name, param in zip(call.args, kernel.func.params, strict=True)
+    ]
+    names = {size.scalar: size.name for size in module.sizes}
+    args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
+    indent = 2 * INDENT
+    called = f"{call.kernel}({', '.join(args)})"
+    if kernel.external is not None and kernel.external.fails:
+        lines = (
+            *wrapped(f"{indent}if ({called} != 0) {{"),
+            f"{indent}{INDENT}return {error_of(module)};",
+            f"{indent}}}",
+        )
+    else:
+        lines = tuple(wrapped(f"{indent}{called};"))
+    return Code("\n".join(lines).removeprefix(indent))
+
+
+def error_of(module: Module) -> Name:
+    """What a run returns where external code failed."""
+    return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
+
+
+def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
+    """A C expression for the address of a value, as a pointer to ``dtype``."""
+    base, offset = module.base_of(name)
+    value = module.values[base]
+    kind = dtypes.c_name(dtype)
+    qualifier = "const " if const else ""
+    assert module.plan is not None
+    if value.storage == "const" and base not in module.plan.offsets:
+        return f"{module.name}_{base}"
+    if value.storage in ("input", "output"):
+        place = f"{'inputs' if value.storage == 'input' else 'outputs'}->{base}"
+        if offset or value.dtype != dtype:
+            return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
+        return place
+    arena, offset = placed_at(module, module.plan.offsets[base] + offset)
+    where = f"{arena} + {offset}" if offset else arena
+    step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
+    return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
+
+
+# ---- A planned module as C text: what the templates of the generated project are filled with.
+
+
+@frozen
+class SizeMember:
+    """A size in the header: its name, its macros' stem, what it may be, what the model calls it."""
+
+    name: Name
+    macro: Name
+    minimum: int
+    maximum: int
+    step: int
+    label: Text
+
+
+NEAR_FLASH = 60 * 1024
+"""Bytes of constants that surely lie within the first 64 KiB of flash: only the vectors stand before them."""
+
+
+@frozen
+class ModelContext:
+    """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
+
+    name: Name
+    upper: Name
+    source: Text
+    fingerprint: Word
+    version: Word
+    arenas: ArenaContext
+    arena_size: int
+    arena_align: int
+    lower_bound: int
+    planner: Text
+    kernel_count: int
+    macs: int
+    const_bytes: int
+    stack_bounds: StackBounds
+    external: bool
+    needs_math: bool
+    needs_string: bool
+    io_in_arena: bool
+    sizes: tuple[SizeMember, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    classes: Classes | None
+    self_test: TestContext | None
+    helpers: tuple[Code, ...]
+    kernels: tuple[Code, ...]
+    steps: tuple[Step, ...]
+    resets: tuple[Code, ...]
+    copies: bool
+    kept: bool
+    data_declarations: tuple[Code, ...]
+    data_definitions: tuple[Code, ...]
+    flash_space: Name | None
+    data_needs_math: bool
+    arena_end: int
+    stem: Name
+    threads: int
+    optimized: bool
+    hot_code: bool
+    unit: UnitContext | None
+    includes: tuple[Word, ...]
+    fails: bool
+    aligned: bool
+
+
+@frozen
+class Step:
+    """One case of the step function: the call and where it comes from, and ``before`` it copies of weights."""
+
+    number: int
+    before: tuple[Code, ...]
+    call: Code
+    layer: Text
+
+
+def model_context(module: Module, version: str, stem: str = "model") -> ModelContext:
+    """Print every part of the module once. ``stem``: what the names of the files begin with."""
+    plan = module.plan
+    if plan is None:
+        raise InternalError("the module has no memory plan")
+    printer = printer_of(module)
+    space = printer.space
+    kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
+    helpers = _helpers(module, printer)
+    tests = module.self_test.values if module.self_test else ()
+    consts = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
+    steps = tuple(
+        Step(k, copying(module, k), call_text(module, call), Text(short_layer(module, call)))
+        for k, call in enumerate(module.calls)
+    )
+    prefixed = [_prefixed(module, v) for v in consts]
+    attribute = f"{module.name.upper()}_ALIGNED"
+    resets = _resets(module)
+    return ModelContext(
+        name=Name(module.name),
+        upper=Name(module.name.upper()),
+        source=Text(module.source),
+        fingerprint=Word(module.fingerprint),
+        version=Word(version),
+        arenas=arena_context(module),
+        arena_size=plan.size,
+        arena_align=plan.align,
+        lower_bound=plan.lower_bound,
+        planner=Text(plan.planner),
+        kernel_count=len(module.calls),
+        macs=module.macs,
+        const_bytes=module.const_bytes,
+        stack_bounds=stack_bounds(module),
+        external=any(kernel.external is not None for kernel in module.kernels),
+        needs_math=printer.expr.needs_math,
+        needs_string=bool(resets) or bool(plan.copies) or any("memcpy" in h for h in helpers),
+        io_in_arena=plan.io_in_arena,
+        sizes=tuple(
+            SizeMember(Name(s.name), Name(s.name.upper()), s.minimum, s.maximum, s.step, Text(s.label))
+            for s in module.sizes
+        ),
+        inputs=tuple(tensor_of(module, n) for n in module.inputs),
+        outputs=tuple(tensor_of(module, n) for n in module.outputs),
+        classes=classes_of(module),
+        self_test=test_context(module),
+        helpers=helpers,
+        kernels=kernels,
+        steps=steps,
+        resets=resets,
+        copies=any(step >= 0 for step in plan.copies.values()),
+        kept=any(step < 0 for step in plan.copies.values()),
+        data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in prefixed),
+        data_definitions=tuple(
+            Code("\n".join(definition(v, attribute, space))) for v in prefixed if v.data is not None
+        ),
+        flash_space=_flash_space(module) if space else None,
+        data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
+        arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
+        stem=Name(stem),
+        threads=threads_of(module),
+        unit=unit_context(module, printer.expr.helpers),
+        includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
+        fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
+        aligned=any(value.align > ALIGNED for value in consts),
+        hot_code=plan.code is not None,
+        optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
+    )
+
+
+def _includes(module: Module) -> Iterator[str]:
+    """The headers of external code."""
+    for kernel in module.kernels:
+        if kernel.external is not None:
+            yield from kernel.external.includes
+
+
+def _flash_space(module: Module) -> Name:
+    """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
+    constants = module.const_bytes + (module.self_test.nbytes if module.self_test else 0)
+    return Name("__flash" if constants <= NEAR_FLASH else "__memx")
+
+
+def _prefixed(module: Module, value: Value) -> Value:
+    """A constant under its public C name."""
+    return replace(value, name=f"{module.name}_{value.name}", storage="const")
+
+
+def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
+    """All helpers that the kernels use, and those that helpers use, each after what it needs."""
+    names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
+    texts = helper_texts(names, module.options["cpu"], printer.expr).values()
+    return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
+
+
+def _resets(module: Module) -> tuple[Code, ...]:
+    """Statements that copy the weights that lie in RAM, and put every state tensor to its initial content: one byte, one number
+    of more bytes, or a constant."""
+    assert module.plan is not None
+    lines = []
+    for name in (name for name, step in module.plan.copies.items() if step < 0):
+        arena, offset = given_at(module, module.plan.offsets[name])
+        lines.append(
+            f"(void)memcpy((uint8_t *){arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes});"
+        )
+    for name in module.state:
+        value = module.values[name]
+        assert value.data is not None
+        arena, offset = given_at(module, module.plan.offsets[name])
+        place, raw = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
+        width = value.data.itemsize
+        if name in module.starts:
+            kind = dtypes.c_name(value.dtype)
+            lines += [
+                f"for (int32_t i = 0; i < {value.data.size}; ++i) {{",
+                f"{INDENT}(({kind} *)(void *)({place}))[i] = {module.name}_{module.starts[name]}[i];",
+                "}",
+            ]
+        elif len(set(raw.tolist())) <= 1:
+            lines.append(f"(void)memset({place}, {raw[0] if raw.size else 0}, {value.nbytes});")
+        else:
+            number = int(value.data.reshape(-1)[:1].view(f"u{width}")[0])
+            lines += [
+                f"for (int32_t i = 0; i < {value.nbytes}; i += {width}) {{",
+                f"{INDENT}const uint{8 * width}_t start = UINT{8 * width}_C({number:#x});",
+                f"{INDENT}(void)memcpy({place} + i, &start, {width});",
+                "}",
+            ]
+    return tuple(map(Code, lines))
+
+
+# ---- A network by itself: its C files, and these with entry points for a desktop library.
+
+
+@frozen
+class SharedContext:
+    """What ``shared.c.j2`` shows: entry points of a desktop library."""
+
+    name: Name
+    upper: Name
+    prototypes: tuple[Code, ...]
+    manifest_lines: tuple[Code, ...]
+    inputs: tuple[Name, ...]
+    outputs: tuple[Name, ...]
+    sizes: tuple[Name, ...]
+    arenas: tuple[ArenaStart, ...]
+    end: Code
+    probe: ProbeContext
+
+
+@frozen
+class ArenaStart:
+    """Where an arena of several begins in the one block that the library is given."""
+
+    name: Name
+    start: int
+
+
+@frozen
+class ProbeContext:
+    """How the library asks whether this computer has the instructions that it was compiled to:
+    :class:`microc.isa.instruction_set.Probe`."""
+
+    guard: Code
+    text: Code
+    header: Code
+    attribute: Code
+
+
+def network_files(module: Module, version: str) -> dict[str, str]:
+    """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
+    return render_network(model_context(module, version))
+
+
+def render_network(context: ModelContext) -> dict[str, str]:
+    """The network's own files, by the names that the context's stem gives them."""
+    ends = (".c", ".h", "_data.c", "_data.h")
+    return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
+
+
+def shared_files(module: Module, version: str) -> dict[str, str]:
+    """The network with entry points for a desktop library, and what its external code is built from."""
+    data = manifest(module, version)
+    foreign = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
+    own = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+    return {**own, **foreign}
+
+
+def own_files(module: Module, version: str) -> dict[str, str]:
+    """The network for this computer, to be compared with what a board computes."""
+    return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
+
+
+def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> str:
+    """``shared.c``: a manifest's network as a desktop library; ``level``: its place where a library has several of them, for one
+    core each, which all are called ``model``."""
+    end, core = entry_end(level), CORES.get(data["options"]["cpu"])
+    probe = core.probe if core else None
+    asked = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
+    sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
+    last = ", const int32_t *sizes" if sizes else ""
+    several = [arena for arena in data.get("arenas", ()) if arena["size"]]
+    prototypes = (
+        f"extern const int8_t microc_manifest{end}[];",
+        f"int microc_runs_here{end}(void);",
+        f"int microc_run_kernel{end}(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
+        f"int microc_run{end}(void *arena, const void *const *inputs, void *const *outputs{last});",
+        f"int microc_run_batch{end}(void *arena, const void *const *inputs, const size_t *input_steps, void *const *outputs,\n"
+        f"    const size_t *output_steps, size_t count{last});",
+        f"void microc_reset{end}(void *arena);",
+    )
+    told = {**data, "model": model or data["model"]}
+    manifest_lines = definition(_text_value(f"microc_manifest{end}", json.dumps(told, ensure_ascii=True)))
+    context = SharedContext(
+        name=Name(data["model"]),
+        upper=Name(data["model"].upper()),
+        prototypes=tuple(map(Code, prototypes)),
+        manifest_lines=tuple(map(Code, manifest_lines)),
+        inputs=tuple(map(Name, data["inputs"])),
+        outputs=tuple(map(Name, data["outputs"])),
+        sizes=sizes,
+        arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
+        end=Code(end),
+        probe=ProbeContext(*map(Code, asked)),
+    )
+    return render("project/shared.c.j2", context)
+
+
+def entry_end(level: int) -> str:
+    """What the names of a level's entry points end with."""
+    return f"_{level}" if level else ""
+
+
+def _text_value(name: str, text: str) -> Value:
+    """ASCII text as an array of bytes with a final zero: C99 promises string literals of 4095 characters only."""
+    data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
+    return Value(name, data.shape, "int8", "const", data)

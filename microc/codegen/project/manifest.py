@@ -1,0 +1,456 @@
+"""manifest.json: tensors, kernels and memory of a generated project, and its schema."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from microc.base import dtypes
+from microc.codegen.c.resources import stack_bound
+from microc.codegen.project.accelerators import external_data
+from microc.codegen.project.project_samples import test_data
+from microc.errors import InternalError
+from microc.module import Call, Module, Streaming, Value
+from microc.tir import ir
+
+# ---- The schema of manifest.json: a generated project is data of others, so that its manifest is checked before
+# anybody reads it.
+
+_MOST = 1 << 53
+_TEXT = {"type": "string", "maxLength": 1 << 16}
+_IDENTIFIER = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 4096}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
+_INTEGER = {"type": "integer", "minimum": -_MOST, "maximum": _MOST}
+_REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
+_NAMES = {"type": "array", "items": _TEXT}
+_COUNTS = {"type": "array", "items": _COUNT}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """Schema of an object: keys that it must have, keys that it may have, other ``types`` that may stand in its place."""
+    return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
+
+
+def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """Schema of an array of objects."""
+    return {"type": "array", "items": object_schema(required, optional=optional)}
+
+
+def _mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": values}
+
+
+_DESCRIBED = {
+    "name": _TEXT,
+    "label": _TEXT,
+    "kind": {"enum": ["input", "output", "state", "const", "intermediate", "workspace"]},
+    "dtype": {"type": "string"},
+    "shape": _COUNTS,
+    "bytes": _COUNT,
+}
+_TENSOR = {
+    **_DESCRIBED,
+    "scale": {"type": ["number", "null"], "minimum": -1e38, "maximum": 1e38},
+    "zero_point": {"type": ["integer", "null"], "minimum": -_MOST, "maximum": _MOST},
+    "buffer": _TEXT,
+    "offset": _COUNT,
+    "written_by": _COUNTS,
+}
+_WEIGHTS = {
+    "name": _TEXT,
+    "dtype": _TEXT,
+    "shape": _COUNTS,
+    "scales": {"type": ["array", "null"], "items": _REAL, "minItems": 3, "maxItems": 3},
+    "axis": {"type": ["integer", "null"]},
+}
+OPERATOR = {
+    "op": _TEXT,
+    "attributes": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
+    "weights": objects_schema(_WEIGHTS),
+}
+_KERNEL = {
+    "index": _COUNT,
+    "function": _IDENTIFIER,
+    "layer": _TEXT,
+    "op": _TEXT,
+    "macs": _COUNT,
+    "rule": _TEXT,
+    "schedule": _TEXT,
+    "estimated_instructions": _COUNT,
+    "estimated_cycles": _COUNT,
+    "estimated_code": _COUNT,
+    "operators": objects_schema(OPERATOR),
+    "streamed": _NAMES,
+    "inputs": _NAMES,
+    "outputs": _NAMES,
+    "workspaces": _NAMES,
+    "constants": objects_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}),
+}
+_UNIT = dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT) | {"utilisation": _REAL}
+_AREA = {"memory": _TEXT, "size": _COUNT, "capacity": _COUNT, "waits": _INTEGER}
+_OUTPUT = {"axis": _INTEGER, "frames": _COUNT, "delay": _INTEGER, "first": _INTEGER}
+_EXTERNAL = {
+    **dict.fromkeys(("sources", "include", "defines", "libraries", "folders"), _NAMES),
+    "backends": objects_schema({"name": _TEXT, "version": _TEXT, "licence": _TEXT, "files": _COUNT}),
+    "kernels": objects_schema({"index": _COUNT, "backend": _TEXT}),
+}
+_NETWORK = {
+    "model": _IDENTIFIER,
+    "source": _TEXT,
+    "fingerprint": _TEXT,
+    "sha256": _mapping(_TEXT),
+    "arena_size": _COUNT,
+    "arena_lower_bound": _COUNT,
+    "planner": _TEXT,
+    "io_in_arena": {"type": "boolean"},
+    "const_bytes": _COUNT,
+    "stack_bound": {"type": ["integer", "null"], "minimum": 0, "maximum": _MOST},
+    "macs": _COUNT,
+    "nominal_macs": _COUNT,
+    "options": {"type": "object", "properties": {"cpu": _TEXT, "optimize": _TEXT, "protocol": _TEXT}},
+    "deviations": _NAMES,
+    "inputs": _NAMES,
+    "outputs": _NAMES,
+    "ties": _TEXT,
+    "classes": object_schema({"output": _TEXT, "names": _NAMES}, "null"),
+    "self_test": object_schema(
+        {"samples": _COUNT, "bytes": _COUNT, "symbols": _NAMES, "bounds": {"type": "object"}}, "null"
+    ),
+    "streaming": object_schema(
+        {"hop": _COUNT, "inputs": _mapping(_INTEGER), "outputs": _mapping(object_schema(_OUTPUT))}, "null"
+    ),
+    "tensors": objects_schema(_TENSOR, {"extents": {"type": "array"}}),
+    "memory": objects_schema({**_DESCRIBED, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
+    "kernels": objects_schema(_KERNEL, {"tensor_unit": object_schema(_UNIT)}),
+}
+_SOMETIMES = {
+    "arenas": objects_schema({**_AREA, "start": _COUNT, "accesses": _COUNT}),
+    "copies": _mapping(_INTEGER),
+    "hot_code": object_schema({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
+    "sizes": objects_schema(
+        {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
+    ),
+    "external": object_schema(_EXTERNAL),
+    "board": _TEXT,
+}
+_VERSIONED = {"schema_version": {"type": "integer"}, "microc": _TEXT}
+NETWORK: Mapping[str, Any] = object_schema({**_VERSIONED, **_NETWORK}, optional=_SOMETIMES)
+"""The schema of a network's manifest."""
+TABLE: Mapping[str, Any] = object_schema(
+    {**_VERSIONED, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, optional={"board": _TEXT}
+)
+"""The schema of the manifest of a project of several networks."""
+
+
+def fault(data: Any) -> str:
+    """Say what is wrong with the manifest of a project or of a network; empty where it is whole."""
+    import jsonschema
+
+    schema = TABLE if isinstance(data, dict) and "models" in data else NETWORK
+    wrong = next(iter(jsonschema.Draft202012Validator(schema).iter_errors(data)), None)
+    if wrong is not None:
+        place = "/".join(map(str, wrong.absolute_path))
+        found = (
+            wrong.message
+            if wrong.validator == "required"
+            else f"got {type(wrong.instance).__name__}, expected {_describe_constraint(wrong)}"
+        )
+        return f"{place}: {found}" if place else found
+    return "" if "models" in data else next(_inconsistencies(data), "")
+
+
+def _describe_constraint(wrong: Any) -> str:
+    words = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
+    return str(words.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
+
+
+def _inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
+    """Names that nothing has, and sizes that are not those of shapes."""
+    tensors = {tensor["name"]: tensor for tensor in data["tensors"]}
+    for end in ("inputs", "outputs"):
+        yield from (f"{end}: there is no tensor {name!r}" for name in data[end] if name not in tensors)
+    for tensor in (*data["tensors"], *data["memory"]):
+        if not dtypes.is_valid(tensor["dtype"]) or dtypes.is_vector(tensor["dtype"]):
+            yield f"{tensor['name']}: got dtype {tensor['dtype']!r}, expected one of a tensor"
+    for number, kernel in enumerate(data["kernels"]):
+        if kernel["index"] != number:
+            yield f"kernels/{number}/index: got {kernel['index']}, expected {number}"
+        names = (*kernel["inputs"], *kernel["outputs"])
+        yield from (f"kernels/{number}: there is no tensor {name!r}" for name in names if name not in tensors)
+    if data["classes"] is not None and data["classes"]["output"] not in tensors:
+        yield f"classes: there is no tensor {data['classes']['output']!r}"
+    streaming = data["streaming"] or {"inputs": {}, "outputs": {}}
+    yield from (
+        f"streaming: there is no tensor {name!r}"
+        for name in (*streaming["inputs"], *streaming["outputs"])
+        if name not in tensors
+    )
+
+
+# ---- Who lies where in the arena and from which step to which, and what every step takes: the facts behind maps of
+# memory.
+
+BEFORE = -1
+"""The step at which inputs are written and state is already there; the step after the last one reads the outputs."""
+
+
+def described(value: Value) -> dict[str, Any]:
+    """What a manifest says of a value wherever it names one."""
+    return {
+        "name": value.name,
+        "label": value.label,
+        "kind": value.storage,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "bytes": value.nbytes,
+    }
+
+
+class Memory:
+    """The tensors of a planned module and their places. ``names``: the board's tensor table (inputs, outputs, state, then every
+    intermediate that has memory of its own)."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        views = {view.name: view for view in module.views}
+        self._spans: dict[str, tuple[str, int, int]] = {}
+        for name, value in module.values.items():
+            base, start = name, 0
+            while base in views:
+                base, start = views[base].base, start + views[base].offset
+            self._spans[name] = base, start, start + value.nbytes
+        self._writes: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by base: steps, and the names they use
+        self._reads: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for step, call in enumerate(module.calls):
+            for name in call.writes:
+                self._writes[self._spans[name][0]].append((step, name))
+            for name in call.reads:
+                self._reads[self._spans[name][0]].append((step, name))
+        for name in module.outputs:
+            self._reads[self._spans[name][0]].append((len(module.calls), name))
+        written = {name for call in module.calls for name in call.writes}
+        made = (n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
+        self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *made)))
+
+    def arena(self) -> list[dict[str, Any]]:
+        """Every value in the arena, plain data: ``offset`` and ``bytes``, alive from step ``first`` to step ``last``, both of
+        them included.
+
+        A value whose memory others read through views of it lives as long as they do. Workspaces live for one step.
+        """
+        lives = [(name, *self._lifetime(name)) for name in self.names]
+        lives += [(name, *self._copied(name, step)) for name, step in self._copies().items()]
+        lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
+        entries = ((name, self._offset(name), first, last) for name, first, last in lives)
+        return [self._entry(name, at, first, last) for name, at, first, last in entries if at is not None]
+
+    def operands(self, step: int) -> list[str]:
+        """The tensors whose memory a step reads, by their names in the table; none that is written later only."""
+        call = self.module.calls[step]
+        bases = {self._spans[name][0] for name in call.reads}
+        near = [name for name in self.names if self._spans[name][0] in bases]
+        ready = {*self.module.inputs, *self.module.state}
+        return [
+            name
+            for name in near
+            if any(self._meet(name, other) for other in call.reads)
+            and (name in ready or any(k < step for k in self._steps(self._writes, name)))
+        ]
+
+    def writers(self, name: str) -> list[int]:
+        """The steps that write a tensor's memory, under any name."""
+        return sorted(set(self._steps(self._writes, name)))
+
+    def constants(self, call: Call) -> list[dict[str, Any]]:
+        """Weights and tables that a step reads: their C names and bytes."""
+        bases = dict.fromkeys(self._spans[name][0] for name in call.args)
+        values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
+        return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
+
+    def _entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
+        return {**described(self.module.values[name]), "offset": offset, "first": first, "last": last}
+
+    def _offset(self, name: str) -> int | None:
+        """Where a value starts in the arena; None when it lies elsewhere."""
+        assert self.module.plan is not None
+        base, start, _ = self._spans[name]
+        found = self.module.plan.offsets.get(base)
+        return None if found is None else found + start
+
+    def _copies(self) -> Mapping[str, int]:
+        assert self.module.plan is not None
+        return self.module.plan.copies
+
+    def _copied(self, name: str, step: int) -> tuple[int, int]:
+        """From when to when a copy of a constant lies in the arena: in all runs, or to the step that reads it."""
+        if step == BEFORE:
+            return BEFORE, len(self.module.calls)
+        return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
+
+    def _lifetime(self, name: str) -> tuple[int, int]:
+        if name in self.module.state:
+            return BEFORE, len(self.module.calls)
+        writes, reads = self._steps(self._writes, name), self._steps(self._reads, name)
+        first = BEFORE if name in self.module.inputs else min(writes, default=BEFORE)
+        return first, max((first, *writes, *reads))
+
+    def _steps(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
+        """The steps that use a name's memory."""
+        return [step for step, other in uses[self._spans[name][0]] if self._meet(name, other)]
+
+    def _meet(self, one: str, other: str) -> bool:
+        """Whether two names speak of the same memory, in part at least."""
+        (a, start, stop), (b, begin, end) = self._spans[one], self._spans[other]
+        return a == b and start < end and begin < stop
+
+
+# ---- manifest.json: what the host must know about a generated project: tensors, kernels, memory, in a versioned
+# schema.
+
+SCHEMA_VERSION = 2
+
+
+def manifest(module: Module, version: str) -> dict[str, Any]:
+    """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table.
+
+    A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
+    may keep elsewhere. ``memory`` holds what lies in the arena, workspaces too, with the steps from which and to which it lives.
+
+    Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
+    ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
+    an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
+    plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
+    inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
+    network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
+    bytes lie; on this computer they are one block. ``copies``: constants that lie there, by the step at whose start they are
+    copied (-1: when the network is reset). ``hot_code``: the kernels that run from a memory of the board.
+    ``external``, where it has some: what code of others is built from, and which kernels it computes.
+    """
+    assert module.plan is not None
+    memory = Memory(module)
+    names, code = frozenset(memory.names), {kernel.name: kernel.code_bytes for kernel in module.kernels}
+    sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "microc": version,
+        "model": module.name,
+        "source": module.source,
+        "fingerprint": module.fingerprint,
+        "sha256": dict(module.hashes),
+        "arena_size": module.plan.size,
+        **({"arenas": [asdict(arena) for arena in module.plan.arenas]} if module.plan.arenas else {}),
+        **({"copies": dict(module.plan.copies)} if module.plan.copies else {}),
+        **({"hot_code": asdict(module.plan.code)} if module.plan.code else {}),
+        "arena_lower_bound": module.plan.lower_bound,
+        "planner": module.plan.planner,
+        "io_in_arena": module.plan.io_in_arena,
+        "const_bytes": module.const_bytes,
+        "stack_bound": stack_bound(module),
+        "macs": module.macs,
+        **sizes,
+        **external_data(module),
+        "nominal_macs": module.nominal_macs,
+        "options": dict(module.options),
+        "deviations": list(deviations(module)),
+        "inputs": list(module.inputs),
+        "outputs": list(module.outputs),
+        "ties": module.ties,
+        "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
+        "self_test": test_data(module),
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "tensors": [{**_tensor(module, name), "written_by": memory.writers(name)} for name in memory.names],
+        "memory": memory.arena(),
+        "kernels": [
+            {
+                "index": k,
+                "function": call.kernel,
+                "layer": call.layer,
+                "op": call.op,
+                "macs": call.macs,
+                "rule": call.rule,
+                "shipped": call.shipped,
+                "schedule": call.schedule,
+                "estimated_instructions": call.instructions,
+                "estimated_cycles": call.cycles,
+                "estimated_code": code[call.kernel],
+                "operators": [asdict(each) for each in call.operators],
+                "streamed": list(call.streamed.layers) if call.streamed else [],
+                "inputs": memory.operands(k),
+                "outputs": [n for n in call.writes if n in names],
+                "workspaces": list(call.workspace),
+                "constants": memory.constants(call),
+                **({"tensor_unit": asdict(call.unit)} if call.unit else {}),
+            }
+            for k, call in enumerate(module.calls)
+        ],
+    }
+
+
+_ROUNDING = {
+    "tflm": "integers of TFLite files are rounded as TFLite Micro and CMSIS-NN do, twice: docs/tflite.md",
+    "litert": "integers of TFLite files are rounded as LiteRT's reference kernels do, dense layers once: docs/tflite.md",
+    "single": "integers of TFLite files are rounded once everywhere: docs/tflite.md",
+}
+
+
+def deviations(module: Module) -> tuple[str, ...]:
+    """What an auditor must know about the numbers and the code, under the options of the network."""
+    options = module.options
+    found = [_ROUNDING[options.get("rounding", "tflm")]]
+    if options.get("requantize") == "fixed":
+        found.append("QDQ networks are requantised in fixed point, which may differ from ONNX by quanta")
+    if options.get("hybrid", "float") == "float":
+        found.append("layers of floats with integer weights are computed in floats, where LiteRT quantises data")
+    found.append("sums of floats are taken in another order than a framework's: within 1e-4 of the largest, as a rule")
+    found.append("deviations from MISRA C:2012 are those of docs/misra.md")
+    return tuple(found)
+
+
+def streaming_data(streaming: Streaming) -> dict[str, Any]:
+    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
+    return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
+
+
+def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
+
+
+def _tensor(module: Module, name: str) -> dict[str, Any]:
+    value = module.values[name]
+    base, offset = module.base_of(name)
+    assert module.plan is not None
+    outside = module.values[base].storage in ("input", "output")
+    names = {size.scalar.name: size.name for size in module.sizes}
+    return {
+        **described(value),
+        **({"extents": [_plain(extent, names) for extent in value.extents]} if value.extents else {}),
+        "scale": value.scale,
+        "zero_point": value.zero_point,
+        "buffer": base if outside else "arena",
+        "offset": offset if outside else offset + module.plan.offsets[base],
+    }
+
+
+def _plain(extent: ir.Expr, names: Mapping[str, str]) -> Any:
+    """An extent as data for JSON."""
+    match extent:
+        case ir.Const(value):
+            return value
+        case ir.Var(name):
+            return names[name]
+        case ir.Bin(op, a, b):
+            return [op, _plain(a, names), _plain(b, names)]
+        case _:
+            raise InternalError(f"{extent} is no expression over sizes")
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Stable text: sorted nothing, indented, one trailing newline."""
+    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"

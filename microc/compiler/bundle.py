@@ -1,0 +1,131 @@
+"""Several networks in one firmware: one arena for all that keep nothing from run to run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microc import __version__
+from microc.codegen.c.identifiers import linked_names
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.firmware import RESERVED, project_files, shared_arena
+from microc.compiler import validation
+from microc.compiler.api import Program
+from microc.compiler.fit.footprint import capacity, check_modules, footprint
+from microc.compiler.model import knows_its_plugins
+from microc.compiler.representation import table
+from microc.errors import UsageError
+from microc.graph.ir import short
+from microc.module import Module
+from microc.plugin import Plugin
+from microc.reports.summary import summary
+from microc.target import Board
+
+_GIVEN = "pass what microc.compile(..., board=...) gave"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Bundle:
+    """Programs for one board, to be one firmware; :func:`bundle` makes it."""
+
+    programs: tuple[Program, ...]
+
+    @property
+    def board(self) -> Board:
+        return self.programs[0].board
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Those that the programs were compiled with."""
+        return tuple(plugin for program in self.programs for plugin in program.plugins)
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """The networks; several share one arena, whatever memories the board has."""
+        if len(self.programs) == 1:
+            return (self.programs[0].module,)
+        return tuple(program.in_one_arena for program in self.programs)
+
+    def __repr__(self) -> str:
+        names = ", ".join(program.report()["model"] for program in self.programs)
+        return f"<Bundle {short(names)} for {self.board.name}>"
+
+    def _repr_html_(self) -> str:
+        report = self.report()
+        rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
+        return table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
+
+    @knows_its_plugins
+    def report(self) -> dict[str, Any]:
+        """Numbers of the firmware, in bytes (flash: estimated from above), and every network's own report under ``models``."""
+        need = footprint(self.modules, self.board)
+        return {
+            "board": self.board.name,
+            "shared_arena": shared_arena(self.modules),
+            "arena": need.arena,
+            "flash": need.flash,
+            "ram": need.ram,
+            "ram_taken": need.taken_ram,
+            "board_flash": capacity(self.board, "flash"),
+            "board_ram": capacity(self.board, "ram"),
+            "models": [
+                summary(module, self.board) if self.board.memories else program.report()
+                for program, module in zip(self.programs, self.modules, strict=True)
+            ],
+        }
+
+    @knows_its_plugins
+    def files(self) -> dict[str, str | bytes]:
+        """The C project: contents by file name, every network in a folder of its name."""
+        return project_files(self.modules, self.board, __version__)
+
+    @knows_its_plugins
+    def write(self, folder: str | Path) -> Path:
+        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
+        check_modules(self.modules, self.board)
+        target = validation.path("a folder", folder)
+        write_tree(target, self.files())
+        return target
+
+
+def bundle(*programs: Program) -> Bundle:
+    """One firmware of several ``programs``, for one board and one goal and of different names; UsageError where they are not."""
+    if not programs:
+        raise UsageError("a firmware needs a network", hint=_GIVEN)
+    for program in programs:
+        validation.instance("a network of a firmware", program, Program, _GIVEN)
+    boards = {program.board.name for program in programs}
+    if len(boards) > 1:
+        raise UsageError(
+            f"the programs are for several boards: {', '.join(sorted(boards))}", hint="compile them for one"
+        )
+    goals = {program.module.options["optimize"] for program in programs}
+    if len(goals) > 1:
+        raise UsageError(
+            f"the programs have several goals: {', '.join(sorted(goals))}", hint="use one --optimize for all"
+        )
+    if len(programs) > 1 and any("code_in_ram" in program.module.options for program in programs):
+        raise UsageError("firmware of several networks runs all code where it is linked", hint="leave out code_in_ram")
+    names = Counter(program.module.name for program in programs)
+    for name, times in names.items():
+        if times > 1:
+            raise UsageError(
+                f"{times} networks are called {name!r}", hint="compile them with different names (name=...)"
+            )
+        if name in RESERVED:
+            raise UsageError(
+                f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
+            )
+    taken: dict[str, str] = {}
+    for module in (program.module for program in programs):
+        tables = (name for name, value in module.values.items() if value.storage == "const")
+        for name in sorted(linked_names(module.name, tables)):
+            if name in taken:
+                raise UsageError(
+                    f"networks {taken[name]!r} and {module.name!r} both have a {name!r}",
+                    hint="compile one with a name that does not begin with the other's (name=...)",
+                )
+            taken[name] = module.name
+    return Bundle(programs)

@@ -1,0 +1,199 @@
+"""Does a network fit a board? Memory is added up before anything is written; the linker has the last word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from microc.base.immutable import frozen
+from microc.codegen.c.interface import ALIGNED
+from microc.codegen.c.resources import around, code_bound, library_bytes, stack_bound
+from microc.codegen.project.firmware import shared_arena
+from microc.codegen.project.protocols import max_payload, ring_size
+from microc.compiler.fit.budget import CERTAIN, Room, code_bytes, larger_boards, remedy
+from microc.errors import FitError, ToolError
+from microc.module import Module
+from microc.target import Board
+
+SPARE = 96
+"""Bytes of a memory that no arena is planned for, where the planner fills it: for alignment, and the C library's variables."""
+RUNTIME_RAM = 48
+"""Bytes of small variables, beside the console's ring and the two frames of the RPC."""
+FRAME_OVERHEAD = 12
+KINDS = ("flash", "ram")
+
+
+@frozen
+class Footprint:
+    """Flash and RAM that a firmware needs, in bytes. Code is an estimate from above until it is linked, ``least_code`` one from
+    below; weights (without those in a region for an accelerator), arena and buffers are exact.
+
+    ``arena``: those beside the stack; arenas in other memories of a board fit these, as they were planned. ``stack``: the most
+    that a run and its callers take (:mod:`microc.codegen.c.resources`). ``reserved_stack``: bytes that the board's linker
+    script keeps for the stack. ``hot_code``: code that runs from RAM. ``linked_ram``: variables and arena as the linker has
+    them, 0 before.
+    """
+
+    weights: int
+    self_test: int
+    code: int
+    arena: int
+    buffers: int
+    stack: int
+    reserved_stack: int
+    runtime: int
+    hot_code: int = 0
+    linked_ram: int = 0
+    least_code: int = 0
+
+    @property
+    def flash(self) -> int:
+        return self.weights + self.self_test + self.code
+
+    @property
+    def least_flash(self) -> int:
+        """What is taken at least, if the code is smaller than estimated."""
+        return self.weights + self.self_test + self.least_code
+
+    @property
+    def static_ram(self) -> int:
+        """Variables, buffers, code that runs from RAM, and arena."""
+        return self.linked_ram or self.arena + self.buffers + self.runtime + self.hot_code
+
+    @property
+    def ram(self) -> int:
+        """RAM needed, in all that microc says: static RAM and the deepest stack of a run."""
+        return self.static_ram + self.stack
+
+    @property
+    def taken_ram(self) -> int:
+        """RAM that the firmware takes of its board, which must fit: the linker reserves its script's room for the stack, and the
+        stack may be deeper than that."""
+        return self.static_ram + max(self.stack, self.reserved_stack)
+
+
+def footprint(modules: Sequence[Module], board: Board) -> Footprint:
+    """Add up what ``modules``, planned, will take in one firmware on ``board``."""
+    own = [m for m in modules if len(modules) == 1 or m.state]
+    least, most = around(board, modules[0].options["protocol"])
+    kernels = sum(map(code_bytes, modules))
+    code = least + kernels
+    if capacity(board, "flash"):
+        code = most + library_bytes(modules) + sum(map(code_bound, modules))
+    return Footprint(
+        weights=sum(m.const_bytes - _apart(m, board) for m in modules),
+        self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
+        code=code,
+        least_code=least + int(CERTAIN * kernels),
+        arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
+        buffers=sum(map(_outside, modules)),
+        stack=max(map(stack_bound, modules)),
+        reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
+        runtime=_runtime(board),
+        hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _in_main(board)),
+    )
+
+
+def _in_main(board: Board) -> bool:
+    """Whether hot code lies beside the stack."""
+    return board.code_memory is not None and board.code_memory.main
+
+
+def _apart(module: Module, board: Board) -> int:
+    """Bytes of constants in the region that an accelerator reads, where the board has one."""
+    if not board.npu_constants:
+        return 0
+    return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > ALIGNED)
+
+
+def _outside(module: Module) -> int:
+    """Bytes of inputs and outputs that have no place in the arena."""
+    assert module.plan is not None
+    return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
+
+
+def _runtime(board: Board) -> int:
+    """Bytes of RAM that console and RPC take."""
+    return RUNTIME_RAM + ring_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
+
+
+def capacity(board: Board, kind: str) -> int:
+    """Bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0 when the board does not bound it."""
+    return next((region.size for region in board.regions if region.kind == kind), 0)
+
+
+def room_of(board: Board, *, external: bool = False) -> Room:
+    """What a firmware leaves to the network; ``external``: some of its constants may be an accelerator's."""
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
+    ram = capacity(board, "ram")
+    apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
+    flash, code = capacity(board, "flash") + apart, board.code_memory
+    least, most = around(board, "rpc")
+    return Room(
+        flash=max(flash - most, 0),
+        ram=max(ram - fixed, 1) if ram else 0,
+        board=board.name,
+        flash_limit=max(flash - least, 1) if flash else 0,
+        capacity=(flash, ram),
+        memories=tuple(
+            replace(m, size=max(m.size - SPARE - (0 if k else fixed), 0)) for k, m in enumerate(board.memories)
+        ),
+        code=code and replace(code, size=max(code.size - SPARE - (fixed if code.main else 0), 0)),
+    )
+
+
+def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, floats: bool = False) -> None:
+    """FitError with the numbers when a board has less flash or RAM than needed; a board without bounds holds anything."""
+    reasons = []
+    for kind, need in zip(KINDS, (flash, ram), strict=True):
+        room = capacity(board, kind)
+        if room and need > room:
+            name = "RAM" if kind == "ram" else kind
+            reasons.append(f"needs {need} bytes of {name}, the board has {room} ({need - room} too many)")
+    if reasons:
+        raise FitError(
+            f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
+            where=details,
+            hint=remedy(where, flash, ram, board.name, floats=floats, caller=True),
+        )
+
+
+def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
+    """The footprint of modules that fit into one firmware; FitError otherwise."""
+    need = footprint(modules, board)
+    stack = max(need.stack, need.reserved_stack)
+    details = (
+        f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}"
+        f"code {need.least_code} to {need.code}; "
+        f"RAM: arena {need.arena} + buffers {need.buffers} + stack {stack} + runtime {need.runtime}"
+        f"{f' + hot code about {need.hot_code}' if need.hot_code else ''}"
+    )
+    floats = any(module.arithmetic.float_macs for module in modules)
+    source = " and ".join(m.source or m.name for m in modules)
+    check_fit(board, need.least_flash, need.taken_ram, source, details, floats=floats)
+    return need
+
+
+def link_overflow(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
+    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason. ``hot_code``:
+    kernels run from RAM."""
+    sizes = {region.name: region.size for region in board.regions}
+    found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)
+    if not found:
+        return None
+    parts = [
+        f"{name} needs {sizes.get(name, 0) + int(over)} bytes, the board has {sizes.get(name, 0)} ({over} too many)"
+        for name, over in dict(found).items()
+    ]
+    need = {
+        kind: sum(r.size + int(dict(found).get(r.name, 0)) for r in board.regions if r.kind == kind) for kind in KINDS
+    }
+    code = board.code_memory
+    if hot_code and code is not None and code.name in dict(found):
+        hint = "code turned out larger than estimated: compile it without --code-in-ram"
+    elif larger := next(larger_boards(need["flash"], need["ram"], board.name), ""):
+        hint = f"compile it for a larger board (--board {larger}), or a smaller network"
+    else:
+        hint = "choose a smaller network"
+    return FitError(f"the firmware does not fit {board.name}: " + "; ".join(parts), where=folder, hint=hint)

@@ -1,0 +1,368 @@
+"""How a kernel came to be, and ``--dump``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from microc.base.immutable import frozen
+from microc.codegen.c.source import kernel_text
+from microc.codegen.output_files import replacing_folder
+from microc.codegen.render import Label, Name
+from microc.compiler.fit.striping import Chain, Streams
+from microc.compiler.interaction import Progress
+from microc.compiler.lowering.control_flow import goal_inside, groups_inside
+from microc.compiler.lowering.kernel_maker import TABLE, Compiled, Copy, Maker, lower_copy
+from microc.compiler.lowering.kernel_selection import algorithms_of, groups_of, stored, ways_of
+from microc.compiler.sizes.general import GeneralMaker, Made, opened
+from microc.errors import InternalError
+from microc.graph.ir import Graph, Node
+from microc.graph.text import nodes_text
+from microc.module import Call
+from microc.ops import registry
+from microc.ops.external_region import EXTERNAL
+from microc.ops.lowering import LoweredGroup
+from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
+from microc.schedule.cost.cost_model import Cost, estimate
+from microc.schedule.primitives.tree import Step
+from microc.schedule.rules.around_rules import across_threads
+from microc.schedule.schedule import Schedule, steps, trace_to_json
+from microc.target import Goal
+from microc.tir import ir
+from microc.tir.analysis.generalise import instantiate
+from microc.tir.lower import lower, stages
+from microc.tir.text import to_text
+
+# ---- How a kernel came to be: every candidate with its cost and why it lost, the winner's steps, the function at
+# every stage.
+#
+# All of it is derived again, by the functions that compiled it, from what a call was made from
+# (:data:`microc.compiler.lowering.kernel_maker.Origin`) for the goal that was kept; what they give is held against the module.
+
+
+@frozen
+class Candidate:
+    """A schedule of an algorithm, with what it costs; ``verdict``: ``chosen``, or why it was not."""
+
+    algorithm: str
+    schedule: Schedule
+    cost: Cost
+    constants: int
+    weight: float
+    verdict: str
+
+
+@frozen
+class Part:
+    """Nodes that were scheduled as one function. ``algorithms``: the function before scheduling, once for every way to compute
+    it; ``start`` is the one of them that ``schedule`` was chosen for. ``steps``, ``stages``: the steps of the schedule and the
+    passes of lowering, with the function after each."""
+
+    op: str
+    nodes: str
+    algorithms: tuple[LoweredGroup, ...]
+    candidates: tuple[Candidate, ...]
+    start: LoweredGroup
+    schedule: Schedule
+    steps: tuple[tuple[Step, ir.PrimFunc], ...]
+    stages: tuple[tuple[str, ir.PrimFunc], ...]
+    goal: Goal
+    uses: int
+
+
+@frozen
+class Kernel:
+    """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
+    ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""
+
+    number: int
+    call: Call
+    func: ir.PrimFunc
+    cost: Cost
+    notes: tuple[str, ...]
+    parts: tuple[Part, ...]
+    c: str
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.call.kernel}, step {self.number}>"
+
+
+def derive_kernel(made: Compiled, number: int) -> Kernel:
+    """Step ``number`` of a compiled network. Plugins that it was compiled with must be active."""
+    module, make = made.module, made.make
+    call = module.calls[number]
+    func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
+    cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
+    parts = tuple(_parts(make, call))
+    notes = [*_notes(made, call), *_finished(make, call, parts, func)]
+    return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+
+
+def _parts(make: Maker, call: Call) -> Iterator[Part]:
+    graph, origin = make.graph, make.origins[call.writes]
+    match origin:
+        case Copy() if make.sizes:
+            return
+        case Copy():
+            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
+        case Chain():
+            groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+            for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
+                yield _part(make, alone, nodes, algorithms_of(alone, nodes, make.target, "rows"), goal)
+        case _ if isinstance(make, GeneralMaker):
+            inside = registry.get(origin.nodes[0].op).regions
+            for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
+                yield _general_part(make, together, origin.uses, inside=bool(inside))
+        case _ if registry.get(origin.nodes[0].op).regions:
+            for inner, nodes, turns in groups_inside(graph, origin.nodes[0]):
+                lowered = algorithms_of(inner, nodes, make.target, "kernel")
+                goal = goal_inside(make.goal_of(origin.nodes), turns)
+                yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
+        case _:
+            lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
+            goal = make.goal_of(origin.nodes)
+            taken, room = make.scheduled(lowered, goal, origin.uses), make.room(lowered, goal, origin.uses)
+            yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, taken, room)
+
+
+def _part(
+    make: Maker,
+    graph: Graph,
+    nodes: Sequence[Node],
+    lowered: Sequence[LoweredGroup],
+    goal: Goal,
+    uses: int = 1,
+    threads: int = 1,
+    taken: tuple[int, Choice] | None = None,
+    workspace: float = inf,
+) -> Part:
+    """A group as :func:`microc.compiler.lowering.kernel_selection.schedule_group` chooses for it; ``taken``: what a measured or
+    shipped schedule made of it, by the number of the algorithm; ``workspace``: bytes that it might take."""
+    ways, place = _with_taken(ways_of(lowered, make.target, goal, workspace), taken)
+    goal = priced(goal, [schedule for _, schedule in ways])
+    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways]
+    rivals = [rival for _, rival in found]
+    best = best_of(rivals, goal) if place is None else rivals[place]
+    candidates = tuple(
+        _candidate(group, rival, "chosen" if rival is best else _why_not(rival, rivals, best, goal, workspace))
+        for group, rival in found
+    )
+    start = next(group for group, rival in found if rival is best)
+    text = nodes_text(graph, nodes)
+    choice = stored(start, best.choice, make.target, goal, uses) if nodes else best.choice
+    schedule = across_threads(choice, make.target, threads).schedule
+    return _whole(text, lowered, candidates, start, schedule, goal, uses)
+
+
+def _with_taken(
+    ways: list[tuple[int, Schedule]], taken: tuple[int, Choice] | None
+) -> tuple[list[tuple[int, Schedule]], int | None]:
+    """All that there is to choose from with what was taken, and its place."""
+    if taken is None:
+        return ways, None
+    number, schedule = taken[0], taken[1].schedule
+    others = [(k, way) for k, way in ways if (k, way.trace) != (number, schedule.trace)]
+    place = next((p for p, (k, way) in enumerate(ways) if (k, way.trace) == (number, schedule.trace)), len(ways))
+    return [*others[:place], (number, schedule), *others[place:]], place
+
+
+def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, workspace: float) -> str:
+    """Why another one was taken."""
+    if rival.workspace > max(workspace, best.workspace):
+        return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
+    rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
+    chosen = best_of(rivals, goal)
+    return "measured to be slower or larger" if rival is chosen is not best else why_not(rival, rivals, goal)
+
+
+def _whole(
+    nodes: str,
+    lowered: Sequence[LoweredGroup],
+    candidates: tuple[Candidate, ...],
+    start: LoweredGroup,
+    schedule: Schedule,
+    goal: Goal,
+    uses: int,
+) -> Part:
+    taken, passed = tuple(steps(start.func, schedule.trace)), tuple(stages(schedule.func))
+    return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
+
+
+def _general_part(
+    make: GeneralMaker, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
+) -> Part:
+    """The same where sizes vary, as it is at the first sizes that were looked at: candidates are tried in the order of their
+    weight until one is alike at all sizes."""
+    graph, nodes = opened(together)[0]
+    lowered = algorithms_of(graph, nodes, make.target, "kernel")
+    tried: list[tuple[str, Schedule, str]] = []
+    chosen: Made | None = None
+    for way, outcome in make.trials(together, uses, inside=inside):
+        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, Made) else outcome))
+        if isinstance(outcome, Made):
+            chosen = outcome
+            break
+    assert chosen is not None
+    verdicts = {
+        (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
+        for algorithm, schedule, reason in tried
+    }
+    found = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
+    if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in found):
+        found.append((lowered[-1], tried[-1][1]))
+    candidates = tuple(
+        _candidate(
+            group,
+            _weighed(schedule, make, make.goal, uses),
+            verdicts.get((group.algorithm, schedule.trace), "weighs more than the one that was chosen"),
+        )
+        for group, schedule in found
+    )
+    text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
+    return _whole(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
+
+
+def _weighed(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
+    return weighed(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
+
+
+def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
+    return Candidate(group.algorithm, rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
+
+
+def _notes(made: Compiled, call: Call) -> Iterator[str]:
+    """What there is to know of a call beside how its parts were scheduled."""
+    for decision in made.module.decisions:
+        if decision.layer == call.layer and decision.why:
+            yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
+    origin = made.make.origins[call.writes]
+    others = [k for k, other in enumerate(made.module.calls) if other.kernel == call.kernel and other != call]
+    if others:
+        yield f"{call.kernel} is also the function of steps {', '.join(map(str, others))}"
+    if isinstance(origin, Chain):
+        yield (
+            f"{len(origin.groups)} layers row by row, at most {origin.height} rows at a time: the parts are blocks of rows, "
+            "and what joins them is not shown as steps"
+        )
+    elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+        if origin.nodes[0].op == EXTERNAL:
+            yield "external code: the parts are what would be ours"
+        else:
+            yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
+    if made.module.sizes and isinstance(origin, Copy):
+        yield "a copy where sizes vary: the loops as they are written, without other candidates"
+    elif made.module.sizes:
+        yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
+
+
+def _finished(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+    """What became of the function of a call's only part; InternalError where that is not what the module has."""
+    origin = make.origins[call.writes]
+    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, Copy) and len(parts) != 1):
+        return
+    if not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+        return
+    (part,) = parts
+    derived = part.stages[-1][1]
+    if func.params[-1].name == TABLE and len(func.params) == len(derived.params) + 1:
+        yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
+    elif replace(derived, name="") != replace(func, name=""):
+        raise InternalError("what was derived is not what was compiled", where=call.layer)
+
+
+# ---- ``--dump DIR``: a folder for every kernel below ``DIR/kernels``, with all that
+# ``compiler/lowering/derivation.py`` finds out.
+
+INDEX = "index.txt"
+"""The list of kernels, by which a folder is known as one of ours."""
+
+
+def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None) -> None:
+    """Write ``folder/kernels``, whole or not at all; OutputError where something else is in the way.
+
+    A function that several steps call is written for the first of them.
+    """
+    calls = made.module.calls
+    width = len(str(len(calls)))
+    with replacing_folder(folder / "kernels", INDEX, "--dump") as root:
+        first: dict[str, str] = {}
+        index = []
+        for number, call in enumerate(calls):
+            if progress is not None:
+                progress(f"dump {call.op}", number, len(calls))
+            name = f"{number:0{width}}_{Name(call.kernel)}"
+            if call.kernel not in first:
+                first[call.kernel] = name
+                for path, text in kernel_files(derive_kernel(made, number)):
+                    (root / name / path).parent.mkdir(parents=True, exist_ok=True)
+                    (root / name / path).write_text(text, encoding="utf-8")
+            rule = f"  [{call.rule}]" if call.rule else ""
+            index.append(
+                f"{name if first[call.kernel] == name else f'{name} -> {first[call.kernel]}'}{rule}  {Label(call.layer)}\n"
+            )
+        (root / INDEX).write_text("".join(index), encoding="utf-8")
+
+
+def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
+    """Paths and texts. Those that end with ``.tir`` parse back (:func:`microc.tir.text.from_text`), as does the trace
+    (:func:`microc.schedule.schedule.trace_from_json`)."""
+    if len(kernel.parts) == 1:
+        yield from _part_files(kernel.parts[0], "")
+    else:
+        width = len(str(len(kernel.parts)))
+        for number, part in enumerate(kernel.parts):
+            yield from _part_files(part, f"part_{number:0{width}}_{Name(part.op)}/")
+    yield "05_kernel.tir", to_text(kernel.func)
+    yield "kernel.c", f"{kernel.c}\n"
+    yield (
+        "notes.txt",
+        "".join(f"{line}\n" for line in (f"step {kernel.number}: {Label(kernel.call.layer)}", *kernel.notes)),
+    )
+
+
+def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
+    yield f"{folder}graph.txt", part.nodes
+    yield f"{folder}candidates.txt", candidates_text(part)
+    for group in part.algorithms:
+        chosen = group.algorithm == part.start.algorithm
+        suffix = "" if chosen else f"_other_{Name(group.algorithm)}"
+        yield f"{folder}00_te{suffix}.txt", group.text
+        yield f"{folder}01_tir{suffix}.tir", to_text(group.func)
+    width = len(str(len(part.steps)))
+    yield f"{folder}02_trace.json", trace_to_json(part.schedule.trace)
+    for number, (step, func) in enumerate(part.steps, 1):
+        yield f"{folder}03_step_{number:0{width}}_{step.primitive}.tir", to_text(func)
+    for number, (name, func) in enumerate(part.stages, 1):
+        yield f"{folder}04_lower_{number:02}_{name}.tir", to_text(func)
+
+
+def goal_text(goal: Goal, uses: int) -> str:
+    """What candidates were weighed by."""
+    alike = f", {uses} kernels alike share their code" if uses > 1 else ""
+    match goal.price:
+        case 0.0:
+            return f"for speed{alike}"
+        case price if price == float("inf"):
+            return f"for size{alike}"
+        case price:
+            return f"{goal.name}: a byte of flash is worth {price:.4g} instructions{alike}"
+
+
+def candidates_text(part: Part) -> str:
+    """Every candidate: what it is, what it costs, why it was not chosen, how it is scheduled."""
+    return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_candidate_text, part.candidates))
+
+
+def _candidate_text(candidate: Candidate) -> str:
+    cost, schedule = candidate.cost, candidate.schedule
+    lines = [
+        "",
+        f"{schedule.rule} ({candidate.algorithm}): {candidate.verdict}",
+        f"  {cost.instructions:,.0f} instructions, {cost.cycles:,.0f} cycles, {cost.code_bytes:,} bytes of code, "
+        f"{candidate.constants:,} of constants; weighs {candidate.weight:,.0f}",
+        *(f"  without {refused}" for refused in schedule.refused),
+        *(f"  {step}" for step in schedule.trace),
+    ]
+    return "".join(f"{line}\n" for line in lines)

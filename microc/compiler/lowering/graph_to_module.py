@@ -1,0 +1,496 @@
+"""A graph becomes a module: calls of kernels and their comments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.compiler.fit.striping import LoweredStream
+from microc.compiler.interaction import Progress
+from microc.compiler.lowering.kernel_maker import Copy, Group, Maker
+from microc.compiler.lowering.kernel_selection import groups_of
+from microc.compiler.lowering.module_builder import (
+    Builder,
+    applied,
+    copied,
+    in_order,
+    make_value,
+    partly_updated,
+    register,
+    slug,
+    starts_uniform,
+    workspaces,
+    written_in_place,
+)
+from microc.external.partition import function
+from microc.graph.ir import Graph, Node
+from microc.module import Call, Kernel, Module, View
+from microc.ops import registry
+from microc.ops.external_region import EXTERNAL
+from microc.ops.lowering import LoweredGroup, macs_of
+from microc.schedule.primitives.tree import Step
+from microc.schedule.schedule import Schedule
+from microc.target import Goal, Target
+from microc.tir.ir import Var
+from microc.tir.verify import constants_of
+
+# ---- What comments of the printed C say: a kernel's operators and schedule, and what each block of its loops
+# computes.
+
+_TITLES = {"padded": "pad", "patch": "im2col", "acc": "accumulate"}
+"""What the blocks of products are called where people write them by hand, by the tensor that they make."""
+_LONGEST = 240
+"""Letters of a formula that helps."""
+
+
+def kind_of(graph: Graph, node: Node) -> str:
+    """What people call an operator; convolutions by what they do."""
+    if node.op != "conv2d":
+        return node.op
+    _, height, width, depth = graph.types[node.inputs[1]].shape
+    if node.attrs.get("groups", 1) != 1:
+        return "depthwise_conv2d" if depth == 1 else "grouped_conv2d"
+    return "pointwise_conv2d" if height == width == 1 else node.op
+
+
+def kernel_comment(
+    graph: Graph, nodes: tuple[Node, ...], schedule: Schedule, tensors: tuple[te.Tensor, ...] = ()
+) -> tuple[str, ...]:
+    """What a kernel computes, of which shapes, how its loops were made, and what in them a reader would not expect.
+    ``tensors``: what it was made of."""
+
+    def spell(name: str) -> str:
+        kind = graph.types[name]
+        return "x".join(map(str, kind.shape)) + f" {kind.dtype}"
+
+    inputs = ", ".join(spell(i) for node in nodes[:1] for i in node.inputs[:2] if i)
+    result = spell(nodes[-1].outputs[0])
+    made = te.stages(tensors)
+    remarks = (remark for step in schedule.trace for remark in _remarks(step, made))
+    return (
+        f"{' + '.join(kind_of(graph, node) for node in nodes)}: {inputs} -> {result}",
+        f"schedule: {describe(schedule.trace) or 'as written'}",
+        *remarks,
+    )
+
+
+def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
+    match step.primitive, step.args:
+        case "double_reduction", (total, constant):
+            yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
+        case "defer_init", (total,):
+            yield f"{total} sums products alone: what it starts from is added where it is read"
+        case "compile_with", (flags,):
+            yield f"options of gcc for this kernel, by measurement: {flags}"
+        case "tensorize_pairs", (constant, *_):
+            yield f"{constant} holds two rows in one, even + 256 odd; of their sums, odd = (both - even) >> 8"
+        case "transform_layout", (name, factors, order) if all(len(f) == 1 for f in factors):
+            axes = _axes(str(name), tensors)
+            if axes and list(order) != sorted(order):
+                yield f"{name} is stored as {name}({', '.join(axes[k] for k in order)})"
+        case _:
+            pass
+
+
+def _axes(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
+    """What formulas call the axes of a tensor; nothing where they only compute with them."""
+    for tensor in tensors:
+        if isinstance(tensor.definition, te.ComputeDef):
+            if tensor.name == name:
+                return tuple(var.name for var in tensor.definition.axes)
+            for read in te.tensor_reads(tensor.definition.body):
+                if read.tensor.name == name and all(isinstance(i, Var) for i in read.indices):
+                    return tuple(i.name for i in read.indices if isinstance(i, Var))
+    return ()
+
+
+def describe(trace: tuple[Step, ...]) -> str:
+    """A schedule in a line: the steps that shape the loops, without bookkeeping."""
+    shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
+    return " ".join(str(step) for step in trace if step.primitive in shown)
+
+
+def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
+    """What every tensor that a kernel makes is, by its name: a title where there is one, and the formula. Elementwise work, the
+    epilogue of an anchor, is told by its operators."""
+    behind = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
+    results = {id(tensor) for tensor in group.tensors}
+    comments: list[tuple[str, str]] = []
+    for tensor in te.stages(group.tensors):
+        if not isinstance(tensor.definition, te.ComputeDef):
+            continue
+        title, formula = _TITLES.get(tensor.name, ""), te.formula(tensor)
+        if behind and id(tensor) in results:
+            text = "; ".join(_epilogue(behind, comments[-1][0] if comments else "x"))
+        elif len(formula) > _LONGEST:
+            text = title or tensor.name
+        else:
+            text = f"{title}: {formula}" if title else formula
+        comments.append((tensor.name, text))
+    return tuple(comments)
+
+
+def _epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
+    """Operators with their formulas; ``start``: what the first is applied to."""
+    for node in nodes:
+        formula = registry.get(node.op).formula
+        shown = {name: name if value is None else value for name, value in node.attrs.items()}
+        shown["x"] = start if node is nodes[0] else "x"
+        yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
+
+
+# ---- Kernels and their calls: a group of nodes, control flow, layers row by row, a copy.
+
+
+def add_copy(
+    builder: Builder,
+    source: str,
+    target: str,
+    op: str,
+    constant: Array | None = None,
+    layer: str = "",
+    origin: str = "",
+) -> None:
+    """A kernel that copies a whole value; ``origin``: where it lies, if elsewhere."""
+    copy = Copy(source, constant is not None)
+    func = builder.make.copy(copy)
+    if constant is not None:
+        origin = builder.constant(f"{target}_value", constant)
+    origin = origin or builder.name_of(source)
+    name = register(builder, Kernel(func), "copy")
+    reads = () if constant is not None else (origin,)
+    builder.call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
+
+
+def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> None:
+    """A kernel and its call; ``state``: what it changes a part of."""
+    graph = builder.graph
+    uses = builder.alike[shapes_of(graph, nodes)]
+    group, choice = builder.make.group(nodes, uses, in_place=bool(state))
+    schedule, func = choice.schedule, choice.func
+    stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
+    kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
+    kind, seen = kind_of(graph, group.anchor), choice.verified
+    name = register(builder, kernel, f"{kind}_{stem}", verified=seen, tables=group.tables)
+    args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
+    written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
+    scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
+    reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
+    builder.call(
+        Call(
+            kernel=name,
+            args=(*args, *written, *scratch),
+            reads=reads,
+            writes=tuple(written),
+            workspace=scratch,
+            layer=str(nodes[0].loc),
+            op="+".join(node.op for node in nodes),
+            macs=group.macs,
+            schedule=describe(schedule.trace),
+            rule=schedule.rule,
+            shipped=choice.shipped,
+            operators=applied(graph, nodes),
+        ),
+        Group(nodes, uses, bool(state)),
+    )
+
+
+def add_control(builder: Builder, node: Node) -> None:
+    """Control flow: one kernel with those of its graphs inside. So is a region in our code, which has the steps that it has in
+    somebody else's: state is copied there as here."""
+    lowered = builder.make.control(node)
+    stem = slug(node.loc.name or node.outputs[0])
+    name = register(
+        builder,
+        Kernel(lowered.func, (node.op,), apart=node.op == EXTERNAL),
+        f"{node.op}_{stem}",
+        tables=constants_of(lowered.func),
+    )
+    args = [
+        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        for p in lowered.params
+    ]
+    written = [builder.declare(output, "intermediate") for output in node.outputs]
+    scratch = workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
+    builder.call(
+        Call(
+            kernel=name,
+            args=(*args, *written, *scratch),
+            reads=tuple(dict.fromkeys(a for a, p in zip(args, lowered.params, strict=True) if p.array is None)),
+            writes=tuple(written),
+            workspace=scratch,
+            layer=str(node.loc),
+            op=node.op,
+            macs=macs_of(builder.graph, node),
+            operators=applied(builder.graph, (node,)),
+        ),
+        Group((node,)),
+    )
+
+
+def add_external(builder: Builder, node: Node) -> None:
+    """A region in somebody else's code."""
+    graph = builder.graph
+    taken = builder.make.external[node.attr("code")]
+    func, external = function(taken)
+    layers = "+".join(inner.op for inner in taken.region.graph.nodes)
+    stem = slug(node.loc.name or node.outputs[0])
+    comment = (f"external code of {taken.backend.name}: {layers}",)
+    name = register(builder, Kernel(func, comment, external=external), f"external_{stem}")
+    read = tuple(builder.name_of(value) for value in node.inputs)
+    align = taken.code.align
+    data = tuple(
+        builder.constant(f"{stem}_{role}", array.reshape(-1), align) for role, array in taken.code.data.items()
+    )
+    written = tuple(builder.declare(value, "intermediate") for value in node.outputs)
+    scratch = workspaces(builder, stem, func.params[len((*read, *data, *written)) :], align)
+    builder.call(
+        Call(
+            kernel=name,
+            args=(*read, *data, *written, *scratch),
+            reads=tuple(dict.fromkeys(read)),
+            writes=written,
+            workspace=scratch,
+            layer=str(node.loc),
+            op=layers,
+            macs=macs_of(graph, node),
+            rule=f"external: {taken.backend.name} {taken.entry.name}",
+            operators=applied(taken.region.graph, taken.region.graph.nodes),
+        ),
+        Group((node,)),
+    )
+
+
+def shapes_of(graph: Graph, nodes: tuple[Node, ...]) -> object:
+    """What kernels have in common that share their code: operators, shapes and dtypes."""
+    kinds = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
+    return tuple(node.op for node in nodes), tuple(kinds)
+
+
+def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
+    """A kernel that works row by row for several groups."""
+    graph = builder.graph
+    func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
+    pairs = zip(groups, lowered.schedules, strict=True)
+    comment = [line for nodes, schedule in pairs for line in kernel_comment(graph, nodes, schedule)]
+    name = register(
+        builder,
+        Kernel(func, (f"{len(groups)} layers, row by row", *comment)),
+        f"stream_{stem}",
+        tables=constants_of(func),
+    )
+    args = [
+        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        for p in lowered.params
+    ]
+    written = builder.declare(lowered.result, "intermediate")
+    scratch = workspaces(builder, stem, func.params[len(args) + 1 :])
+    builder.call(
+        Call(
+            kernel=name,
+            args=(*args, written, *scratch),
+            reads=tuple(dict.fromkeys(a for a, p in zip(args, lowered.params, strict=True) if p.array is None)),
+            writes=(written,),
+            workspace=scratch,
+            layer=str(groups[0][0].loc),
+            op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
+            macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
+            schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
+            rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
+            streamed=lowered.price,
+            operators=applied(graph, [node for nodes in groups for node in nodes]),
+        ),
+        lowered.chain,
+    )
+
+
+def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
+    """The name of a group's parameter in the network: a value, or a constant as the schedule stores it."""
+    param = group.params[position]
+    if param.array is not None:
+        array = schedule.packed(group.func.params[position], param.array)
+        return builder.constant(f"{stem}_{param.role}", array)
+    return builder.name_of(param.value)
+
+
+# ---- Graph -> Module: every group becomes a scheduled, lowered kernel; equal kernels become one; views become
+# addresses.
+
+
+def build_module(
+    graph: Graph,
+    target: Target,
+    source: str,
+    goal: Goal,
+    progress: Progress | None = None,
+    streams: Sequence[LoweredStream] = (),
+    make: Maker | None = None,
+) -> Module:
+    """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
+
+    Every stream is one kernel for several groups; it runs where the last of them stands. ``make``: what makes the functions.
+    """
+    builder = Builder(graph, make or Maker(graph, target, goal))
+    for name in graph.inputs:
+        builder.declare(name, "input")
+    for name, data in graph.state.items():
+        builder.declare(name, "state", data)
+    for name in graph.outputs:
+        if builder.name_of(name) not in builder.values:
+            builder.declare(name, "output")
+    outputs = [_output(builder, name) for name in graph.outputs]
+    partly = partly_updated(graph)
+    groups = in_order(graph, groups_of(graph), partly)
+    builder.alike.update(shapes_of(graph, nodes) for nodes in groups)
+    named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
+    streamed = {name: stream for stream in streams for name in stream.chain.groups}
+    for k, nodes in enumerate(groups):
+        if progress is not None:
+            progress(nodes[0].op, k, len(groups))
+        stream = streamed.get(nodes[0].group)
+        if stream is not None:
+            if stream.chain.groups[-1] == nodes[0].group:
+                add_stream(builder, stream, [named[name] for name in stream.chain.groups])
+        elif nodes[0].op == EXTERNAL and builder.make.external:
+            add_external(builder, nodes[0])
+        elif registry.get(nodes[0].op).regions:
+            add_control(builder, nodes[0])
+        elif nodes[0].outputs[0] in partly:
+            add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
+        elif len(nodes) > 1 or not _placed(builder, nodes[0]):
+            add_kernel(builder, nodes)
+    _forward_outputs(builder)
+    module = Module(
+        name=graph.name,
+        values=builder.values,
+        kernels=tuple(builder.kernels.values()),
+        calls=tuple(builder.calls),
+        inputs=tuple(builder.name_of(n) for n in graph.inputs),
+        outputs=tuple(outputs),
+        state=tuple(builder.name_of(n) for n in graph.state),
+        views=tuple(builder.views),
+        source=source,
+        sizes=builder.make.sizes,
+        options={"optimize": goal.name, "cpu": target.cpu},
+    )
+    _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
+    starts = {
+        builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
+        for n, data in graph.state.items()
+        if not starts_uniform(data)
+    }
+    return replace(
+        module,
+        values=builder.values,
+        kernels=tuple(builder.kernels.values()),
+        calls=tuple(builder.calls),
+        views=tuple(builder.views),
+        starts=starts,
+    )
+
+
+def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) -> None:
+    """The next contents of state: in their place when they are made, or copied there at the end."""
+    updates = {state: value for state, value in updates.items() if state != value}
+    constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
+    named = {builder.name_of(s): builder.name_of(v) for s, v in updates.items() if s not in constants}
+    placed = written_in_place(module, named)
+    builder.views += [View(value, state, 0) for value, state in placed.items()]
+    sources = {
+        state: value for state, value in updates.items() if placed.get(builder.name_of(value)) != builder.name_of(state)
+    }
+    where = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
+    states = {builder.name_of(state): state for state in sources}
+    aside: dict[str, str] = {}
+    for name, first in copied({builder.name_of(s): place for s, place in where.items()}):
+        state = states[name]
+        value = sources[state]
+        if first:
+            kind = builder.graph.types[value]
+            aside[state] = builder.unique(f"{name}_next")
+            builder.values[aside[state]] = make_value(aside[state], kind, "intermediate", value)
+            add_copy(builder, value, aside[state], "state")
+        else:
+            add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=aside.get(state, ""))
+
+
+def _output(builder: Builder, name: str) -> str:
+    """The value behind a graph output; an input, state or constant that is returned as it is gets a copy."""
+    value = builder.values[builder.name_of(name)]
+    if value.storage == "output":
+        return value.name
+    copy = builder.end(f"{value.name}_out")
+    builder.values[copy] = replace(value, name=copy, storage="output", data=None)
+    return copy
+
+
+def _forward_outputs(builder: Builder) -> None:
+    """Outputs that are inputs, states or constants of the graph are copied there by a kernel."""
+    graph = builder.graph
+    for name in graph.outputs:
+        value = builder.values[builder.name_of(name)]
+        if value.storage != "output":
+            add_copy(builder, name, f"{value.name}_out", "output")
+        elif name in graph.consts:
+            add_copy(builder, name, value.name, "output", constant=graph.consts[name])
+
+
+def _placed(builder: Builder, node: Node) -> bool:
+    """Do a node by placing tensors, if its operator says how and the values' storages allow it."""
+    graph = builder.graph
+    if registry.get(node.op).view:
+        _view(builder, node, 0)
+        return True
+    alias = builder.make.alias(node)
+    if alias is None:
+        return False
+    width = dtypes.nbytes(graph.types[node.inputs[0]].dtype)
+    if alias.source is not None:
+        movable = node.inputs[0] not in graph.consts and node.outputs[0] not in graph.outputs
+        if movable:
+            _view(builder, node, alias.source * width)
+        return movable
+    return _join_parts(builder, node, [start * width for start in alias.parts])
+
+
+def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
+    """Let the producers of a concatenation's operands write straight into its output."""
+    graph, views = builder.graph, {view.name for view in builder.views}
+    fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
+    names = [builder.name_of(name) for name in node.inputs]
+    bases = {view.base for view in builder.views}
+    if len(set(names)) != len(names) or any(name in views or name in bases for name in names):
+        return False
+    if any(name in fixed for name in node.inputs):
+        return False
+    whole = builder.declare(node.outputs[0], "intermediate")
+    builder.views += [View(name, whole, offset) for name, offset in zip(names, offsets, strict=True)]
+    return True
+
+
+def _view(builder: Builder, node: Node, offset: int) -> None:
+    """The same memory under another name, or a copy between storages that cannot be one."""
+    graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
+    whole = source not in graph.consts and _root(builder, builder.name_of(source))
+    fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
+    if not whole or (fixed and result in graph.outputs):
+        constant = graph.consts.get(source)
+        target = builder.declare(result, "output" if result in graph.outputs else "intermediate")
+        add_copy(builder, source, target, node.op, constant, str(node.loc))
+        return
+    name, base = builder.declare(result, "intermediate"), builder.name_of(source)
+    if result in graph.outputs:  # the producer writes straight into the output
+        builder.views.append(View(_root(builder, base)[0], name, 0))
+    else:
+        builder.views.append(View(name, base, offset))
+
+
+def _root(builder: Builder, name: str) -> tuple[str, str]:
+    """The value whose memory a name lives in, and its storage."""
+    bases = {view.name: view.base for view in builder.views}
+    while name in bases:
+        name = bases[name]
+    return name, builder.values[name].storage

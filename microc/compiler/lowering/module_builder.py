@@ -1,0 +1,399 @@
+"""A module while it grows: values, views, state, ends."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.c.identifiers import is_free, is_free_of
+from microc.codegen.c.interface import SUFFIXES
+from microc.compiler.fit.budget import Room, ends_bytes
+from microc.compiler.lowering.kernel_maker import Maker, Origin
+from microc.compiler.options import Options
+from microc.errors import UsageError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.isa import SCALAR
+from microc.module import Applied, Call, Kernel, Module, Value, View, Weights
+from microc.ops import registry
+from microc.plan.liveness import Overlaps
+from microc.plan.memories import with_hot_code
+from microc.target import CodeMemory, Target
+from microc.tir import ir
+from microc.tir.rewrite import walk_all_exprs
+from microc.tir.verify import verify
+from microc.transform.boundary import ties_of
+
+# ---- What a call is made of, as the model has it: operators, their attributes in words, their constants.
+
+_LONGEST = 120
+"""Letters of an attribute that are kept."""
+_INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"})
+"""Attributes that passes keep for themselves."""
+
+
+def applied(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
+    """The operators of some nodes, in order."""
+    return tuple(Applied(node.op, _attributes(node), _weights(graph, node)) for node in nodes)
+
+
+def _attributes(node: Node) -> tuple[tuple[str, str], ...]:
+    """Those that say something."""
+    said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
+    return tuple((name, _words(value)) for name, value in said)
+
+
+def _words(value: Attr) -> str:
+    if isinstance(value, Graph):
+        return f"{len(value.nodes)} operators"
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _weights(graph: Graph, node: Node) -> tuple[Weights, ...]:
+    found = []
+    for name in node.inputs:
+        if name in graph.consts:
+            kind = graph.types[name]
+            quant = kind.quant
+            scales = (min(quant.scale), max(quant.scale), len(quant.scale)) if quant else None
+            found.append(Weights(name, kind.dtype, kind.shape, scales, quant.axis if quant else None))
+    return tuple(found)
+
+
+# ---- By what the host knows the firmware of a board.
+
+
+def fingerprint(module: Module, target: Target) -> str:
+    """32 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
+    digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
+    for kernel in module.kernels:
+        digest.update(repr(kernel.func).encode())
+    externs = set(SCALAR) - set(SCALAR.sealed)
+    if externs and not externs.isdisjoint(_calls(module)):
+        digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
+    for sources in module.sources:
+        for path, data in sources.files.items():
+            digest.update(f"{path} {len(data)} ".encode() + data)
+    for call in module.calls:
+        digest.update(repr((call.kernel, call.args)).encode())
+    for name in sorted(module.values):
+        value = module.values[name]
+        digest.update(f"{name} {value.shape} {value.dtype} {value.storage}".encode())
+        if value.data is not None:
+            digest.update(value.data.tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _calls(module: Module) -> set[str]:
+    """The functions that its kernels call, by name."""
+    return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
+
+
+# ---- The parts of a module while it grows: values, views, functions and calls, under names of their own.
+
+
+def slug(name: str, limit: int = 32) -> str:
+    """A short C identifier for a name of the model: the last two parts of its path, lower case."""
+    path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
+    words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
+    short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
+    return f"t_{short}" if not short or short[0].isdigit() or short.startswith("assert_") else short
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """What an input or output is called somewhere: in the header, in a firmware, in samples and exports."""
+    behind = (*SUFFIXES, "memory", "values")
+    return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
+
+
+@dataclass
+class Builder:
+    """Grows the parts of a module while the graph is walked."""
+
+    graph: Graph
+    make: Maker
+    alike: Counter[object] = field(default_factory=Counter)
+    values: dict[str, Value] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    c_names: set[str] = field(default_factory=set)
+    spelled: set[str] = field(default_factory=set)
+    value_names: dict[str, str] = field(default_factory=dict)
+
+    def unique(self, stem: str) -> str:
+        """A name for a value that callers do not see."""
+        return self._first(stem, lambda name: is_free_of(self.graph.name, name))
+
+    def function(self, stem: str) -> str:
+        """A name for a kernel; what the header declares begins with the network's."""
+        stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
+        return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free)
+
+    def end(self, stem: str) -> str:
+        """A name for an input or output, which generated code and its readers also write with words around it."""
+
+        def free(name: str) -> bool:
+            return is_free_of(self.graph.name, name) and self.spelled.isdisjoint(spellings(name))
+
+        name = self._first(stem, free)
+        self.spelled.update(spellings(name))
+        self.c_names.update(f"{name}_{word}" for word in SUFFIXES)
+        return name
+
+    def _first(self, stem: str, free: Callable[[str], bool]) -> str:
+        name, number = stem, 2
+        while name in self.c_names or not free(name):
+            name, number = f"{stem}_{number}", number + 1
+        self.c_names.add(name)
+        return name
+
+    def name_of(self, value: str) -> str:
+        """The C name of a graph value."""
+        if value not in self.value_names:
+            end = value in self.graph.inputs or value in self.graph.outputs
+            self.value_names[value] = self.end(slug(value)) if end else self.unique(slug(value))
+        return self.value_names[value]
+
+    def declare(self, value: str, storage: str, data: Array | None = None) -> str:
+        name = self.name_of(value)
+        if name not in self.values:
+            made = make_value(name, self.graph.types[value], storage, value, data)
+            self.values[name] = replace(made, extents=self.make.extents(value))
+        return name
+
+    def call(self, call: Call, origin: Origin) -> None:
+        """One step more of the network, and what it was made from."""
+        self.calls.append(call)
+        self.make.origins[call.writes] = origin
+
+    def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
+        """A constant array; equal arrays are stored once, aligned for all who read them."""
+        for name, value in self.values.items():
+            data = value.data
+            if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
+                continue
+            if np.array_equal(data, array):
+                self.values[name] = replace(value, alignment=max(alignment, value.alignment))
+                return name
+        name, data = self.unique(stem), np.ascontiguousarray(array)
+        self.values[name] = Value(name, array.shape, str(array.dtype), "const", data, label=stem, alignment=alignment)
+        return name
+
+
+def make_value(name: str, kind: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
+    """A module value for a graph value."""
+    scale = zero_point = None
+    if kind.quant is not None and kind.quant.axis is None:
+        scale, zero_point = kind.quant.scale[0], kind.quant.zero_point[0]
+    return Value(name, kind.shape, kind.dtype, storage, data, scale, zero_point, label)
+
+
+def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0) -> tuple[str, ...]:
+    """Values for the workspaces of a kernel."""
+    names = []
+    for buffer in buffers:
+        name = builder.unique(f"{stem}_{buffer.name}")
+        builder.values[name] = Value(name, buffer.shape, buffer.dtype, "workspace", alignment=alignment)
+        names.append(name)
+    return tuple(names)
+
+
+def register(
+    builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
+) -> str:
+    """Equal loops become one C function, named after the first layer that uses it; ``verified``: they are known to be right.
+
+    ``tables``: constants that may become indices, as :func:`microc.tir.verify.verify` takes them.
+    """
+    func = kernel.func
+    key = (func.params, func.body, func.annotations)
+    if key not in builder.kernels:
+        if not verified and not func.scalars:  # what depends on sizes was verified at some of them
+            verify(func, tables=tables)
+        builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
+    return builder.kernels[key].name
+
+
+# ---- What a module knows of its inputs and outputs beside their types: rounding, names that were asked for, classes.
+
+
+def ends_of(module: Module, read: Graph, options: Options) -> dict[str, Any]:
+    """The fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read``.
+
+    UsageError where C has no room for a name that was asked for, or no output tells the classes apart.
+    """
+    for name in (*module.inputs, *module.outputs):
+        wanted = module.values[name].label
+        if wanted in options.rename.values() and name != wanted:
+            raise UsageError(
+                f"nothing can be renamed {wanted!r}: something else of the header is called so",
+                where=module.source,
+                hint="choose another name",
+            )
+    return {"ties": str(ties_of(read)), **_classes(module, options.class_names)}
+
+
+def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
+    """The first output with a number for every class on its last axis, or else the first that is a class's number."""
+    if not names:
+        return {}
+    outputs = [module.values[name] for name in module.outputs]
+    scores = [each for each in outputs if each.shape[-1:] == (len(names),)]
+    whole = [each for each in outputs if dtypes.is_integer(each.dtype) and each.scale is None]
+    numbers = [each for each in whole if each.shape[-1:] in ((), (1,))]
+    if not scores and not numbers:
+        shapes = ", ".join(f"{each.name} has {'x'.join(map(str, each.shape)) or 'one number'}" for each in outputs)
+        raise UsageError(
+            f"there are {len(names)} names of classes, and no output with as many numbers on its last axis",
+            where=module.source,
+            hint=f"{shapes}: give a name for each, in order",
+        )
+    return {"classes": tuple(names), "class_output": (scores or numbers)[0].name}
+
+
+# ---- How the contents of state come to their place: written there by the kernel that makes them, where nobody needs
+# the old ones any more; else copied at the end of a run.
+
+
+def partly_updated(graph: Graph) -> dict[str, str]:
+    """Results that are the next contents of the state that they change a part of, and nothing else: result -> state.
+
+    Their nodes write into the state (``OpDef.update``), after all who read it.
+    """
+    found: dict[str, str] = {}
+    readers, makers, updated = graph.consumers(), graph.producer(), list(graph.updates.values())
+    for state, value in graph.updates.items():
+        node = makers.get(value)
+        if node is None or registry.get(node.op).update is None or node.inputs[0] != state or state in node.inputs[1:]:
+            continue
+        read = value in readers or value in graph.outputs or updated.count(value) > 1
+        if not read and not _names_of(graph, state) & {*updated, *graph.outputs}:
+            found[value] = state
+    return found
+
+
+def _names_of(graph: Graph, state: str) -> set[str]:
+    """A state and what may be views of it."""
+    names = {state}
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        if node.inputs and node.inputs[0] in names and (definition.view or definition.alias is not None):
+            names.update(node.outputs)
+    return names
+
+
+def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[str, str]) -> list[tuple[Node, ...]]:
+    """Groups of nodes such that those which write into state come right after the last who reads it."""
+    order = list(groups)
+    for value, state in partly.items():
+        (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
+        names = _names_of(graph, state)
+        order.remove(own)
+        last = max((k for k, nodes in enumerate(order) if any(names & set(n.inputs) for n in nodes)), default=-1)
+        ready = max(
+            (k for k, nodes in enumerate(order) if any(set(node.inputs) & set(n.outputs) for n in nodes)), default=-1
+        )
+        order.insert(max(last, ready) + 1, own)
+    return order
+
+
+def written_in_place(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
+    """Values whose kernel may write them straight into the state that they update: value -> state.
+
+    No later call reads the state, and the kernel itself is done with every byte of it before it writes there.
+    """
+    overlaps, found = Overlaps(module), dict[str, str]()
+    for state, value in sorted(updates.items()):
+        makers = [k for k, call in enumerate(module.calls) if value in call.writes]
+        plain = module.values[value].storage == "intermediate" and module.base_of(value) == (value, 0)
+        written = any(
+            module.base_of(name)[0] == value for call in module.calls for name in call.writes if name != value
+        )
+        needed = any(module.base_of(other)[0] == state for other in updates.values())
+        if not plain or written or len(makers) != 1 or value in found or needed:
+            continue
+        maker, later = module.calls[makers[0]], module.calls[makers[0] + 1 :]
+        if any(state in _bases(module, call.reads) for call in later):
+            continue
+        if state in _bases(module, maker.reads):
+            room = overlaps.room(maker, state, value)
+            if room is None or room.next(0) != 0:
+                continue
+        found[value] = state
+    return found
+
+
+def _bases(module: Module, names: Sequence[str]) -> set[str]:
+    return {module.base_of(name)[0] for name in names}
+
+
+def copied(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
+    """States in an order of copying their next contents; ``sources``: state -> where these lie, perhaps in another state.
+
+    A state that is overwritten before another one got its contents from there comes with True first: put its next contents aside.
+    """
+    waiting = dict(sorted(sources.items()))
+    while waiting:
+        free = [s for s in waiting if all(source != s for other, source in waiting.items() if other != s)]
+        if free:
+            del waiting[free[0]]
+            yield free[0], False
+        else:
+            first = next(iter(waiting))
+            waiting[first] = ""
+            yield first, True
+
+
+def starts_uniform(data: Array) -> bool:
+    """Whether all elements have the same bits, so that a number says what the state starts with."""
+    raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
+    return bool((raw == raw[:1]).all())
+
+
+# ---- Hot code in RAM, where that is asked for: what is left of the board's memory for it.
+
+
+def refuse_without_memory(options: Options, room: Room | None) -> None:
+    """UsageError where code is to run from RAM, and no memory for it is known."""
+    if options.code_in_ram and (room is None or room.code is None):
+        raise UsageError(
+            f"the file of board {room.board} names no memory for code" if room else "code in RAM is for a board",
+            hint='leave out code_in_ram, or say holds = ["code"] of a RAM region in a board file of your own (docs/memories.md)',
+        )
+
+
+def code_placed(module: Module, options: Options, room: Room | None) -> Module:
+    """The planned module with kernels in what its arena leaves of the memory for code, if that is asked for."""
+    if not options.code_in_ram:
+        return module
+    assert room is not None and room.code is not None
+    return with_hot_code(module, _left(module, room.code, options.io_in_arena))
+
+
+def gain_in_ram(module: Module, room: Room) -> float:
+    """Compute the share of the time that ``--code-in-ram`` would save; 0 where the board has no memory for code, or holds some.
+    The time is that with waiting for code, which is estimated for such boards alone."""
+    if room.code is None or module.plan is None or module.plan.code is not None:
+        return 0.0
+    found = with_hot_code(module, _left(module, room.code, module.plan.io_in_arena))
+    saved = found.plan.code.saved if found.plan is not None and found.plan.code is not None else 0
+    return saved / max(1, saved + sum(call.cycles for call in found.calls))
+
+
+def _left(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
+    """The memory for code without what arenas and outside inputs take of it."""
+    plan = module.plan
+    assert plan is not None
+    arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main
+    outside = 0 if io_in_arena else ends_bytes(module)
+    taken = arena + outside if code.main else arena if plan.arenas else 0
+    return replace(code, size=max(code.size - taken, 0))

@@ -1,0 +1,489 @@
+"""Values of options: checks, words on a command line, types for editors."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from errno import EFBIG
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from microc.base.file_access import read_bytes
+from microc.compiler import validation
+from microc.compiler.validation import Check
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.plugin import Plugin
+    from microc.schedule.rules import ScheduleRule
+    from microc.transform.pass_context import Instrument, Pass
+
+
+# ---- What callers may give for options that are no plain values. What they name is imported when it is asked for.
+
+EVERY = "*"
+"""The name that a value alone goes by: it speaks of all inputs or outputs."""
+AXES = 64
+"""More than any tensor has."""
+PIXELS = 1 << 15
+"""More than a side of a frame has."""
+REAL = 1e30
+MOST_THREADS = 256
+IDENTIFIER = 32
+"""Letters of a name, as those that models give are cut to."""
+CLASSES = 1 << 16
+Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+"""Means and deviations, one or as many as there are channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What sizes a symbolic dimension may have: the multiples of ``step`` from ``minimum`` to ``maximum``.
+
+    The smallest size that the model can have is found; ``minimum`` may be larger.
+    """
+
+    maximum: int
+    minimum: int = 1
+    step: int = 1
+
+
+def budget(what: str) -> Check:
+    """A number of bytes, which may be written as on the command line."""
+
+    def check(_: str, value: Any) -> int:
+        if isinstance(value, str):
+            try:
+                return bytes_of(value)
+            except ValueError as error:
+                raise validation.refused(what, value, "30 * 1024 or '30K'; 0: what the board has") from error
+        return validation.integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
+
+    return check
+
+
+def bytes_of(text: str) -> int:
+    """65536, 64K or 64KB."""
+    units = {"K": 1024, "M": 1024 * 1024}
+    short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
+    digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
+    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
+        raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
+    return int(digits) * unit
+
+
+def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
+    """A mapping from names, or one value for all."""
+    return lambda name, value: validation.by_name(what or name, value, check, every)
+
+
+def check_names(name: str, value: Any) -> frozenset[str]:
+    """A set of names."""
+    return frozenset(validation.names(name, value))
+
+
+def identifier(what: str, value: Any) -> str:
+    """A name that C, and everything that is made of it, can have."""
+    from microc.codegen.c.identifiers import is_free_of
+
+    name = validation.text(what, value)
+    fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
+    if not fits or name.startswith("assert_") or not is_free_of("", name):
+        raise UsageError(
+            f"{what} cannot be {validation.shown(value)}",
+            hint=f"a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, that no language has taken",
+        )
+    return name
+
+
+def class_names(what: str, value: Any) -> tuple[str, ...]:
+    """Names in an order, of at least two classes."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise validation.refused(what, value, "a list of names, in the order of the output")
+    if len(value) == 1 or len(value) > CLASSES:
+        raise UsageError(f"{what} has {len(value):,} names", hint=f"2 to {CLASSES:,}, one for every class")
+    return tuple(map(str, value))
+
+
+def external(what: str, value: Any) -> dict[str, str]:
+    """Backends by name, each with where its library is (empty: it needs none), or one name."""
+    given = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
+    if not isinstance(given, Mapping):
+        raise validation.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
+    return {
+        validation.text(what, name): ""
+        if place is None or place is False or (isinstance(place, str) and not place)
+        else str(validation.path(what, place))
+        for name, place in given.items()
+    }
+
+
+def some_of(known: Sequence[str]) -> Check:
+    """A set of some of the names that there are."""
+
+    def check(name: str, value: Any) -> frozenset[str]:
+        found = check_names(name, value)
+        if not found <= set(known):
+            raise UsageError(f"{name} cannot be {sorted(found)}", hint=" and ".join(known))
+        return found
+
+    return check
+
+
+def one_of(known: Sequence[str]) -> Check:
+    """One of the words that there are."""
+    return lambda name, value: validation.choice(name, value, known)
+
+
+def pixels(name: str, value: Any) -> tuple[int, int]:
+    """Height and width."""
+    found = validation.integers(name, value, 1)
+    if len(found) != 2 or max(found) >= PIXELS:
+        raise validation.refused(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
+    return found[0], found[1]
+
+
+def normalization(name: str, value: Any) -> Normalization:
+    """A mean and a deviation, each a number or one for each channel; no deviation is zero."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise validation.refused(name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))")
+    mean, deviation = (_reals(name, part) for part in value)
+    if 0.0 in deviation:
+        raise UsageError(f"{name} divides by zero", hint="give a deviation that is not 0; 1 leaves numbers as they are")
+    return mean, deviation
+
+
+def _reals(name: str, value: Any) -> tuple[float, ...]:
+    several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
+    found = tuple(validation.number(name, number, -REAL, REAL) for number in several)
+    if not found:
+        raise validation.refused(name, value, "a number, or one for each channel")
+    return found
+
+
+def axis(name: str, value: Any) -> int:
+    """The number of an axis, from the back where it is negative."""
+    return validation.integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
+
+
+def frames(name: str, value: Any) -> int:
+    """Frames of a run."""
+    return validation.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
+
+
+def threads(name: str, value: Any) -> int:
+    """Threads of a computer."""
+    return validation.integer("the number of threads", value, 1, MOST_THREADS)
+
+
+def folder(name: str, value: Any) -> Path | None:
+    """A path, or None."""
+    return None if value is None else validation.path(name, value)
+
+
+def for_library(options: Any) -> None:
+    """UsageError where an option says something about a board's firmware alone."""
+    if options.self_test is not None:
+        raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
+    if options.relocatable:
+        raise UsageError("a library lies where this computer loads it", hint="give the board that loads the network")
+    if options.code_in_ram:
+        raise UsageError(
+            "a library's code lies where this computer loads it", hint="give a board, or leave out code_in_ram"
+        )
+
+
+def for_board(options: Any) -> None:
+    """UsageError where an option does not go with a network that is loaded, or firmware that takes code."""
+    against = {
+        f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
+        "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
+        "has no samples to check itself with": options.self_test is not None and "self_test",
+        "has fixed sizes": bool(options.bounds) and "bounds",
+        "runs where it was sent": options.code_in_ram and "code_in_ram",
+    }
+    for fact, name in against.items():
+        if name and options.relocatable:
+            raise UsageError(f"a network that is loaded {fact}", hint=f"leave out {name}, or relocatable")
+    if options.code_in_ram and options.protocol == "tuning":
+        what = "firmware that takes code over its line leaves the RAM to that"
+        raise UsageError(what, hint="leave out code_in_ram, or protocol")
+
+
+def bound(name: str, given: Any) -> Bound:
+    """The sizes that a symbolic dimension may have; UsageError where there are none."""
+    low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
+    found = given if isinstance(given, Bound) else Bound(high, low, *step)
+    parts = (found.maximum, found.minimum, found.step)
+    found = Bound(
+        *(validation.integer(name, part, -validation.LARGEST, hint="64, (8, 64), or a microc.Bound") for part in parts)
+    )
+    if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
+        raise UsageError(
+            f"no sizes from {found.minimum} to {found.maximum} in steps of {found.step}",
+            where=name,
+            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
+        )
+    return found
+
+
+def examples(name: str, value: Any) -> Any:
+    """Tensors or arrays in order, or by name; one alone is as good."""
+    if value is None:
+        return ()
+    return value if isinstance(value, (list, tuple, dict)) else (value,)
+
+
+def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
+    """Plugins, or paths of plugin files, which are loaded."""
+    from microc.plugin import Plugin, load_plugin
+
+    given = (value,) if isinstance(value, (str, Path, Plugin)) else value
+    if not isinstance(given, (list, tuple)):
+        raise validation.refused(name, value, "paths of plugin files")
+    return tuple(p if isinstance(p, Plugin) else load_plugin(validation.path("a plugin", p)) for p in given)
+
+
+def passes(name: str, value: Any) -> tuple[Pass, ...]:
+    """Graph passes, each of a name of its own, before one of ours."""
+    from microc.transform import PASSES
+    from microc.transform.pass_context import Pass
+
+    found: tuple[Pass, ...] = validation.sequence_of(name, value, Pass, "a list of microc.Pass(name, function)")
+    ours = list(dict.fromkeys(each.name for each in PASSES))
+    for each in found:
+        if each.before not in ours:
+            raise UsageError(f"pass {each.name!r} stands before {each.before!r}", hint="one of: " + ", ".join(ours))
+        if each.name in ours or sum(other.name == each.name for other in found) > 1:
+            raise UsageError(f"there is already a pass {each.name!r}", hint="give yours another name")
+    return found
+
+
+def instruments(name: str, value: Any) -> tuple[Instrument, ...]:
+    """Objects that watch the passes."""
+    given: tuple[Instrument, ...] = validation.sequence_of(name, value, object, "a list of instruments")
+    for each in given:
+        if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
+            raise validation.refused("an instrument", each, "an object with before(name, graph) and after(name, graph)")
+    return given
+
+
+def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
+    """Schedule rules, each of a name of its own."""
+    from microc.schedule.rules import ScheduleRule
+
+    wanted = "a list of microc.ScheduleRule(name, function)"
+    found: tuple[ScheduleRule, ...] = validation.sequence_of(name, value, ScheduleRule, wanted)
+    if len({rule.name for rule in found}) < len(found):
+        raise UsageError("two schedule rules have one name", hint="reports show it: give each its own")
+    return found
+
+
+# ---- What words on a command line mean: shapes, names, bytes. A ValueError says what is wrong with one, and how to
+# write it.
+
+LONGEST_FILE = 1 << 22
+"""Bytes of a list of names at most."""
+
+bytes = bytes_of
+"""65536, 64K or 64KB."""
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=1,3,8."""
+    name, equals, dimensions = text.rpartition("=")
+    try:
+        shape = tuple(int(part) for part in dimensions.split(","))
+    except ValueError:
+        shape = ()
+    if not equals or not name or not shape or min(shape) < 1:
+        raise ValueError(f"{text!r} is no shape: write NAME=1,3,8")
+    return name, shape
+
+
+def parse_bound(text: str) -> tuple[str, Bound]:
+    """NAME=MAX, NAME=MIN:MAX or NAME=MIN:MAX:STEP."""
+    name, equals, sizes = text.rpartition("=")
+    parts = sizes.split(":")
+    if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is no bound: write NAME=64, NAME=8:64 or NAME=8:64:8")
+    numbers = [int(part) for part in parts]
+    minimum, maximum, step = (1, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return name, Bound(maximum, minimum, step)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas; one that has a comma itself stands in double quotes."""
+    (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
+    if not names or not all(names):
+        raise ValueError(f"{text!r} is no list of names: write NAME,NAME")
+    return tuple(names)
+
+
+def wish(text: str) -> tuple[str, str]:
+    """NAME=WORD, or the word alone, which speaks of all."""
+    name, equals, word = text.rpartition("=")
+    if not word or (equals and not name):
+        raise ValueError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+    return name or "*", word
+
+
+def parse_axis(text: str) -> tuple[str, int]:
+    """NAME=AXIS, or the number alone, which speaks of all inputs."""
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else "*"), int(number)
+    except ValueError:
+        raise ValueError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
+
+
+def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
+    """NAME=120x160, or the size alone."""
+    name, size = wish(text)
+    height, _, width = size.partition("x")
+    if not height.isdecimal() or not width.isdecimal():
+        raise ValueError(f"{text!r} is no size: write NAME=120x160, height first, or the size alone")
+    return name, (int(height), int(width))
+
+
+def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+    """NAME=MEAN STD, or the numbers alone; each is several between commas, or one."""
+    name, _, numbers = text.rpartition("=")
+    try:
+        mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
+    except ValueError:
+        raise ValueError(f"{text!r} is no mean and deviation: write 127.5 127.5, or 124,116,104 58,57,57") from None
+    return name or "*", (mean, deviation)
+
+
+def count(text: str) -> int:
+    """A whole number."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def renaming(text: str) -> tuple[str, str]:
+    """NAME=NEW."""
+    name, equals, new = text.rpartition("=")
+    if not equals or not name or not new:
+        raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
+    return name, new
+
+
+def feedback(text: str) -> tuple[str, str]:
+    """INPUT=OUTPUT."""
+    name, equals, output = text.rpartition("=")
+    if not equals or not name or not output:
+        raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
+    return name, output
+
+
+def parse_external(text: str) -> tuple[str, str]:
+    """NAME=PATH, or the name alone."""
+    name, _, place = text.partition("=")
+    if not name:
+        raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
+    return name, place
+
+
+def lines(text: str) -> tuple[str, ...]:
+    """The lines of a file of text in UTF-8; empty ones at its end do not count."""
+    try:
+        found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
+    except OSError as error:
+        if error.errno == EFBIG:
+            what = f"{text} is longer than {LONGEST_FILE:,} bytes: names of classes, one a line, are not"
+            raise ValueError(what) from error
+        raise ValueError(f"cannot read {text}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{text} is no text in UTF-8") from error
+    if not found:
+        raise ValueError(f"{text} is empty: write names, one a line")
+    return tuple(line.strip() for line in found)
+
+
+def path(text: str) -> tuple[Path, ...]:
+    """A path, one of several."""
+    return (Path(text),)
+
+
+PATHS: frozenset[object] = frozenset({Path, path, lines, parse_external})
+"""Meanings of words that name a file or a folder."""
+
+
+# ---- The keywords of ``**options`` with their types, for editors, which complete them, and for type checkers, which
+# refuse a misspelt one. :class:`~microc.compiler.options.Options` is the table; tests hold these beside it, name by
+# name and word by word.
+#
+# A mapping by the names of inputs or outputs may be one value for all of them.
+
+Colour = Literal["rgb", "bgr", "gray"]
+Layout = Literal["NCHW", "NHWC"]
+Resizing = Literal["bilinear", "nearest"]
+Late = Literal["window", "lookahead"]
+Reals = float | Sequence[float]
+Sizes = int | tuple[int, int] | tuple[int, int, int] | Bound
+
+
+class ReadingOptions(TypedDict, total=False):
+    """How a model is read: what :func:`microc.load` and :func:`microc.quantize` take."""
+
+    name: str
+    input_shapes: Mapping[str, tuple[int, ...]] | None
+    example_inputs: Any
+    inputs: str | Collection[str]
+    outputs: str | Collection[str]
+    state: Mapping[str, str]
+    input_dtype: str | Mapping[str, str]
+    input_layout: Layout | Mapping[str, Layout]
+    input_normalize: tuple[Reals, Reals] | Mapping[str, tuple[Reals, Reals]]
+    input_colour: Colour | Mapping[str, Colour]
+    input_frame: tuple[int, int] | Mapping[str, tuple[int, int]]
+    input_crop: tuple[int, int] | Mapping[str, tuple[int, int]]
+    input_resize: Resizing | Mapping[str, Resizing]
+    output_dtype: str | Mapping[str, str]
+    output_layout: Layout | Mapping[str, Layout]
+    rename: Mapping[str, str]
+    plugins: str | Path | Plugin | Sequence[str | Path | Plugin]
+
+
+class CompileOptions(ReadingOptions, total=False):
+    """The options of a compilation: what :func:`microc.compile`, :func:`microc.report`, :func:`microc.explain`,
+    :func:`microc.verify` and :func:`microc.tune` take as keywords. A function that hands them on says so:
+    ``def mine(**options: Unpack[microc.CompileOptions])``. What each means: docs/options.md."""
+
+    bounds: Mapping[str, Sizes]
+    class_names: Sequence[str]
+    self_test: str | Path | None
+    opt_level: Literal[0, 1, 2, 3, 4]
+    disabled: str | Collection[str]
+    required: str | Collection[str]
+    io_in_arena: bool
+    threads: int
+    protocol: Literal["rpc", "mlperf", "tuning"]
+    relocatable: bool
+    requantize: Literal["float", "fixed"]
+    hybrid: Literal["float", "dynamic"]
+    rounding: Literal["tflm", "litert", "single"]
+    math: Literal["exact", "fast", "half"]
+    weight_dtype: Literal["model", "float16", "bfloat16"]
+    optimize: Literal["speed", "size", "balanced"]
+    flash: int | str
+    ram: int | str
+    code_in_ram: bool
+    tuned: str | Path | None
+    plan: str | Path | None
+    shipped: bool
+    external: str | Mapping[str, str | Path]
+    external_choice: Literal["cost", "all"]
+    stream: int | Mapping[str, int]
+    hop: int
+    stream_allow: Late | Collection[Late]
+    dump: str | Path | None
+    cache: bool
+    passes: Pass | Sequence[Pass]
+    instruments: Sequence[Instrument]
+    schedules: ScheduleRule | Sequence[ScheduleRule]

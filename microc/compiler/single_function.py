@@ -1,0 +1,138 @@
+"""A function of a user's own as a planned module whose only kernel it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from microc.base.dtypes import Array
+from microc.codegen.c.identifiers import network_name
+from microc.compiler.lowering.graph_to_module import describe
+from microc.compiler.lowering.kernel_maker import Maker
+from microc.compiler.lowering.kernel_selection import estimated
+from microc.compiler.lowering.module_builder import Builder, fingerprint, register, workspaces
+from microc.compiler.options import make_options
+from microc.compiler.sizes.run_shapes import as_array
+from microc.errors import InternalError, ProgramError, ScheduleError, UsageError
+from microc.graph.ir import Graph, TensorType
+from microc.module import Call, Kernel, Module
+from microc.plan.plan import plan_module
+from microc.schedule.choose import Choice
+from microc.schedule.rules.around_rules import across_threads
+from microc.schedule.rules.rule import with_lanes
+from microc.schedule.schedule import Schedule
+from microc.target import SPEED, Target
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_written
+from microc.tir.lower import lower
+from microc.tir.lower.work_groups import unbound
+from microc.tir.verify import constants_of, verify
+
+
+def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
+    """The module of a schedule's function; ``constants`` and ``threads`` as in :func:`microc.build`."""
+    try:
+        ends = ends_of(schedule, constants)
+    except ProgramError as error:
+        if schedule.trace:
+            steps = ", ".join(map(str, schedule.trace))
+            hint = f"leave out steps of: {steps}"
+            raise ScheduleError(f"the steps make no function: {error.what}", where=error.where, hint=hint) from error
+        raise
+    schedule = with_lanes(schedule, target)
+    schedule = replace(schedule, func=unbound(schedule.func))
+    choice = across_threads(Choice(schedule, lower(schedule.func)), target, threads)
+    return planned(choice.schedule, choice.func, Maker(ends, target, SPEED, threads))
+
+
+def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
+    """The module that calls ``kernel``, which the schedule made, on the inputs, outputs and constants of the maker's graph."""
+    graph, params = make.graph, schedule.func.params
+    builder = Builder(graph, make)
+    for param in params:
+        storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
+        builder.declare(param.name, storage, graph.consts.get(param.name))
+    name = register(
+        builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name, tables=constants_of(kernel)
+    )
+    scratch = workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
+    reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
+    args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe(schedule.trace)
+    layer = schedule.func.name
+    call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
+    chosen = {
+        **make_options().chosen(),
+        "optimize": "speed",
+        "cpu": make.target.cpu,
+        "protocol": "rpc",
+        "threads": str(make.threads),
+    }
+    module = Module(
+        graph.name,
+        builder.values,
+        tuple(builder.kernels.values()),
+        (call,),
+        reads,
+        writes,
+        source=layer,
+        sizes=make.sizes,
+        options=chosen,
+    )
+    module = plan_module(estimated(module, make.target))
+    return replace(module, fingerprint=fingerprint(module, make.target))
+
+
+def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
+    """What a function reads and makes as a graph without nodes, which has its constants as the schedule stores them.
+
+    ProgramError where the function makes no sense, UsageError for constants that are missing or do not fit.
+    """
+    func = schedule.func
+    verified(func)
+    stored = {buffer.name for buffer in buffers_written(func.body)}
+    ends = [p.name for p in func.params if p.scope != "const"]
+    inputs, outputs = (tuple(n for n in ends if (n in stored) == made) for made in (False, True))
+    if not outputs:
+        raise ProgramError(
+            f"function {func.name} stores to no parameter", hint="its outputs are those that it stores to"
+        )
+    kinds = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
+    consts = _constants(schedule, constants)
+    verified(func, consts)
+    return Graph(network_name(func.name), inputs, outputs, (), kinds, consts, {}, {})
+
+
+def verified(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
+    """ProgramError where the function breaks a rule of TIR.
+
+    ``constants``: their numbers, once they are known. Indices in data of the run are the caller's business, as in C.
+    """
+    known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
+    try:
+        verify(func, tables=constants_of(func) if constants is None else (), numbers=known)
+    except ProgramError:
+        raise
+    except InternalError as error:
+        raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
+
+
+def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
+    """The data of every constant parameter, laid out as the schedule stores it."""
+    params = [param for param in schedule.start.params if param.scope == "const"]
+    for name in given:
+        if name not in {param.name for param in params}:
+            known = ", ".join(param.name for param in params) or "none"
+            raise UsageError(f"the function has no constant {name!r}", hint=f"its parameters of scope const: {known}")
+    found = {}
+    for param in params:
+        if param.name not in given:
+            raise UsageError(f"constant {param.name!r} has no data", hint=f"constants={{{param.name!r}: array}}")
+        array = as_array(f"constant {param.name}", given[param.name])
+        if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
+            raise UsageError(
+                f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}",
+                hint="give it as the function reads it without a schedule; its shape cannot depend on sizes",
+            )
+        found[param.name] = schedule.packed(param, array)
+    return found

@@ -1,0 +1,174 @@
+"""Open dimensions, and functions of a user's own with such."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from microc.codegen.c.identifiers import is_free
+from microc.compiler.model import read_model
+from microc.compiler.options import Bound, Options
+from microc.compiler.single_function import ends_of, planned
+from microc.compiler.sizes.family import Family, read_family
+from microc.compiler.sizes.general import GeneralMaker
+from microc.errors import UnsupportedError, UsageError
+from microc.frontend.detect import Shape, symbolic_inputs
+from microc.graph.ir import Graph
+from microc.module import Module, Size
+from microc.schedule.schedule import Schedule
+from microc.target import SPEED, Target
+from microc.tir import ir
+from microc.tir.analysis.generalise import Unlike, lowered_alike
+from microc.tir.analysis.size_forms import Point
+from microc.tir.lower import lower
+from microc.tir.symbolic import specialize
+from microc.tir.verify import constants_of
+
+# ---- The symbolic dimensions that a compilation leaves open, and the model at any sizes of them.
+
+BATCH = "batch"
+"""The first axes of all inputs, where the model leaves them open without a name."""
+_LONGEST = 32
+"""Letters of a size's name in C at most."""
+Read = Callable[[Mapping[str, int]], Graph]
+
+
+def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
+    """The sizes that the bounds of the options leave open, and what reads the model at some sizes, by label.
+
+    UsageError for a bound of something that is no symbolic dimension; it lists those that are.
+    """
+    shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
+    if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
+        shapes = {name: tuple(BATCH if e == f"{name}:0" else e for e in shape) for name, shape in shapes.items()}
+    symbols = dict.fromkeys(extent for shape in shapes.values() for extent in shape if isinstance(extent, str))
+    for label in options.bounds:
+        if label not in symbols:
+            known = ", ".join(symbols) or "it has none"
+            raise UsageError(
+                f"the model has no symbolic dimension {label!r}",
+                where=str(source),
+                hint=f"symbolic dimensions: {known}",
+            )
+
+    def read(at: Mapping[str, int]) -> Graph:
+        given = dict(options.input_shapes)
+        for name, shape in shapes.items():
+            if any(extent in at for extent in shape):
+                given[name] = _shape(name, shape, at, options)
+        return read_model(source, replace(options, input_shapes=given))
+
+    return named_sizes(options.bounds), read
+
+
+def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
+    """A size for every bound."""
+    sizes: list[Size] = []
+    for label, bound in bounds.items():
+        name = _identifier(label, {size.name for size in sizes})
+        sizes.append(Size(name, label, bound.minimum, bound.maximum // bound.step * bound.step, bound.step))
+    return tuple(sizes)
+
+
+def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:
+    """The shape of an input; extents without a bound are as given, a batch (the first) is 1."""
+    given = options.input_shapes.get(name, options.input_shapes.get("*"))
+    found = []
+    for axis, extent in enumerate(shape):
+        if isinstance(extent, int):
+            found.append(extent)
+        elif extent in at:
+            found.append(at[extent])
+        elif given is not None and axis < len(given):
+            found.append(given[axis])
+        elif axis == 0:
+            found.append(1)
+        else:
+            raise UsageError(
+                f"dimension {extent!r} of input {name!r} has neither a bound nor a size",
+                hint=f"--bound {extent}=64, or --input-shape {name}=...",
+            )
+    return tuple(found)
+
+
+def _identifier(label: str, taken: Collection[str]) -> str:
+    """A member of the struct of sizes, for the model's own name of one; kernels have it with ``size_`` in front."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
+    name = name if name and not name[0].isdigit() else f"n_{name}"
+    while name in taken or not is_free(name) or not is_free(f"size_{name}"):
+        name += "_"
+    return name
+
+
+# ---- Functions of a user's own whose sizes are told when they run: made at several, and generalised as kernels of
+# networks are.
+
+Make = Callable[[Mapping[str, int]], Schedule]
+"""The function at some sizes, by label."""
+
+
+def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]) -> Callable[[Mapping[str, int]], Any]:
+    """What makes a function of symbolic extents at some sizes, or the Python function that does; UsageError where its sizes are
+    not those of the bounds."""
+    if isinstance(what, ir.PrimFunc):
+        names = [scalar.name for scalar in what.scalars]
+        if sorted(names) != sorted(bounds):
+            known = ", ".join(names) or "none"
+            raise UsageError(
+                f"the sizes of {what.name} are {known}; bounds are for {', '.join(bounds)}", hint="bounds={'n': 1024}"
+            )
+        return partial(specialize, what)
+    try:
+        inspect.signature(what).bind(**dict.fromkeys(bounds, 1))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"the function cannot be called with the sizes {', '.join(bounds)}: {error}",
+            hint="bounds={'n': 1024} calls function(n=...)",
+        ) from error
+    return lambda at: what(**at)
+
+
+def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
+    """The module of a function for all sizes within bounds; ``constants`` as in :func:`microc.build`.
+
+    UsageError or UnsupportedError where what is made at some sizes is not alike.
+    """
+    schedules: dict[Point, Schedule] = {}
+
+    def read(at: Mapping[str, int]) -> Graph:
+        point, schedule = tuple(at.values()), make(at)
+        schedules[point] = schedule
+        return ends_of(schedule, constants)
+
+    family = read_family(named_sizes(bounds), read)
+    _require_told(family)
+    largest = schedules[tuple(size.maximum for size in family.sizes)]
+    small = [Schedule(schedules[point].start) for point, _ in family.small]
+    points = lowered_alike([schedules[point].func for point in family.points], lower)
+    funcs = [*points, lower(largest.func), *(lower(schedule.func) for schedule in small)]
+    graphs = [*family.graphs, family.largest, *(ends_of(schedule, constants) for schedule in small)]
+    maker = GeneralMaker(family, target, SPEED)
+    try:
+        func = maker.generalised(funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1]))
+    except Unlike as error:
+        raise UnsupportedError(
+            f"function {largest.func.name} cannot have sizes that vary: {error}",
+            hint="its loops must be alike at all sizes: split by what divides them, bounds={'n': microc.Bound(1024, step=8)}",
+        ) from error
+    return planned(largest, func, maker)
+
+
+def _require_told(family: Family) -> None:
+    """UsageError for a size that no input tells."""
+    told = {extent for name in family.largest.inputs for extent in family.extents.get(name, ())}
+    for size in family.sizes:
+        if size.scalar not in told:
+            raise UsageError(
+                f"no input tells the size {size.label}",
+                hint="give an input an axis of this extent: arrays tell the sizes",
+            )

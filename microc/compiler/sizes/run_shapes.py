@@ -1,0 +1,121 @@
+"""Shapes of a network's tensors at the sizes of a run: arrays that are given tell the sizes, everything else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import UsageError
+from microc.run.data.pictures import one_shaped
+
+Tensor = Mapping[str, Any]
+"""A tensor of a manifest."""
+
+
+def as_array(what: str, value: Any) -> Array:
+    """``value`` as an array of numbers or bools; UsageError for anything else."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged lists, and objects whose own __array__ fails
+        raise UsageError(f"{what} is no array: {error}", hint="give a numpy array") from error
+    if array.dtype.kind not in "biufcV":
+        raise UsageError(f"{what} is no array of numbers but of {array.dtype}", hint="give a numpy array")
+    return array
+
+
+class RunShapes:
+    """The sizes of the next run; at first the largest. A network whose sizes do not vary has none."""
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        self._known: Sequence[Mapping[str, Any]] = manifest.get("sizes", ())
+        self.sizes: dict[str, int] = {size["name"]: size["maximum"] for size in self._known}
+
+    @property
+    def vector(self) -> Array:
+        """The sizes in the network's order, int32."""
+        return np.array([self.sizes[size["name"]] for size in self._known], np.int32)
+
+    def of(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return tuple(_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
+
+    def set(self, name: str, value: int) -> None:
+        """Choose a size by its name or by that of the model; UsageError where the network cannot have it."""
+        for size in self._known:
+            if name in (size["name"], size["label"]):
+                if not size["minimum"] <= value <= size["maximum"] or value % size["step"]:
+                    step = f" in steps of {size['step']}" if size["step"] > 1 else ""
+                    raise UsageError(
+                        f"size {size['label']!r} is {value}",
+                        hint=f"{size['minimum']} to {size['maximum']}{step} are possible",
+                    )
+                self.sizes[size["name"]] = int(value)
+                return
+        known = ", ".join(size["name"] for size in self._known) or "none vary"
+        raise UsageError(f"there is no size {name!r}", hint=f"sizes: {known}")
+
+    def draw(self, generator: np.random.Generator) -> None:
+        """Any sizes that the network can have."""
+        for size in self._known:
+            low, high = (size[end] // size["step"] for end in ("minimum", "maximum"))
+            self.sizes[size["name"]] = int(generator.integers(low, high, endpoint=True)) * size["step"]
+
+    def learn(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> None:
+        """Take the sizes from the shapes of inputs; UsageError where they contradict each other."""
+        told: dict[str, int] = {}
+        for tensor, array in zip(tensors, arrays, strict=True):
+            extents = tensor.get("extents", ())
+            for extent, given in zip(extents, as_array("an input", array).shape if extents else (), strict=False):
+                if isinstance(extent, str) and told.setdefault(extent, given) != given:
+                    raise UsageError(
+                        f"input {tensor['name']} has {extent} = {given}, another input {told[extent]}",
+                        hint="give all inputs of one run the same sizes",
+                    )
+        for name, value in told.items():
+            self.set(name, value)
+
+    def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
+        """All inputs of a run as arrays, whose shapes tell its sizes; UsageError for a wrong number, shape or dtype."""
+        if len(arrays) != len(tensors):
+            wanted = "; ".join(
+                f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
+            )
+            raise UsageError(
+                f"the network takes {len(tensors)} inputs, {len(arrays)} were given",
+                where=f"inputs {', '.join(t['name'] for t in tensors)}",
+                hint=f"give one array for each of {wanted}",
+            )
+        self.learn(tensors, arrays)
+        return [self.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+
+    def checked(self, value: Any, tensor: Tensor) -> Array:
+        """``value`` as an array, if it has the shape and dtype of a tensor; UsageError otherwise."""
+        array = as_array(f"input {tensor['name']}", value)
+        shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
+        if array.shape != shape:
+            raise UsageError(
+                f"input {tensor['name']} has shape {shape}, {array.shape} was given",
+                hint=one_shaped(array.shape, shape),
+            )
+        if array.dtype != dtype:
+            hint = f'array.astype("{dtype}")'
+            if tensor.get("scale") is not None and array.dtype.kind == "f":
+                low, high = dtypes.int_range(tensor["dtype"])
+                steps = f"numpy.round(array / {tensor['scale']:.9g}) + {tensor['zero_point']}"
+                hint = f'compile with --input-dtype float32; or quantise it: numpy.clip({steps}, {low}, {high}).astype("{dtype}")'
+            raise UsageError(f"input {tensor['name']} holds {dtype}, {array.dtype} was given", hint=hint)
+        return array
+
+
+def _extent(extent: Any, sizes: Mapping[str, int]) -> int:
+    """An extent of the manifest: a number, a size, or an operator and its operands."""
+    if isinstance(extent, int):
+        return extent
+    if isinstance(extent, str):
+        return sizes[extent]
+    op, a, b = extent[0], _extent(extent[1], sizes), _extent(extent[2], sizes)
+    return {"add": a + b, "sub": a - b, "mul": a * b, "floordiv": a // max(b, 1)}[op]

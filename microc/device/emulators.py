@@ -1,0 +1,301 @@
+"""Emulated and simulated boards."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from microc.device.board_info import readable
+from microc.device.toolchain import host_compiler, install_hint, require, run_compiler
+from microc.errors import DeviceError, ToolError, UsageError
+from microc.target import Board
+
+# ---- Emulated boards: a QEMU process with the console on a TCP port and a control socket (QMP).
+#
+# QEMU itself picks the ports, so that any number of emulators start at once without a race. With ``-icount`` in the board's
+# arguments the emulated clock follows the instructions, and equal programs take equal ticks on every machine.
+
+_START_SECONDS = 20.0
+_REPLY_SECONDS = 20.0
+_END_SECONDS = 10.0
+_SHOWN = 2000
+_LONGEST = 1 << 20  # bytes of an answer on the control socket
+
+_GUARD = """exec 3<&0
+"$@" </dev/null 3<&- & emulator=$!
+{ read -r _ <&3; kill -9 $emulator; } & guard=$!
+wait $emulator
+code=$?
+kill $guard
+exit $code"""
+"""Runs a command that dies with us: when our end of standard input closes, however we ended, the command is killed."""
+
+
+def _table(board: Board) -> dict[str, Any]:
+    if "emulator" not in board.raw:
+        raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
+    return cast(dict[str, Any], board.raw["emulator"])
+
+
+class Emulator:
+    """A running emulated board, as a context manager; ``debug`` holds it at reset with a gdb server open.
+
+    ``elf`` is the image to boot, or None to have an empty board (then ``debug`` is needed, and
+    :func:`microc.device.flashing.flash` fills it). Raises :class:`ToolError` when the emulator is missing or refuses to start.
+    """
+
+    def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
+        _table(board)
+        if elf is None and not debug:
+            raise UsageError("an emulator without an image runs nothing", hint="pass an image, or debug=True")
+        self.board = board
+        self.argv: tuple[str, ...] = ()
+        self._elf = elf
+        self._debug = debug
+        self._folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        self._ports: dict[str, int] = {}
+        self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
+
+    def __enter__(self) -> Emulator:
+        self._start(self._elf)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def restart(self, elf: Path) -> None:
+        """Start again with another image. The ports change: open :attr:`url` anew."""
+        self.close()
+        self._start(elf)
+
+    def close(self) -> None:
+        """End the emulator and wait for it. Harmless when it has ended already."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._cleanup is not None:
+            self._cleanup()
+
+    def _start(self, elf: Path | None) -> None:
+        if elf is not None and not elf.is_file():
+            raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        table = _table(self.board)
+        program = require(table["argv"][0])
+        self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
+        values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
+        arguments = [
+            *table["argv"],
+            *(table["image_argv"] if elf else ()),
+            *(table["debug_argv"] if self._debug else ()),
+        ]
+        self.argv = tuple(fill(argument, values) for argument in arguments)
+        guarded = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        self._cleanup = weakref.finalize(self, _end, self._process, self._folder)  # runs at the interpreter's exit, too
+        try:
+            self._control = self._connect()
+            self._ports = _ports(self._control.command("query-chardev"))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The console, as :mod:`microc.device.transport` opens it: ``socket://127.0.0.1:PORT``."""
+        return f"socket://127.0.0.1:{self._ports['serial0']}"
+
+    @property
+    def gdb(self) -> str:
+        """``host:port`` of the gdb server of an emulator that was started with ``debug``."""
+        if "gdb" not in self._ports:
+            raise UsageError("this emulator has no gdb server", hint="start it with debug=True")
+        return f"127.0.0.1:{self._ports['gdb']}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The last words of the emulator, for error messages."""
+        file = self._folder / "log"
+        return file.read_text(errors="replace").strip()[-_SHOWN:] if file.is_file() else ""
+
+    def resume(self) -> None:
+        """Let a board that is held at reset run."""
+        self.control("cont")
+
+    def reset(self) -> None:
+        """Pull the reset line; memory keeps what a debugger has loaded into it."""
+        self.control("system_reset")
+
+    def control(self, command: str) -> Any:
+        """One QMP command; returns its result. :class:`DeviceError` when the emulator is gone or refuses."""
+        if self._control is None or not self.running:
+            raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
+        return self._control.command(command)
+
+    def _connect(self) -> Control:
+        """Wait for the control socket, for as long as the process lives."""
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end:
+            if not self.running:
+                raise ToolError(f"{self.argv[0]} ended at once", where=" ".join(self.argv), hint=self.log)
+            try:
+                return Control(self._folder / "qmp")
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.01)
+        raise ToolError(
+            f"{self.argv[0]} did not start within {_START_SECONDS:.0f} s", where=" ".join(self.argv), hint=self.log
+        )
+
+
+class Control:
+    """A QMP session: one JSON object a line, events in between."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(_REPLY_SECONDS)
+        try:
+            self._socket.connect(str(path))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._lines: IO[bytes] = self._socket.makefile("rb")
+        self._line()  # the greeting
+        self.command("qmp_capabilities")
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def command(self, name: str) -> Any:
+        """Execute a command without arguments and return its result."""
+        try:
+            self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
+        except OSError as error:
+            raise DeviceError(f"the emulator does not take commands: {error}") from error
+        end = time.monotonic() + _REPLY_SECONDS
+        while time.monotonic() < end:
+            reply = self._line()
+            if "error" in reply:
+                refusal = reply["error"]
+                said = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
+                raise DeviceError(f"the emulator refuses {name}: {readable(str(said), 200)}")
+            if "return" in reply:
+                return reply["return"]
+        raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
+
+    def _line(self) -> dict[str, Any]:
+        try:
+            line = self._lines.readline(_LONGEST)
+            reply = json.loads(line) if line else None
+        except OSError as error:
+            raise DeviceError(f"the emulator does not answer: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise DeviceError(f"the emulator's answer makes no sense ({type(error).__name__})") from error
+        if not line:
+            raise DeviceError("the emulator has ended")
+        if not isinstance(reply, dict):
+            raise DeviceError("the emulator's answer makes no sense")
+        return cast(dict[str, Any], reply)
+
+
+def fill(argument: str, values: Mapping[str, str]) -> str:
+    """An argument of a board file with its ``{placeholders}`` filled; other braces stay."""
+    for name, value in values.items():
+        argument = argument.replace("{" + name + "}", value)
+    return argument
+
+
+def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
+    """TCP port by label, from names such as ``disconnected:tcp:127.0.0.1:33991,server=on``."""
+    found = {}
+    for device in devices:
+        _, tcp, address = device["filename"].partition("tcp:")
+        if tcp:
+            found[device["label"]] = int(address.partition(",")[0].rpartition(":")[2])
+    return found
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kill the emulator, which has nothing to save, and wait for it."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- Simulated boards: a program that runs the firmware cycle by cycle, with the board's console as its standard
+# input and output.
+#
+# Such a program needs no control socket; it is reached as any board on a line is. ``simavr`` in a board's file is
+# ``simavr_console.c`` beside this file, a small program around libsimavr, since simavr's own program does not connect a USART to
+# standard input: it is compiled when it is first needed.
+
+ELF = "{elf}"
+"""What stands for the image in a command."""
+SIMAVR = "simavr"
+
+
+def simulator_line(board: Board, elf: Path) -> str:
+    """The address of a simulated board with this image, ``pipe:PROGRAM ARGUMENTS``. ToolError where the program is missing."""
+    table = board.raw["simulator"]
+    if not elf.is_file():
+        raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+    name = table["argv"][0]
+    program = simavr_console() if name == SIMAVR else require(name, table.get("install", ""))
+    arguments = [argument.replace(ELF, str(elf.resolve())) for argument in table["argv"][1:]]
+    return "pipe:" + shlex.join([program, *arguments])
+
+
+def find_program(name: str) -> str:
+    """Find a program of this computer, simulators included; empty where it is missing."""
+    if name != SIMAVR:
+        return shutil.which(name) or ""
+    try:
+        return simavr_console()
+    except ToolError:
+        return ""
+
+
+def simavr_console() -> str:
+    """Compile the console of libsimavr, once a process; ToolError where the library or its headers are missing."""
+    return str(Path(_compiled_console().name) / "console")
+
+
+@lru_cache(maxsize=1)
+def _compiled_console() -> tempfile.TemporaryDirectory[str]:
+    """The folder of the program, which is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="microc-simavr-")
+    source = Path(__file__).with_name("simavr_console.c")
+    try:
+        command = (host_compiler(), "-O2", "-o", f"{folder.name}/console", str(source), "-lsimavr")
+        run_compiler(command, Path(folder.name))
+    except ToolError as error:
+        folder.cleanup()
+        raise ToolError(
+            "libsimavr is missing: it simulates AVR boards", where=SIMAVR, hint=install_hint(SIMAVR)
+        ) from error
+    return folder

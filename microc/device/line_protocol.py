@@ -1,0 +1,348 @@
+"""Frames, requests and replies over a line that may lose them."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from math import inf
+from types import MappingProxyType
+
+from microc.base.immutable import frozen
+from microc.device.transport import Transport
+from microc.errors import DeviceError
+
+# ---- Frames between host and board: COBS between 0x00 delimiters, an 8-byte header, the CRC-32 of zlib.
+#
+# ``runtime_c/SPEC.md`` defines every byte; ``runtime_c/src/microc_frame.c`` is the same on the board.
+
+VERSION = 1
+REPLY = 0x80
+OVERHEAD = 12
+_HEADER = struct.Struct("<BBHBBH")
+_LONGEST = 4096 + OVERHEAD + 32
+
+
+class Operation(IntEnum):
+    """What a request asks for; its reply carries the same number with :data:`REPLY` added."""
+
+    HELLO = 1
+    MODEL = 2
+    TENSORS = 3
+    WRITE = 4
+    READ = 5
+    RUN = 6
+    PROFILE = 7
+    RESET = 8
+    STATS = 9
+    REGION = 10
+    LOAD = 11
+    FETCH = 12
+    CALL = 13
+    CHECK = 14
+    SLOTS = 15
+    ERASE = 16
+    COMMIT = 17
+
+
+class Status(IntEnum):
+    """Outcome of a request, as the reply's header says it."""
+
+    OK = 0
+    BAD_VERSION = -1
+    BAD_SESSION = -2
+    BAD_SEQUENCE = -3
+    BAD_OPERATION = -4
+    BAD_LENGTH = -5
+    BAD_MODEL = -6
+    BAD_TENSOR = -7
+    BAD_RANGE = -8
+    BAD_COUNT = -9
+    UNBOUND = -10
+    RUN_FAILED = -11
+    BAD_IMAGE = -12
+    BAD_TARGET = -13
+    NO_ROOM = -14
+    BAD_SIGNATURE = -15
+    SLOT_FAILED = -16
+
+
+@frozen
+class Frame:
+    """One request or reply. ``argument`` is the model's index in a request and the status, as one byte, in a reply."""
+
+    operation: int
+    session: int
+    sequence: int
+    argument: int = 0
+    payload: bytes = b""
+    version: int = VERSION
+
+    @property
+    def status(self) -> int:
+        """``argument`` as the signed number that it is in a reply."""
+        return self.argument - 256 if self.argument > 127 else self.argument
+
+
+def seal(body: bytes) -> bytes:
+    """The bytes on the line for a header and payload: CRC appended, COBS, a delimiter on both sides."""
+    from cobs import cobs
+
+    encoded: bytes = cobs.encode(body + struct.pack("<I", zlib.crc32(body)))
+    return b"\0" + encoded + b"\0"
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes on the line for ``frame``."""
+    header = _HEADER.pack(
+        frame.version, frame.operation, frame.session, frame.sequence, frame.argument, len(frame.payload)
+    )
+    return seal(header + frame.payload)
+
+
+class Decoder:
+    """Collects bytes of the line into frames; damaged frames are counted in ``bad`` and skipped."""
+
+    def __init__(self) -> None:
+        self.bad = 0
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take bytes as they arrive; return the frames that they complete, in order."""
+        *ended, rest = data.split(b"\0")
+        frames = []
+        for piece in ended:
+            self._pending += piece
+            if self._pending:
+                frame = _decode(bytes(self._pending))
+                if frame is None:
+                    self.bad += 1
+                else:
+                    frames.append(frame)
+            self._pending.clear()
+        # What is longer than any frame cannot become one: keep just enough of it to be refused.
+        self._pending += rest[: max(0, _LONGEST - len(self._pending))]
+        return frames
+
+
+def _decode(encoded: bytes) -> Frame | None:
+    from cobs import cobs
+
+    try:
+        sealed: bytes = cobs.decode(encoded)
+    except cobs.DecodeError:
+        return None
+    body = sealed[:-4]
+    if len(body) < _HEADER.size or zlib.crc32(body) != int.from_bytes(sealed[-4:], "little"):
+        return None
+    version, operation, session, sequence, argument, length = _HEADER.unpack_from(body)
+    payload = body[_HEADER.size :]
+    if length != len(payload):
+        return None
+    return Frame(operation, session, sequence, argument, payload, version)
+
+
+# ---- Requests and replies over a line that may lose them: each request happens exactly once, or is an error.
+#
+# One request is under way at a time. A request without an answer is repeated with its sequence number, and the board then sends
+# the answer that it kept instead of executing again. ``runtime_c/SPEC.md``, "Session and sequence", has the rules.
+
+_GROWTH, _LARGEST_GROWTH = 1.5, 4.0
+_REOPEN_SECONDS = 0.1
+_MANY_STRAYS = 50  # frames that answer no request of ours: a busy line drops a few
+
+_REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        Status.BAD_VERSION: ("the firmware speaks another protocol version", "build and flash the project again"),
+        Status.BAD_SESSION: ("the board has restarted", "connect again and repeat; did the firmware crash?"),
+        Status.BAD_SEQUENCE: ("the board has lost count of the requests", "does another program use this line?"),
+        Status.BAD_OPERATION: (
+            "the firmware does not know this operation",
+            "build and flash the project again; to load kernels, with --protocol tuning; networks, with --relocatable",
+        ),
+        Status.BAD_MODEL: ("the firmware holds no such model", ""),
+        Status.BAD_TENSOR: ("the model has no such tensor", ""),
+        Status.BAD_RANGE: ("bytes or kernels out of range", ""),
+        Status.UNBOUND: ("the tensor has no memory on the board", "bind it in the firmware before the host uses it"),
+        Status.RUN_FAILED: ("the model's run function has failed", ""),
+        Status.BAD_IMAGE: ("the code is not there whole", "load it again: something has overwritten it"),
+        Status.BAD_TARGET: (
+            "the network is of another core, ABI or format than the firmware",
+            "compile it for the board whose firmware is there: --board BOARD --relocatable",
+        ),
+        Status.NO_ROOM: ("the network needs more flash, memory or stack than the firmware has for it", ""),
+        Status.BAD_SIGNATURE: (
+            "the firmware does not accept the network's signature",
+            "sign it as the firmware's microc_slot_verify expects; the network before it still runs",
+        ),
+        Status.SLOT_FAILED: ("the board could not erase or write its slot", "load it again; is its flash worn out?"),
+    }
+)
+
+
+class Link:
+    """A session over ``transport``.
+
+    ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
+    repetitions, up to four times as long. So a board that has restarted in the middle of a run is noticed within that time:
+    it does not know the session of the next repetition. ``reconnect``: seconds to wait for a line that was lost; a board
+    that kept its power goes on where it was.
+    """
+
+    def __init__(self, transport: Transport, timeout: float, retries: int, reconnect: float = 0.0) -> None:
+        self.transport = transport
+        self.session = 0
+        self.sequence = 0
+        self._timeout = timeout
+        self._retries = retries
+        self._reconnect = reconnect
+        self._decoder = Decoder()
+        self._deadline = inf
+        self._limit = inf
+        self._strays = 0
+
+    @property
+    def where(self) -> str:
+        """The line, for error messages."""
+        return self.transport.description
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which one request without an answer is given up."""
+        waits = (self._timeout * min(_GROWTH**k, _LARGEST_GROWTH) for k in range(self._retries + 1))
+        return sum(waits) + self._reconnect
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """All requests of the block together end in ``seconds``, or in DeviceError: a board that answers each of them at the
+        last moment, or sends a byte now and then, holds nobody up."""
+        before = self._deadline, self._limit
+        self._deadline, self._limit = min((time.monotonic() + seconds, seconds), before)
+        try:
+            yield
+        finally:
+            self._deadline, self._limit = before
+
+    def begin(self) -> bytes:
+        """Begin a new session; returns the board's answer to HELLO."""
+        reply = self._hello()
+        if reply.status == Status.BAD_SEQUENCE:  # chance picked the session that the board was in
+            reply = self._hello()
+        return self._accept(Operation.HELLO, reply, 8)
+
+    def _hello(self) -> Frame:
+        others = 0xFFFF - (self.session != 0)
+        self.session = (self.session + secrets.randbelow(others)) % 0xFFFF + 1  # never the same, never 0
+        return self._send(Operation.HELLO, b"", 0, 0.0)
+
+    def request(
+        self,
+        operation: Operation,
+        payload: bytes = b"",
+        *,
+        model: int = 0,
+        size: int | None = None,
+        patience: float = 0.0,
+    ) -> bytes:
+        """Have the board do one thing and return its answer, of ``size`` bytes if given.
+
+        Gives up when ``retries`` repetitions went unanswered and ``patience`` seconds have passed. Raises DeviceError
+        then, and when the board refuses.
+        """
+        return self._accept(operation, self._send(operation, payload, model, patience), size)
+
+    def nonsense(self, operation: Operation) -> DeviceError:
+        """The error for an answer that contradicts the protocol."""
+        what = f"the board's answer to {operation.name} makes no sense"
+        return DeviceError(what, where=self.where, hint="flash the firmware again")
+
+    def _accept(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
+        if reply.version != VERSION:
+            raise DeviceError(
+                f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
+                where=self.where,
+                hint="build and flash the project again with this microc",
+            )
+        if reply.status != Status.OK:
+            what, hint = _REASONS.get(reply.status, (f"status {reply.status}", ""))
+            raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
+        if size is not None and len(reply.payload) != size:
+            raise self.nonsense(operation)
+        return reply.payload
+
+    def _send(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
+        self.sequence = (self.sequence + 1) & 0xFF
+        return self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
+
+    def _exchange(self, request: Frame, patience: float) -> Frame:
+        data = encode(request)
+        begin = time.monotonic()
+        wait, attempt, elapsed = self._timeout, 0, 0.0
+        self._strays = 0
+        while attempt <= self._retries or elapsed < patience:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise self._too_slow(request)
+            reply = self._attempt(request, data, min(wait, left))
+            if reply is not None:
+                return reply
+            attempt += 1
+            elapsed = time.monotonic() - begin
+            wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
+        what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
+        raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
+
+    def _too_slow(self, request: Frame) -> DeviceError:
+        what = (
+            f"the board is too slow: {Operation(request.operation).name} and what came before took {self._limit:.1f} s"
+        )
+        return DeviceError(what, where=self.where, hint=self._silence_hint(request))
+
+    def _silence_hint(self, request: Frame) -> str:
+        if self._strays > _MANY_STRAYS:
+            return (
+                f"{self._strays} frames came that nobody asked for: if the line echoes, older firmware answers its own "
+                "answers; build and flash it again with this microc"
+            )
+        if request.operation == Operation.HELLO:
+            return "is the firmware running, and built with the RPC protocol and this baud rate?"
+        if request.operation in (Operation.RUN, Operation.PROFILE, Operation.CALL):
+            return (
+                "a loop of the network may never end, where its condition stays true for these inputs, or the run takes longer: "
+                "allow more time (--timeout), else reset the board, or did the firmware crash?"
+            )
+        return "did the firmware crash? reset the board, or allow more time"
+
+    def _attempt(self, request: Frame, data: bytes, wait: float) -> Frame | None:
+        """Send the request and wait for its reply; a line that was lost meanwhile is awaited, and counts as no reply."""
+        try:
+            self.transport.write(data)
+            return self._await(request, time.monotonic() + wait)
+        except DeviceError:
+            if not self._reopen():
+                raise
+            self._decoder = Decoder()
+            return None
+
+    def _reopen(self) -> bool:
+        deadline = min(time.monotonic() + self._reconnect, self._deadline)
+        while time.monotonic() < deadline:
+            if self.transport.reopen():
+                return True
+            time.sleep(_REOPEN_SECONDS)
+        return False
+
+    def _await(self, request: Frame, deadline: float) -> Frame | None:
+        """The reply to ``request``, or None at the deadline. Late replies to other requests are dropped, and requests: a line
+        that echoes gives ours back."""
+        expected = (request.operation | REPLY, request.session, request.sequence)
+        while (left := deadline - time.monotonic()) > 0:
+            for frame in self._decoder.feed(self.transport.read(left)):
+                if (frame.operation, frame.session, frame.sequence) == expected:
+                    return frame
+                self._strays += frame != request
+        return None

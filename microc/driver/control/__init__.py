@@ -1,1 +1,0 @@
-"""Functions of control flow."""

@@ -1,0 +1,279 @@
+"""LSTM and SVDF by CMSIS-NN."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.external.backend import Code, Region
+from microc.external.cmsis_nn.cmsis_library import (
+    MVE,
+    Scaled,
+    core_of,
+    dims,
+    kind_of,
+    refused,
+    requantisation,
+    structure,
+    suffix_of,
+    zero_point,
+)
+from microc.external.cmsis_nn.weighted_layers import CALL, RESULT, ROW
+from microc.graph.ir import Graph, Node
+from microc.ops.meaning import expanded
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.legalize import legalize
+
+# ---- LSTM over a sequence, whose hidden state and cell the library moves on where they lie, so that it gets copies
+# to do so.
+#
+# The library adds the recurrent product to the sum of a gate before it saturates either; we saturate the product too, as TFLite
+# Micro does. Where weights prove that it fits into 16 bits, every bit is ours; else the code says by how much gates differ.
+
+GATES = ("input", "forget", "cell", "output")
+"""As our weights have them."""
+CURVE, ELEMENT = {"mve": 43.0, "dsp": 55.0, "plain": 27.0}, {"mve": 12.0, "dsp": 30.0, "plain": 40.0}
+"""Instructions for a sigmoid or a tanh, for a product of two numbers (docs/external.md)."""
+_SHORT = 1 << 15
+
+
+@frozen
+class _Turn:
+    """What a turn of our loop computes, in integers."""
+
+    graph: Graph
+
+    def nodes(self, op: str) -> list[Node]:
+        return [node for node in self.graph.nodes if node.op == op]
+
+    @property
+    def clip(self) -> int:
+        """What the cell is held within; 0: what 16 bits hold."""
+        low, high = (self.nodes("clip")[1].attr(name) for name in ("minimum", "maximum"))
+        return 0 if low < -high else int(high)
+
+
+def _turn(region: Region) -> _Turn:
+    (loop,) = (node for node in expanded(region.graph).nodes if node.op == "loop")
+    return _Turn(legalize(loop.attr("body"), PassContext()))
+
+
+def check_lstm(region: Region) -> str:
+    why = refused(region, ("lstm",))
+    if why:
+        return why
+    _, weights, recurrent, hidden, _, *bias = region.root.inputs
+    if any(region.const(name) is None for name in (weights, recurrent, *bias) if name):
+        return "its weights are computed"
+    if len(region.graph.outputs) != 3:
+        return "its rows or its state are read by nobody"
+    if region.type(hidden).quant != region.type(region.root.outputs[0]).quant:
+        return "its rows and its state are not quantised alike"
+    turn = _turn(region)
+    products = turn.nodes("requantize")
+    if len(products) != 2 or len(turn.nodes("qmul")) != 3 or len(turn.nodes("qsigmoid16")) != 5:
+        return "a turn of it is more than two layers, five curves and three products"
+    return _of_sums(region, turn, products) or _of_cell(region, turn)
+
+
+def _of_sums(region: Region, turn: _Turn, products: list[Node]) -> str:
+    """Why the library's sums of the gates are others than ours."""
+    for node in products:
+        found = requantisation(turn.graph, node)
+        by_gate = [array.reshape(4, -1) for array in _by_row(found, 4 * _units(region))]
+        if any((array != array[:, :1]).any() for array in by_gate):
+            return "weights of a gate have several scales"
+        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest(found) >= 1 << 30:
+            return "its sums do not fit into 32 bits"
+    return ""
+
+
+def _differs(region: Region, turn: _Turn) -> str:
+    """Where the library's gates are others than ours, by the largest recurrent product that weights allow."""
+    recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
+    low, high = dtypes.int_range(region.type(hidden).dtype)
+    zero = zero_point(region, hidden)
+    most = np.abs(_lstm_const(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
+    multiplier, shift = _by_row(requantisation(turn.graph, turn.nodes("requantize")[1]), 4 * _units(region))
+    product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
+    over = (product.max() - (_SHORT - 1)) / (1 << 12)
+    return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
+
+
+def _of_cell(region: Region, turn: _Turn) -> str:
+    """Why the library's cell is another than ours."""
+    quant = region.type(region.root.inputs[4]).quant
+    assert quant is not None
+    scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
+    if scale != 2.0**power or not -15 <= power <= -1 or any(quant.zero_point):
+        return "the scale of its cell is no power of two from 2**-15 to a half"
+    bent = turn.nodes("qsigmoid16")[-1]
+    if math.ldexp(bent.attr("multiplier"), -bent.attr("shift")) != math.ldexp(3, power + 12):
+        return "the scale of its cell is rounded"
+    return "" if turn.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
+
+
+def lstm(region: Region) -> Code:
+    """``arm_lstm_unidirectional_s8`` or ``_s16``."""
+    node, kind, turn = region.root, kind_of(region.target), _turn(region)
+    data, _, _, hidden, cell, *_ = node.inputs
+    (first, second, depth), (batch, units) = region.type(data).shape, region.type(hidden).shape
+    steps = first if node.attr("time_major") else second
+    kept = [f"in_{region.graph.inputs.index(name)}" for name in (hidden, cell)]
+    rows, *last = (f"out_{region.graph.outputs.index(name)}" for name in node.outputs)
+    layers = [_layer(region, turn, number) for number in range(2)]
+    gates: dict[str, object] = {}
+    for k, gate in enumerate(GATES):
+        fields: dict[str, object] = {}
+        for name, layer in zip(("input", "hidden"), layers, strict=True):
+            multiplier, shift = (int(array[k * units]) for array in layer.rows)
+            fields |= {
+                f"{name}_multiplier": multiplier,
+                f"{name}_shift": shift,
+                f"{name}_weights": f"&{name}_weights[{k * units * layer.weights.shape[1]}]",
+                f"{name}_effective_bias": f"&{name}_bias[{k * units}]",
+            }
+        gates[f"{gate}_gate"] = {**fields, "activation_type": "ARM_TANH" if gate == "cell" else "ARM_SIGMOID"}
+    forget, new, out = turn.nodes("qmul")
+    function = f"arm_lstm_unidirectional_{suffix_of(region)}"
+    part = -(-2 * batch * units // 4) * 4
+    quant = region.type(cell).quant
+    assert quant is not None
+    lines = (
+        *(
+            f"(void)memcpy({to}, {old}, {region.type(name).nbytes});"
+            for to, old, name in zip(last, kept, (hidden, cell), strict=True)
+        ),
+        structure(
+            "cmsis_nn_lstm_params", "params", time_major=int(bool(node.attr("time_major"))), batch_size=batch,
+            time_steps=steps, input_size=depth, hidden_size=units, input_offset=-zero_point(region, data),
+            forget_to_cell_multiplier=forget.attr("multiplier"), forget_to_cell_shift=forget.attr("shift"),
+            input_to_cell_multiplier=new.attr("multiplier"), input_to_cell_shift=new.attr("shift"),
+            cell_clip=turn.clip, cell_scale_power=round(math.log2(quant.scale[0])),
+            output_multiplier=out.attr("multiplier"), output_shift=out.attr("shift"),
+            output_offset=out.attr("zero_point"), **gates,
+        ),
+        f"cmsis_nn_lstm_context buffers = {{.temp1 = scratch, .temp2 = scratch + {part}, .cell_state = {last[1]}, "
+        f".hidden_state = {last[0]}}};",
+        f"return (int){function}(in_{region.graph.inputs.index(data)}, {rows}, &params, &buffers);",
+    )  # fmt: skip
+    constants = {
+        f"{name}_{what}": array
+        for name, layer in zip(("input", "hidden"), layers, strict=True)
+        for what, array in (("weights", layer.weights), ("bias", layer.bias))
+    }
+    each = 4 * (ROW[kind] * (depth + units) + 2 * RESULT[kind]) + 5 * CURVE[kind] + 3 * ELEMENT[kind]
+    cost = CALL + batch * steps * units * each
+    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_differs(region, turn))
+
+
+@frozen
+class _Layer:
+    """Weights, the bias with what zero points add, multiplier and shift of each row."""
+
+    weights: Array
+    bias: Array
+    rows: tuple[Array, Array]
+
+
+def _layer(region: Region, turn: _Turn, number: int) -> _Layer:
+    weights = _lstm_const(region, region.root.inputs[1 + number])
+    dtype = np.int32 if region.output_types[0].dtype == "int8" else np.int64
+    dense = turn.nodes("dense")[number]
+    bias = turn.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
+    found = requantisation(turn.graph, turn.nodes("requantize")[number])
+    return _Layer(weights, bias.reshape(-1).astype(dtype), _by_row(found, len(weights)))
+
+
+def _by_row(found: Scaled, rows: int) -> tuple[Array, Array]:
+    return np.broadcast_to(found.multiplier, rows), np.broadcast_to(found.shift, rows)
+
+
+def _largest(found: Scaled) -> float:
+    """The largest of the scales."""
+    return float(np.ldexp(found.multiplier.astype(np.float64), found.shift - 31).max())
+
+
+def _units(region: Region) -> int:
+    return region.type(region.root.inputs[3]).shape[1]
+
+
+def _lstm_const(region: Region, name: str) -> Array:
+    array = region.const(name)
+    assert array is not None
+    return array
+
+
+# ---- SVDF: a dense layer over time whose state the library moves on where it lies, so that it gets a copy to do so.
+
+FUNCTIONS = {"int8": "arm_svdf_s8", "int16": "arm_svdf_state_s16_s8"}
+"""By the dtype of the state."""
+
+
+def check_svdf(region: Region) -> str:
+    why = refused(region, ("qsvdf",))
+    if why:
+        return why
+    data, *weights, state = region.root.inputs
+    if region.type(data).dtype != "int8":
+        return f"its data are {region.type(data).dtype}"
+    kinds = tuple(region.type(name).dtype for name in (*weights, state))
+    if kinds not in (("int8", "int8", "int32", "int8"), ("int8", "int16", "int32", "int16")):
+        return f"its weights, bias and state are {', '.join(kinds)}"
+    if zero_point(region, state):
+        return "its state has a zero point"
+    if len(region.graph.outputs) != 2:
+        return "its result or its state is read by nobody"
+    return ""
+
+
+def svdf(region: Region) -> Code:
+    """``arm_svdf_s8``, or ``arm_svdf_state_s16_s8``."""
+    node, kind = core_of(region)["qsvdf"], kind_of(region.target)
+    data, *names, state = region.root.inputs
+    feature, time, bias = (_const(region, name) for name in names)
+    (batch, depth), (filters, memory) = region.type(data).shape, time.shape
+    units, dtype = filters // node.attr("rank"), str(time.dtype)
+    given, kept = (f"in_{region.graph.inputs.index(name)}" for name in (data, state))
+    result, moved = (f"out_{region.graph.outputs.index(name)}" for name in region.root.outputs)
+    least, most = dtypes.int_range(dtype)
+    constants = {"feature": feature, "time": time, "bias": bias}
+    offset, short = zero_point(region, data), dtype == "int8"
+    if short and kind == MVE:
+        constants["sums"] = (-offset * feature.astype(np.int64).sum(axis=1)).astype(np.int32)
+    sums = {"buf": "(void *)sums", "size": 4 * filters} if "sums" in constants else {"buf": "NULL", "size": 0}
+    quant = "cmsis_nn_per_tensor_quant_params"
+    first = "&context, " if short else ""
+    lines = (
+        f"(void)memcpy({moved}, {kept}, {region.type(state).nbytes});",
+        *([structure("cmsis_nn_context", "context", **sums)] if short else []),
+        structure("cmsis_nn_context", "features", buf="scratch", size=4 * batch * filters),
+        structure("cmsis_nn_context", "totals", buf=f"scratch + {4 * batch * filters}", size=4 * batch * units),
+        structure(
+            "cmsis_nn_svdf_params", "params", rank=node.attr("rank"), input_offset=offset,
+            output_offset=node.attr("zero_point"), input_activation={"min": least, "max": most},
+            output_activation={"min": node.attr("minimum"), "max": node.attr("maximum")},
+        ),
+        structure(quant, "into", multiplier=node.attr("feature_multiplier"), shift=node.attr("feature_shift")),
+        structure(quant, "out", multiplier=node.attr("multiplier"), shift=node.attr("shift")),
+        dims("input", batch, depth, 1, 1),
+        dims("state", batch, memory * filters, 1, 1),
+        dims("filters", filters, depth, 1, 1),
+        dims("times", filters, memory, 1, 1),
+        dims("biases", units, 1, 1, 1),
+        dims("output", batch, units, 1, 1),
+        f"return (int){FUNCTIONS[dtype]}({first}&features, &totals, &params, &into, &out, &input, {given}, &state, {moved}, "
+        f"&filters, feature, &times, time, &biases, bias, &output, {result});",
+    )  # fmt: skip
+    cost = CALL + batch * (filters * (ROW[kind] * depth + RESULT[kind] + 4.0 * memory) + units * RESULT[kind])
+    return Code(lines, constants, 4 * batch * (filters + units), cost, 900, (FUNCTIONS[dtype],), fails=True)
+
+
+def _const(region: Region, name: str) -> Array:
+    array = region.const(name)
+    assert array is not None
+    return array

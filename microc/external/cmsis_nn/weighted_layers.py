@@ -1,0 +1,237 @@
+"""Convolutions and dense layers by CMSIS-NN."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.external.backend import Code, Region
+from microc.external.cmsis_nn.cmsis_library import (
+    DSP,
+    MVE,
+    PLAIN,
+    context,
+    convolution_bytes,
+    depthwise_bytes,
+    dims,
+    kind_of,
+    refused,
+    scaled,
+    structure,
+    suffix_of,
+    tile,
+    zero_point,
+)
+from microc.ops.convolution.geometry import Geometry, geometry
+
+# ---- Convolutions of bytes that the library has ways of its own for, and of which these do not compute what is
+# meant.
+#
+# Over windows of one number it takes what there is of the data for results that padding behind it makes. Over one row MVE
+# computes the first, the middle and the last results apart (``arm_convolve_1_x_n_s8``): padding is to be alike on both sides,
+# on the right one more perhaps, and the last windows are to begin where nothing but padding is missing at their ends.
+
+
+def misread(g: Geometry, *, vectors: bool) -> str:
+    """Why the library would compute something else, or read what is not there; ``vectors``: in its version for MVE."""
+    top, left, bottom, right = g.padding
+    if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
+        return "it pads behind windows of one number" if bottom or right else ""
+    one_row = g.height == g.kernel[0] == g.dilation[1] == 1 and g.strides[1] * g.channels % 4 == 0
+    if vectors and one_row and (top or bottom or not _whole(g)):
+        return "its windows over one row end elsewhere than the library takes for granted"
+    return ""
+
+
+def _whole(g: Geometry) -> bool:
+    """Whether the three parts of a row together are the row; where they are not as many, the library takes its usual way."""
+    left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
+    total = (g.out_width - 1) * step + kernel - g.width
+    more = int(math.fmod(total, 2))  # as C has it
+    if 2 * left + more != total:
+        return False
+    first = max(1, -(-left // step)) if left else 0
+    last = max(1, -(-(left + more) // step)) if left + more else 0
+    middle = max(g.out_width - first - last, 0)
+    if first + middle + last != g.out_width:
+        return True
+    begin = step * (first + middle) - left
+    within = (first - 1) * step - left + kernel <= g.width if first else True
+    behind = last if more else left
+    ends = begin + kernel - 1 == g.width and (last - 1) * step + 1 <= behind if last else True
+    return within and ends
+
+
+# ---- Layers with weights: convolutions, depthwise ones, dense layers. They give TFLite Micro's bits, and ours.
+
+PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
+"""Instructions for a product of a matrix, by version: counted on emulated cores over MLPerf's networks (docs/external.md)."""
+ROW = {MVE: 0.48, DSP: 1.85, PLAIN: 3.4}
+"""The same of a row with a matrix."""
+GATHER = {MVE: 12.0, DSP: 30.0, PLAIN: 50.0}
+"""For a number of a patch, which larger windows gather."""
+DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
+"""For a tap of a depthwise layer."""
+RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
+"""For a result: its requantisation, its share of what is around the loop over the sum."""
+CALL = 300.0
+_CODE = 1500
+"""Bytes of a convolution's functions; layers share them, so that each is told less than its own."""
+
+
+def check_convolution(region: Region) -> str:
+    why = _check(region, "conv2d")
+    if why:
+        return why
+    g = _geometry(region)
+    if g.groups not in (1, g.channels):
+        return f"it has {g.groups} groups of {g.channels} channels"
+    if region.root.attr("layout") != "NHWC":
+        return "its channels come first"
+    if _is_depthwise(region) or region.output_types[0].dtype == "int16":
+        return ""
+    return misread(g, vectors=kind_of(region.target) == MVE)
+
+
+def check_dense(region: Region) -> str:
+    why = _check(region, "dense")
+    if not why and region.output_types[0].dtype == "int16" and scaled(region).multiplier.size > 1:
+        return "its weights have a scale for each unit"
+    return why
+
+
+def _check(region: Region, op: str) -> str:
+    why = refused(region, (op, "requantize"))
+    if why:
+        return why
+    names = [name for name in region.root.inputs[1:] if name]
+    if any(region.const(name) is None for name in names):
+        return "its weights are computed"
+    weight = region.type(names[0])
+    if weight.dtype != "int8" or weight.quant is None or any(weight.quant.zero_point):
+        return "its weights are no int8 around zero"
+    wide = region.output_types[0].dtype == "int16"
+    biases = (
+        ("int32",) if not wide else ("int64", "int32") if op == "conv2d" and not _is_depthwise(region) else ("int64",)
+    )
+    if len(names) > 1 and region.type(names[1]).dtype not in biases:
+        return f"its bias is {region.type(names[1]).dtype}, not {' or '.join(biases)}"
+    return ""
+
+
+def _is_depthwise(region: Region) -> bool:
+    return region.root.op == "conv2d" and region.root.attr("groups") > 1
+
+
+def convolution(region: Region) -> Code:
+    """``arm_convolve_wrapper_s8``, or of one channel each ``arm_depthwise_conv_wrapper_s8``; ``_s16``."""
+    g, found, kind = _geometry(region), scaled(region), kind_of(region.target)
+    weight, bias = _weights(region, g.out_channels)
+    depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
+    name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
+    workspace = (depthwise_bytes if depthwise else convolution_bytes)(g, kind, wide=wide)
+    fields: dict[str, object] = {
+        "input_offset": -zero_point(region, region.root.inputs[0]),
+        "output_offset": found.zero_point,
+        **({"ch_mult": g.out_channels // g.channels} if depthwise else {}),
+        "stride": tile(g.strides),
+        "padding": tile(g.padding[:2]),
+        "dilation": tile(g.dilation),
+        "activation": {"min": found.minimum, "max": found.maximum},
+    }
+    kernel = (
+        dims("filter", 1, *g.kernel, g.out_channels)
+        if depthwise
+        else dims("filter", g.out_channels, *g.kernel, g.channels)
+    )
+    lines = (
+        context(workspace),
+        structure("cmsis_nn_dw_conv_params" if depthwise else "cmsis_nn_conv_params", "params", **fields),
+        structure(
+            "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
+        ),
+        dims("input", g.batch, g.height, g.width, g.channels),
+        kernel,
+        dims("biases", 1, 1, 1, g.out_channels),
+        dims("output", g.batch, g.out_height, g.out_width, g.out_channels),
+        *([_biases(bias)] if wide and not depthwise else []),
+        f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, "
+        f"{'&terms' if wide and not depthwise else 'bias'}, &output, out_0);",
+    )
+    data = {
+        "weight": weight.transpose(3, 1, 2, 0) if depthwise else weight,
+        "bias": bias,
+        "multiplier": np.broadcast_to(found.multiplier, g.out_channels),
+        "shift": np.broadcast_to(found.shift, g.out_channels),
+    }
+    results = g.batch * g.out_height * g.out_width * g.out_channels
+    taps = g.kernel[0] * g.kernel[1]
+    gathered = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
+    each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
+    cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gathered)
+    return Code(lines, data, workspace, cost, _CODE, (name,), fails=True)
+
+
+def dense(region: Region) -> Code:
+    """``arm_fully_connected_s8`` or ``_s16``. Of int8, cores with MVE add sums of the weights, which are constants here."""
+    found, kind = scaled(region), kind_of(region.target)
+    x = region.input_types[0]
+    units = region.output_types[0].shape[-1]
+    weight, bias = _weights(region, units)
+    depth = weight.shape[1]
+    rows, offset = x.size // depth, -zero_point(region, region.root.inputs[0])
+    data = {"weight": weight, "bias": bias}
+    wide = region.output_types[0].dtype == "int16"
+    summed = kind == MVE and not wide
+    if summed:
+        data["sums"] = (bias.astype(np.int64) + offset * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
+    one = found.multiplier.size == 1 and found.shift.size == 1
+    if one:
+        quant = structure(
+            "cmsis_nn_per_tensor_quant_params", "quant", multiplier=found.multiplier[0], shift=found.shift[0]
+        )
+    else:
+        data["multiplier"] = np.broadcast_to(found.multiplier, units)
+        data["shift"] = np.broadcast_to(found.shift, units)
+        quant = structure(
+            "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
+        )
+    name = f"arm_fully_connected_{'' if one else 'per_channel_'}{suffix_of(region)}"
+    buffer = {"buf": "(void *)sums", "size": 4 * units} if summed else {"buf": "NULL", "size": 0}
+    lines = (
+        structure("cmsis_nn_context", "context", **buffer),
+        structure(
+            "cmsis_nn_fc_params", "params", input_offset=offset, filter_offset=0, output_offset=found.zero_point,
+            activation={"min": found.minimum, "max": found.maximum},
+        ),
+        quant,
+        dims("input", rows, 1, 1, depth),
+        dims("filter", depth, 1, 1, units),
+        dims("biases", 1, 1, 1, units),
+        dims("output", rows, 1, 1, units),
+        f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
+    )  # fmt: skip
+    cost = CALL + rows * units * (ROW[kind] * depth + RESULT[kind])
+    used = (name, "arm_vector_sum_s8") if summed else (name,)
+    return Code(lines, data, 0, cost, 400, used, fails=True)
+
+
+def _biases(bias: Array) -> str:
+    """The bias of a convolution of int16: sums have its bits."""
+    return structure("cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower())
+
+
+def _weights(region: Region, channels: int) -> tuple[Array, Array]:
+    """Weights and bias; zeros where there is none."""
+    weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
+    assert weight is not None
+    dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32
+    given = bias[0] if bias and bias[0] is not None else np.zeros(channels, dtype)
+    return weight, given.reshape(-1)
+
+
+def _geometry(region: Region) -> Geometry:
+    data, weight = (region.type(name).shape for name in region.root.inputs[:2])
+    return geometry(region.root.attrs, data, weight)

@@ -1,0 +1,137 @@
+"""Layers without weights: pools, sums of two tensors, softmax."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from microc.external.backend import Code, Region
+from microc.external.cmsis_nn.cmsis_library import (
+    DSP,
+    MVE,
+    PLAIN,
+    average_bytes,
+    context,
+    core_of,
+    dims,
+    kind_of,
+    refused,
+    structure,
+    suffix_of,
+    tile,
+)
+from microc.external.cmsis_nn.weighted_layers import CALL
+from microc.numerics import INT32_MAX, quantize_multiplier
+from microc.ops.arithmetic import activation_range
+from microc.transform.pass_context import PassContext
+from microc.transform.quantised.legalize import legalize
+
+TAP = {MVE: 2.5, DSP: 6.2, PLAIN: 16.7}
+"""Instructions for a number under a pool's window; of a result many more (docs/external.md)."""
+SUM = {MVE: 12.8, DSP: 83.0, PLAIN: 90.0}
+"""For a sum of two numbers."""
+EXPONENTIAL = 130.0
+"""For a class of a softmax, whose exponential is computed, twice."""
+
+
+def check_pool(region: Region) -> str:
+    op = region.root.op
+    x, y = region.root.inputs[0], region.root.outputs[0]
+    if not all(region.type(name).quant for name in (x, y)) or region.type(x).quant != region.type(y).quant:
+        return "its data and results are not quantised alike"
+    if region.root.attr("layout") != "NHWC":
+        return "its channels come first"
+    if op == "avg_pool2d" and region.root.attr("count_include_pad"):
+        return "it counts padding"
+    if "dilation" in region.root.attrs and any(n != 1 for n in region.root.attr("dilation")):
+        return "its window is dilated"
+    return refused(region, (op, "clip") if region.root.attr("activation") else (op,))
+
+
+def pool(region: Region) -> Code:
+    """``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from zero, as ours."""
+    node, kind = region.root, kind_of(region.target)
+    x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
+    assert y.quant is not None
+    low, high = activation_range(str(node.attr("activation")), y.quant, y.dtype)
+    average = node.op == "avg_pool2d"
+    workspace = average_bytes(x.shape[-1], kind) if average else 0
+    kernel = node.attr("kernel")
+    name = f"arm_{'avgpool' if average else 'max_pool'}_{suffix_of(region)}"
+    lines = (
+        context(workspace),
+        structure(
+            "cmsis_nn_pool_params", "params", stride=tile(node.attr("strides")), padding=tile(node.attr("padding")[:2]),
+            activation={"min": low, "max": high},
+        ),
+        dims("input", *x.shape),
+        dims("filter", 1, *kernel, 1),
+        dims("output", *y.shape),
+        f"return (int){name}(&context, &params, &input, in_0, &filter, &output, out_0);",
+    )  # fmt: skip
+    cost = CALL + y.size * (TAP[kind] * math.prod(kernel) + (20.0 if average else 4.0))
+    return Code(lines, {}, workspace, cost, 400, (name,), fails=True)
+
+
+def check_add(region: Region) -> str:
+    kinds = [region.type(name) for name in region.root.inputs]
+    if any(kind.dtype != kinds[0].dtype or kind.shape != kinds[0].shape for kind in kinds):
+        return "its operands differ in dtype or shape"
+    return refused(region, ("qadd",))
+
+
+def add(region: Region) -> Code:
+    """``arm_elementwise_add_s8`` or ``_s16``."""
+    node, kind = core_of(region)["qadd"], kind_of(region.target)
+    size, data, operands = region.output_types[0].size, {}, list[str]()
+    for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
+        array = region.const(name)
+        if array is not None:
+            data[role] = array
+        operands.append(role if array is not None else f"in_{region.graph.inputs.index(name)}")
+    sides = ", ".join(
+        f"{-node.attr(f'zero_point_{side}')}, {node.attr(f'multiplier_{side}')}, {node.attr(f'shift_{side}')}"
+        for side in "ab"
+    )
+    scale = ", ".join(str(node.attr(name)) for name in ("zero_point", "multiplier", "shift", "minimum", "maximum"))
+    call = f"{', '.join(operands)}, {sides}, {node.attr('left_shift')}, out_0, {scale}, {size}"
+    cost = CALL + SUM[kind] * size
+    name = f"arm_elementwise_add_{suffix_of(region)}"
+    return Code((f"return (int){name}({call});",), data, 0, cost, 200, (name,), fails=True)
+
+
+def check_softmax(region: Region) -> str:
+    why = refused(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
+    if why:
+        return why
+    rank = len(region.output_types[0].shape)
+    return "" if region.root.attr("axis") in (-1, rank - 1) else "it is not over the last axis"
+
+
+def softmax(region: Region) -> Code:
+    """``arm_softmax_s8``: what TFLite's kernel computes with the same numbers (``softmax.h``, PreprocessSoftmaxScaling)."""
+    shape = region.output_types[0].shape
+    rows = int(np.prod(shape[:-1]))
+    cost = CALL + EXPONENTIAL * rows * shape[-1]
+    if region.output_types[0].dtype == "int16":
+        return _softmax16(region, rows, shape[-1], cost)
+    quant = region.type(region.root.inputs[0]).quant
+    assert quant is not None
+    real = min(float(region.root.attr("beta")) * quant.scale[0] * (1 << 26), float(INT32_MAX))
+    mantissa, shift = quantize_multiplier(real, 31)
+    radius = math.floor(math.ldexp(31 << 26, -shift))
+    call = f"arm_softmax_s8(in_0, {rows}, {shape[-1]}, {mantissa}, {shift}, {-radius}, out_0);"
+    return Code((call,), {}, 0, cost, 500, ("arm_softmax_s8",))
+
+
+def _softmax16(region: Region, rows: int, classes: int, cost: float) -> Code:
+    """``arm_softmax_s16``, with our tables, which are TFLite's."""
+    graph = legalize(region.graph, PassContext())
+    (node,) = graph.nodes
+    data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}
+    lines = (
+        structure("cmsis_nn_softmax_lut_s16", "tables", exp_lut="powers", one_by_one_lut="reciprocals"),
+        f"return (int)arm_softmax_s16(in_0, {rows}, {classes}, {node.attr('multiplier')}, {node.attr('shift')}, &tables, out_0);",
+    )
+    return Code(lines, data, 0, cost, 400, ("arm_softmax_s16",), fails=True)

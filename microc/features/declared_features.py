@@ -1,0 +1,233 @@
+"""Feature pipelines in a TOML file, and joined with a network."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from errno import EFBIG
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from microc.base.file_access import read_bytes
+from microc.compiler import validation
+from microc.compiler.model import load
+from microc.errors import MicrocError, OutputError, UnsupportedError, UsageError, suggestion
+from microc.features.filters import Biquads, Fir, Preemphasis, Resample, Signal, Stage
+from microc.features.microfrontend import MicroFrontend
+from microc.features.pipeline import Pipeline, log_mel, mfcc, spectrogram
+from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
+from microc.features.statistics import MinMax, Normalise, Pcen, Spectral, Statistics
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+
+# ---- Features in front of a network, as one graph: raw samples go in.
+
+Front = Pipeline | MicroFrontend
+
+
+def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False) -> Graph:
+    """One graph of a pipeline and a network: (1, samples) go in, as many as the network's frames need.
+
+    ``model``: what :func:`microc.compile` takes. ``input``: which of its inputs takes the features (its only one unless given),
+    of shape (1, frames, numbers), with further axes of 1 or flattened; ``bands_first``: (1, numbers, frames). Integers are
+    quantised to the input's type and scale. UsageError where shapes do not fit.
+    """
+    if not isinstance(front, (Pipeline, MicroFrontend)):
+        raise validation.refused("front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend")
+    network = load(model)
+    name = _input_of(network, input)
+    kind, width = network.types[name], _width(front)
+    frames = kind.size // width
+    if frames * width != kind.size or not frames:
+        hint = f"the features are {width} numbers a frame: give the pipeline as many as the network was trained on"
+        raise UsageError(
+            f"input {name!r} of shape {list(kind.shape)} is no number of frames", where=network.name, hint=hint
+        )
+    _check_order(kind, frames, width, bands_first, network.name, name)
+    net = GraphBuilder("features")
+    net.types.update(network.types)
+    signal = front.write(net, front.samples(frames))
+    if signal.shape[1] != frames:
+        raise UsageError(f"the pipeline makes {signal.shape[1]} frames where {frames} are wanted", where=network.name)
+    signal = _ordered(signal, bands_first)
+    features = net.graph("features", {"features": _stored(signal, kind, network.name, name)})
+    reshaped = Node("reshape", features.outputs, (name,), {"shape": kind.shape}, network.place(name))
+    inputs = tuple(features.inputs[0] if each == name else each for each in network.inputs)
+    known = {**features.types, **network.types}
+    consts, state = {**features.consts, **network.consts}, {**features.state, **network.state}
+    updates = {**features.updates, **network.updates}
+    both = replace(network, inputs=inputs, types=known, consts=consts, state=state, updates=updates)
+    return both.with_nodes((*features.nodes, reshaped, *network.nodes))
+
+
+def _input_of(network: Graph, name: str) -> str:
+    if not name and len(network.inputs) == 1:
+        return network.inputs[0]
+    if name not in network.inputs:
+        what = f"the network has no input {name!r}" if name else "the network has several inputs"
+        hint = suggestion(name, network.inputs, "inputs") if name else "give input, one of " + ", ".join(network.inputs)
+        raise UsageError(what, where=network.name, hint=hint)
+    return name
+
+
+def _width(front: Front) -> int:
+    """How many numbers a frame has."""
+    shape = front.graph(front.samples(1)).types["features"].shape
+    if len(shape) < 3:
+        raise UsageError(
+            "the pipeline makes samples, no frames", hint="end it with Frames, to say how many samples go in"
+        )
+    width = 1
+    for extent in shape[2:]:
+        width *= extent
+    return width
+
+
+def _check_order(kind: TensorType, frames: int, width: int, bands_first: bool, where: str, name: str) -> None:
+    """Refuse an input whose axes stand the other way round than is said."""
+    found = [extent for extent in kind.shape if extent != 1]
+    wanted = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
+    if found == wanted[::-1] and found != wanted:
+        hint = "bands_first=False" if bands_first else "bands_first=True"
+        raise UsageError(
+            f"input {name!r} of shape {list(kind.shape)} has its axes the other way round", where=where, hint=hint
+        )
+
+
+def _ordered(signal: Signal, bands_first: bool) -> Signal:
+    if not bands_first:
+        return signal
+    axes: Sequence[int] = (0, *range(2, len(signal.shape)), 1)
+    quant = signal.net.type(signal.value).quant
+    turned = signal.op("transpose", axes=tuple(axes))
+    signal.net.set_quant(turned.value, quant)
+    return turned
+
+
+def _stored(signal: Signal, kind: TensorType, where: str, name: str) -> str:
+    """The features as the network's input holds them."""
+    if kind.dtype == "float32":
+        return signal.real().value
+    if kind.quant is None or len(kind.quant.scale) != 1 or kind.dtype not in ("int8", "uint8", "int16", "uint16"):
+        hint = "a float32 input, or integers with one scale and zero point"
+        raise UnsupportedError(f"input {name!r} is {kind.dtype} without a scale", where=where, hint=hint)
+    net = signal.net
+    attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None, "out_dtype": kind.dtype}
+    made = net.emit("quantize", (signal.value,), {**registry.get("quantize").defaults, **attrs})
+    return net.set_quant(made, kind.quant)
+
+
+# ---- A pipeline declared in a TOML file, checked: ``microc import MODEL --features FILE``.
+#
+# Either a preset with its arguments::
+#
+#     preset = "log_mel"
+#     input_dtype = "int16"
+#     n_mels = 40
+#
+# or a pipeline's own fields and its stages in order, ``kind`` being the name of a stage in small letters::
+#
+#     sample_rate = 16000
+#     input_dtype = "int16"
+#
+#     [[stage]]
+#     kind = "frames"
+#     length = 480
+#     step = 320
+#
+# and in both, what :func:`microc.features.join` is told: ``input``, ``bands_first``.
+
+LARGEST = 1 << 20
+"""Bytes of a file, at most."""
+_STAGES: tuple[type[Stage], ...] = (
+    *(Bands, Biquads, Dct, Fir, Frames, Log, Mel, MinMax, Normalise),
+    *(Pcen, Preemphasis, Resample, Spectral, Spectrogram, Statistics),
+)
+KINDS: Mapping[str, type[Stage]] = MappingProxyType({each.__name__.lower(): each for each in _STAGES})
+PRESETS: Mapping[str, Callable[..., Front]] = MappingProxyType(
+    {"log_mel": log_mel, "mfcc": mfcc, "microfrontend": MicroFrontend, "spectrogram": spectrogram}
+)
+_JOINING = {"input": str, "bands_first": bool}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file says: the pipeline, and which input of the network it is for, in which order of axes."""
+
+    pipeline: Front
+    input: str = ""
+    bands_first: bool = False
+
+
+def read(path: Path) -> Declared:
+    """The pipeline of a file; OutputError where it cannot be read, UsageError, with the file and the place in it, where it makes
+    no sense."""
+    try:
+        content = read_bytes(path, LARGEST)
+    except OSError as error:
+        if error.errno == EFBIG:
+            what = f"the file has more than {LARGEST} bytes"
+            raise UsageError(what, where=path.name, hint="a file of stages is short") from error
+        hint = "give the path of a TOML file (docs/features.md)"
+        raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
+    try:
+        data = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"no TOML: {error}", where=path.name, hint="docs/features.md shows a file") from error
+    return _declared(data, path.name)
+
+
+def _declared(data: dict[str, Any], where: str) -> Declared:
+    joining = {name: data.pop(name) for name in _JOINING if name in data}
+    for name, value in joining.items():
+        if not isinstance(value, _JOINING[name]):
+            raise UsageError(f"{name} is {value!r}", where=where, hint=f"a {_JOINING[name].__name__}")
+    if "preset" in data:
+        made = _made(PRESETS, "preset", data, _arguments, where)
+    else:
+        stages = data.pop("stage", [])
+        if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+            raise UsageError("stage is no list of tables", where=where, hint="write [[stage]] above each")
+        places = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
+        built = [_made(KINDS, "kind", s, _fields, p) for s, p in zip(stages, places, strict=True)]
+        made = _called(Pipeline, {"stages": tuple(built)}, data, _fields(Pipeline) - {"stages"}, where)
+    return Declared(made, **joining)
+
+
+def _fields(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _arguments(preset: Callable[..., Front]) -> set[str]:
+    """The names that a preset takes; those of :func:`mfcc`, which hands the others on, are those of :func:`log_mel`, too."""
+    names = set(inspect.signature(preset).parameters)
+    return names - {"others"} | (_arguments(log_mel) if "others" in names else set())
+
+
+def _made(
+    known: Mapping[str, Any], key: str, data: dict[str, Any], names: Callable[[Any], set[str]], where: str
+) -> Any:
+    """What a table names under ``key``, called with the table's other values."""
+    name = data.pop(key, None)
+    if not isinstance(name, str) or name not in known:
+        what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
+        raise UsageError(what, where=where, hint=suggestion(str(name or ""), known, f"a {key} is one of"))
+    return _called(known[name], {}, data, names(known[name]), where)
+
+
+def _called(make: Any, given: dict[str, Any], data: Mapping[str, Any], known: set[str], where: str) -> Any:
+    for name in data:
+        if name not in known:
+            raise UsageError(f"there is no key {name!r}", where=where, hint=suggestion(name, sorted(known), "keys"))
+    try:
+        return make(**given, **data)
+    except MicrocError as error:
+        error.where = error.where or where
+        raise
+    except TypeError as error:
+        missing = str(error).partition("missing ")[2] or str(error)
+        raise UsageError(f"misses {missing}", where=where, hint="keys: " + ", ".join(sorted(known))) from error

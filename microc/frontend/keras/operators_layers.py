@@ -1,0 +1,397 @@
+"""Keras layers that compute: dense, convolution, pools, normalisation, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.frontend.keras.context import Layer, Spelling
+from microc.graph.ir import Attr
+
+# ---- Spellings of Keras's layers that compute: dense, convolutions, pools, normalisations, activations, embedding.
+
+
+def dense(layer: Layer) -> str:
+    """A layer over the last axis; Keras quantises kernels by a factor of each unit."""
+    kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.eight_bits)
+    if layer.eight_bits:
+        kernel = kernel / others.pop()
+    bias = others
+    shape = layer.shape()
+    rows = layer.reshape(layer.x, (prod(shape[:-1]), shape[-1]))
+    operands = [rows, layer.constant("kernel", kernel.T), *(layer.constant("bias", b) for b in bias)]
+    return layer.activated(layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1])))
+
+
+def _same(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Padding that makes ceil(extent / stride) results, the odd one behind."""
+    total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
+    return total // 2, total - total // 2
+
+
+def _padding(
+    layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """Before every axis, then after every axis."""
+    match layer.config.get("padding", "valid"):
+        case "valid":
+            return (0,) * (2 * len(extents))
+        case "causal":
+            return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
+        case "same":
+            pairs = [_same(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
+            return (*(before for before, _ in pairs), *(after for _, after in pairs))
+        case other:
+            layer.refuse(f"padding {other!r}", "use valid or same")
+
+
+def _as_image(layer: Layer, value: str) -> str:
+    """(N, W, C) as (N, 1, W, C)."""
+    shape = layer.shape(value)
+    return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
+
+
+def _settings(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Strides and dilations of rows and columns."""
+    count = len(layer.shape()) - 2
+    found = (layer.pair("strides", count), layer.pair("dilation_rate", count))
+    return found if count == 2 else ((1, *found[0]), (1, *found[1]))
+
+
+def _convolved(layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, plain: bool = False) -> str:
+    """The convolution by weights OHWI; ``plain``: without strides, dilation and padding."""
+    rank, image = len(layer.shape(value)), _as_image(layer, value)
+    strides, dilation = ((1, 1), (1, 1)) if plain else _settings(layer)
+    extents = layer.shape(image)[1:3]
+    padding = (0, 0, 0, 0) if plain else _padding(layer, extents, weight.shape[1:3], strides, dilation)
+    operands = [image, layer.constant("kernel", weight), *(layer.constant("bias", b) for b in bias)]
+    attrs: Mapping[str, Attr] = {
+        "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
+    }  # fmt: skip
+    made = layer.emit("conv2d", operands, attrs)
+    return made if rank == 4 else layer.reshape(made, (layer.shape(made)[0], *layer.shape(made)[2:]))
+
+
+def convolution(layer: Layer) -> str:
+    """Kernels are (H, W, inputs of a group, outputs)."""
+    layer.channels_last()
+    kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
+    kernel = kernel[None] if kernel.ndim == 3 else kernel
+    weight = kernel.transpose(3, 0, 1, 2)
+    return layer.activated(_convolved(layer, layer.x, weight, bias, int(layer.config.get("groups", 1))))
+
+
+def _depthwise_weight(kernel: Array) -> Array:
+    """(H, W, channels, multiplier) as OHWI."""
+    kernel = kernel[None] if kernel.ndim == 3 else kernel
+    moved: Array = kernel.transpose(2, 3, 0, 1)
+    return moved.reshape(-1, *kernel.shape[:2], 1)
+
+
+def depthwise(layer: Layer) -> str:
+    layer.channels_last()
+    kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
+    return layer.activated(_convolved(layer, layer.x, _depthwise_weight(kernel), bias, layer.shape()[-1]))
+
+
+def separable(layer: Layer) -> str:
+    """Depthwise, then pointwise."""
+    layer.channels_last()
+    kernel, points, *bias = layer.arrays(2 + bool(layer.config["use_bias"]))
+    value = _convolved(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
+    points = points[None] if points.ndim == 3 else points
+    return layer.activated(_convolved(layer, value, points.transpose(3, 0, 1, 2), bias, 1, plain=True))
+
+
+def transposed(layer: Layer) -> str:
+    """Kernels are (H, W, outputs, inputs). ``same`` makes extent * stride results."""
+    layer.channels_last()
+    if layer.config.get("output_padding") is not None:
+        layer.refuse("output_padding", "leave it at None")
+    kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
+    rank, kernel = len(layer.shape()), kernel[None] if kernel.ndim == 3 else kernel
+    strides, dilation = _settings(layer)
+    before, after = [], []
+    for extent, stride, d in zip(kernel.shape[:2], strides, dilation, strict=True):
+        reach = (extent - 1) * d + 1
+        total = reach - stride if layer.config["padding"] == "same" else min(reach - stride, 0)
+        before.append(max(total, 0) // 2)
+        after.append(total - before[-1])
+    operands = [_as_image(layer, layer.x), layer.constant("kernel", kernel.transpose(2, 0, 1, 3))]
+    operands += [layer.constant("bias", b) for b in bias]
+    attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after)}
+    made = layer.emit("conv2d_transpose", operands, attrs)
+    shape = layer.shape(made)
+    return layer.activated(made if rank == 4 else layer.reshape(made, (shape[0], *shape[2:])))
+
+
+def pool(op: str) -> Spelling:
+    """Pools; an average counts no padding."""
+
+    def spell(layer: Layer) -> str:
+        layer.channels_last()
+        count = len(layer.shape()) - 2
+        kernel = layer.pair("pool_size", count)
+        strides = layer.pair("strides", count) if layer.config.get("strides") else kernel
+        if count == 1:
+            kernel, strides = (1, *kernel), (1, *strides)
+        image = _as_image(layer, layer.x)
+        padding = _padding(layer, layer.shape(image)[1:3], kernel, strides, (1, 1))
+        attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
+        if op == "avg_pool2d":
+            attrs["count_include_pad"] = False
+        made = layer.emit(op, (image,), attrs)
+        shape = layer.shape(made)
+        return made if count == 2 else layer.reshape(made, (shape[0], *shape[2:]))
+
+    return spell
+
+
+def global_pool(op: str) -> Spelling:
+    def spell(layer: Layer) -> str:
+        layer.channels_last()
+        axes = tuple(range(1, len(layer.shape()) - 1))
+        return layer.emit(op, (layer.x,), {"axes": axes, "keepdims": bool(layer.config.get("keepdims", False))})
+
+    return spell
+
+
+def _last_axis(layer: Layer) -> None:
+    axis, rank = layer.config.get("axis", -1), len(layer.shape())
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    if [a % rank for a in axes] != [rank - 1]:
+        layer.refuse(f"normalisation along axis {axis}", "normalise the last axis")
+
+
+def batch_normalization(layer: Layer) -> str:
+    """A factor and an offset for every channel."""
+    _last_axis(layer)
+    scale, centre = bool(layer.config["scale"]), bool(layer.config["center"])
+    arrays = [a.astype(np.float64) for a in layer.arrays(2 + scale + centre)]
+    gamma = arrays.pop(0) if scale else np.ones(1)
+    beta = arrays.pop(0) if centre else np.zeros(1)
+    mean, variance = arrays
+    factor = gamma / np.sqrt(variance + float(layer.config["epsilon"]))
+    scaled = layer.emit("mul", (layer.x, layer.constant("factor", factor)))
+    return layer.emit("add", (scaled, layer.constant("offset", beta - mean * factor)))
+
+
+def layer_normalization(layer: Layer) -> str:
+    _last_axis(layer)
+    scale, centre = bool(layer.config.get("scale", True)), bool(layer.config.get("center", True))
+    arrays = list(layer.arrays(scale + centre))
+    over: Mapping[str, Attr] = {"axes": (len(layer.shape()) - 1,), "keepdims": True}
+    centred = layer.emit("sub", (layer.x, layer.emit("mean", (layer.x,), over)))
+    spread = layer.emit("mean", (layer.emit("mul", (centred, centred)),), over)
+    deviation = layer.emit("rsqrt", (layer.emit("add", (spread, layer.scalar(float(layer.config["epsilon"])))),))
+    value = layer.emit("mul", (centred, deviation))
+    if scale:
+        value = layer.emit("mul", (value, layer.constant("gamma", arrays.pop(0))))
+    return layer.emit("add", (value, layer.constant("beta", arrays.pop(0)))) if centre else value
+
+
+def normalization(layer: Layer) -> str:
+    """(x - mean) / sqrt(variance), learned from data."""
+    mean, variance = (a.astype(np.float64) for a in layer.weights.arrays()[:2])
+    centred = layer.emit("sub", (layer.x, layer.constant("mean", mean)))
+    return layer.emit("mul", (centred, layer.constant("factor", 1 / np.maximum(np.sqrt(variance), 1e-7))))
+
+
+def embedding(layer: Layer) -> str:
+    """Rows of a table; Keras quantises each by a factor of its own."""
+    if layer.config.get("mask_zero"):
+        layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
+    (table, *factors), places = layer.arrays(1 + layer.eight_bits), layer.x
+    if factors:
+        table = table / factors[0].reshape(-1, 1)
+    if layer.write.type(places).dtype not in ("int32", "int64"):
+        places = layer.emit("cast", (places,), {"dtype": "int32"})
+    return layer.emit("gather", (layer.constant("table", table), places), {"axis": 0})
+
+
+def relu(layer: Layer) -> str:
+    """x above the threshold (>= 0), at most the maximum; below, its distance from the threshold times the slope."""
+    slope, most = float(layer.config.get("negative_slope") or 0), layer.config.get("max_value")
+    threshold = float(layer.config.get("threshold") or 0)
+    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if most is None else float(most)}
+    if not threshold and most is None:
+        return layer.emit("leaky_relu", (layer.x,), {"alpha": slope}) if slope else layer.emit("relu", (layer.x,))
+    if not threshold and not slope:
+        return layer.emit("clip", (layer.x,), bounds)
+    edge = layer.scalar(threshold)
+    below = layer.emit("mul", (layer.emit("sub", (layer.x, edge)), layer.scalar(slope)))
+    above = layer.x if most is None else layer.emit("clip", (layer.x,), bounds)
+    return layer.emit("where", (layer.emit("greater", (layer.x, edge)), above, below))
+
+
+def prelu(layer: Layer) -> str:
+    """max(x, 0) + alpha * min(x, 0)."""
+    (alpha,) = layer.arrays(1)
+    below = layer.emit("minimum", (layer.x, layer.scalar(0.0)))
+    return layer.emit(
+        "add", (layer.emit("relu", (layer.x,)), layer.emit("mul", (below, layer.constant("alpha", alpha))))
+    )
+
+
+def softmax(layer: Layer) -> str:
+    axis = layer.config.get("axis", -1)
+    return layer.emit("softmax", (layer.x,), {"axis": int(axis if isinstance(axis, int) else axis[0])})
+
+
+def time_distributed(layer: Layer) -> str:
+    """The layer inside, over all steps at once."""
+    inner = layer.config["layer"]
+    spelling = layer.spellings.get(inner["class_name"])
+    if spelling is None:
+        layer.refuse(f"of {inner['class_name']}", "`microc operators` lists the layers that are known")
+    shape = layer.shape()
+    rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
+    weights = layer.weights.inside("layer")
+    made = spelling(replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights))
+    if not isinstance(made, str):
+        layer.refuse("of a layer with several results", "give it one result")
+    return layer.reshape(made, (*shape[:2], *layer.shape(made)[1:]))
+
+
+LAYERS_SPELLINGS: Mapping[str, Spelling] = {
+    "Activation": lambda layer: layer.activated(layer.x),
+    "AveragePooling1D": pool("avg_pool2d"),
+    "AveragePooling2D": pool("avg_pool2d"),
+    "BatchNormalization": batch_normalization,
+    "Conv1D": convolution,
+    "Conv1DTranspose": transposed,
+    "Conv2D": convolution,
+    "Conv2DTranspose": transposed,
+    "Dense": dense,
+    "DepthwiseConv1D": depthwise,
+    "DepthwiseConv2D": depthwise,
+    "ELU": lambda layer: layer.emit("elu", (layer.x,), {"alpha": float(layer.config.get("alpha", 1.0))}),
+    "Embedding": embedding,
+    "GlobalAveragePooling1D": global_pool("mean"),
+    "GlobalAveragePooling2D": global_pool("mean"),
+    "GlobalAveragePooling3D": global_pool("mean"),
+    "GlobalMaxPooling1D": global_pool("max"),
+    "GlobalMaxPooling2D": global_pool("max"),
+    "GlobalMaxPooling3D": global_pool("max"),
+    "LayerNormalization": layer_normalization,
+    "LeakyReLU": lambda layer: layer.emit(
+        "leaky_relu", (layer.x,), {"alpha": float(layer.config.get("negative_slope", layer.config.get("alpha", 0.3)))}
+    ),
+    "MaxPooling1D": pool("max_pool2d"),
+    "MaxPooling2D": pool("max_pool2d"),
+    "Normalization": normalization,
+    "PReLU": prelu,
+    "ReLU": relu,
+    "SeparableConv1D": separable,
+    "SeparableConv2D": separable,
+    "Softmax": softmax,
+    "TimeDistributed": time_distributed,
+}
+
+
+# ---- Spellings of Keras's layers that normalise by what the data itself is, and of those that fit images to a size.
+
+
+def group_normalization(layer: Layer) -> str:
+    """Channels, the last axis, in groups: each normalised over its channels and all axes but the batch."""
+    layer.channels_last()
+    config, shape = layer.config, layer.shape()
+    channels = shape[-1]
+    if int(config.get("axis", -1)) % len(shape) != len(shape) - 1:
+        layer.refuse(f"groups along axis {config['axis']}", "normalise the last axis")
+    groups = int(config["groups"]) if int(config["groups"]) > 0 else channels
+    if channels % groups:
+        layer.refuse(f"{groups} groups of {channels} channels", "channels must divide into groups")
+    scale, centre = bool(config.get("scale", True)), bool(config.get("center", True))
+    arrays = list(layer.arrays(scale + centre))
+    rows = layer.reshape(layer.x, (shape[0], prod(shape[1:-1]), groups, channels // groups))
+    over: Mapping[str, Attr] = {"axes": (1, 3), "keepdims": True}
+    centred = layer.emit("sub", (rows, layer.emit("mean", (rows,), over)))
+    spread = layer.emit("mean", (layer.emit("mul", (centred, centred)),), over)
+    value = layer.reshape(layer.emit("mul", (centred, _inverse_root(layer, spread))), shape)
+    if scale:
+        value = layer.emit("mul", (value, layer.constant("gamma", arrays.pop(0))))
+    return layer.emit("add", (value, layer.constant("beta", arrays.pop(0)))) if centre else value
+
+
+def rms_normalization(layer: Layer) -> str:
+    """x / sqrt(mean(x ** 2) + epsilon), times a factor for every place."""
+    axes, rank = layer.config.get("axis", -1), len(layer.shape())
+    if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
+        layer.refuse(f"normalisation along axis {axes}", "normalise the last axis")
+    (scale,) = layer.arrays(1)
+    over: Mapping[str, Attr] = {"axes": (rank - 1,), "keepdims": True}
+    power = layer.emit("mean", (layer.emit("mul", (layer.x, layer.x)),), over)
+    value = layer.emit("mul", (layer.x, _inverse_root(layer, power)))
+    return layer.emit("mul", (value, layer.constant("scale", scale)))
+
+
+def unit_normalization(layer: Layer) -> str:
+    """x / sqrt(max(sum(x ** 2), 1e-12))."""
+    axes = layer.config.get("axis", -1)
+    rank, axes = len(layer.shape()), axes if isinstance(axes, (list, tuple)) else [axes]
+    over: Mapping[str, Attr] = {"axes": tuple(sorted(int(axis) % rank for axis in axes)), "keepdims": True}
+    power = layer.emit("sum", (layer.emit("mul", (layer.x, layer.x)),), over)
+    bounded = layer.emit("maximum", (power, layer.scalar(1e-12)))
+    return layer.emit("mul", (layer.x, layer.emit("rsqrt", (bounded,))))
+
+
+def _inverse_root(layer: Layer, power: str) -> str:
+    epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
+    return layer.emit("rsqrt", (layer.emit("add", (power, epsilon)),))
+
+
+def resizing(layer: Layer) -> str:
+    """An image in another size, between centres of pixels."""
+    layer.channels_last()
+    config = layer.config
+    how = config.get("interpolation", "bilinear")
+    if how not in ("nearest", "bilinear") or config.get("antialias"):
+        layer.refuse("antialias" if config.get("antialias") else f"interpolation {how!r}", "use nearest or bilinear")
+    if config.get("crop_to_aspect_ratio") or config.get("pad_to_aspect_ratio"):
+        layer.refuse("keeping the aspect ratio", "crop or pad with layers of their own")
+    if layer.write.type(layer.x).dtype != "float32":
+        layer.refuse("an image of integers", "give the model an input of float32")
+    return resampled(layer, (int(config["height"]), int(config["width"])), bilinear=how == "bilinear")
+
+
+def resampled(layer: Layer, sizes: Sequence[int], *, bilinear: bool) -> str:
+    """The value with other extents of the axes from 1 on: the nearest element, or two weighted by their distance."""
+    places, shares = [], []
+    for extent, size in zip(layer.shape()[1:-1], sizes, strict=True):
+        source = (np.arange(size) + 0.5) * (extent / size)
+        source = np.clip(source - 0.5, 0, extent - 1) if bilinear else np.minimum(np.floor(source), extent - 1)
+        first = np.floor(source).astype(np.int64)
+        pair = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
+        places.append(layer.write.new_constant("places", pair if bilinear else pair[:, :1]))
+        shares.append(layer.constant("shares", np.stack([1 - (source - first), source - first], axis=1)))
+    tables = places + shares if bilinear else places
+    return layer.emit("resample", (layer.x, *tables), {"axes": tuple(range(1, 1 + len(places)))})
+
+
+def center_crop(layer: Layer) -> str:
+    """The middle of an image that is at least as large."""
+    layer.channels_last()
+    shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
+    rows = len(shape) - 3
+    if any(extent < size for extent, size in zip(shape[rows:], sizes, strict=False)):
+        layer.refuse(f"an image of {shape[rows : rows + 2]}, smaller than what is cut out", "give it a larger one")
+    begin, end = [0] * len(shape), list(shape)
+    for axis, size in enumerate(sizes, rows):
+        begin[axis] = (shape[axis] - size) // 2
+        end[axis] = begin[axis] + size
+    return layer.emit("slice", (layer.x,), {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)})
+
+
+NORMALISATION_SPELLINGS: Mapping[str, Spelling] = {
+    "CenterCrop": center_crop,
+    "GroupNormalization": group_normalization,
+    "RMSNormalization": rms_normalization,
+    "Resizing": resizing,
+    "UnitNormalization": unit_normalization,
+}

@@ -1,0 +1,444 @@
+"""One ONNX operator as its converter sees it, and the graph under construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import MAX_STORED, check_shape, inferred
+from microc.frontend.graph_builder import Operands
+from microc.frontend.onnx.file import OnnxFile, Operator
+from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
+from microc.ops import registry
+
+# ---- The graph under construction: what is known of values, and tensors known when compiling.
+#
+# Shapes come from the operators' own inference; what the file declares for values inside the graph is not looked at.
+
+_TIMES_STORED = 10
+"""Copies of each initialiser that may be stored: once transposed, once dequantised, once for each body that reads it."""
+
+
+@frozen
+class Stored:
+    """A tensor known when compiling: constant data, with the quantisation that a dequantize node gives it.
+
+    ``name`` is the value's name in the graph, empty until it is put there.
+    """
+
+    data: Array
+    quant: Quant | None = None
+    name: str = ""
+
+    def transposed(self, axes: Sequence[int]) -> Stored:
+        quant = self.quant
+        if quant is not None and quant.axis is not None:
+            quant = replace(quant, axis=tuple(axes).index(quant.axis))
+        return Stored(np.ascontiguousarray(self.data.transpose(axes)), quant)
+
+    def reshaped(self, shape: tuple[int, ...]) -> Stored | None:
+        """The same elements under another shape; None where the axis of the scales gets lost."""
+        quant = self.quant
+        if shape == self.data.shape:
+            return self
+        if quant is not None and quant.axis is not None:
+            outer, extent = prod(self.data.shape[: quant.axis]), self.data.shape[quant.axis]
+            axes = [k for k, e in enumerate(shape) if e == extent and prod(shape[:k]) == outer]
+            if not axes:
+                return None
+            quant = replace(quant, axis=axes[-1])
+        return Stored(self.data.reshape(shape), quant)
+
+
+class Builder:
+    """Nodes, types and constants found so far. ``alias`` maps values that are others under a new name.
+
+    ``translate`` adds operators. A graph inside an operator has a builder of its own; what it reads from the ``outer`` one is
+    ``captured``, but for constants, which it gets itself.
+    """
+
+    def __init__(
+        self, file: OnnxFile, translate: Callable[[Builder, Sequence[Operator]], None], outer: Builder | None = None
+    ) -> None:
+        self.file, self.translate, self.outer = file, translate, outer
+        self.captured: list[str] = []
+        self.nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.consts: dict[str, Array] = {}
+        self.alias: dict[str, str] = {}
+        self.lost: set[str] = set(outer.lost) if outer is not None else set()
+        self.dequantized: dict[str, Node] = {}
+        self._added = 0
+        self._most = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
+        self._names: Names = outer._names if outer is not None else Names()
+        self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
+        self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
+
+    def unique(self, stem: str) -> str:
+        """A name that neither the file nor the graph uses."""
+        return self._names.fresh(stem)
+
+    def value(self, name: str, where: str) -> str:
+        """The graph's name of a value of the file; initialisers enter the graph when first used."""
+        name = self.alias.get(name, name)
+        if name in self.types:
+            return name
+        if name in self.file.initializers:
+            self.define(
+                name, TensorType(self.file.initializers[name].shape, self.file.initializers[name].dtype.name), where
+            )
+            self.consts[name] = self.file.initializers[name]
+            return name
+        if name in self.file.unreadable:
+            raise UnsupportedError(f"{name!r} holds elements of type {self.file.unreadable[name]}", where=where)
+        if self.outer is not None:
+            return self.capture(self.outer.value(name, where))
+        raise ModelError(
+            f"{name!r} is used, but nothing before makes it",
+            where=where,
+            hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
+        )
+
+    def capture(self, name: str) -> str:
+        """A value of the outer graph as one of this; constants, dequantised ones too, come along."""
+        outer = self.outer
+        if name in self.types or outer is None:
+            return name
+        self.types[name] = outer.types[name]
+        stored = outer.stored(name)
+        if name in outer.consts:
+            self.consts[name] = outer.consts[name]
+        elif stored is not None:
+            node = outer.dequantized[name]
+            self.capture(node.inputs[0])
+            self.nodes.append(node)
+            self.dequantized[name] = node
+        else:
+            self.captured.append(name)
+        return name
+
+    def constant(self, name: str, data: Array) -> str:
+        """Define ``name`` as constant data."""
+        self._added += data.nbytes
+        if self._added > self._most:
+            raise UnsupportedError(f"constants unfold to more than {self._most} bytes", where=self.file.name)
+        self.define(name, TensorType(data.shape, data.dtype.name), self.file.name)
+        self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
+        return name
+
+    def define(self, name: str, kind: TensorType, where: str) -> None:
+        """Give a new value its type."""
+        if name in self.types or name in self.alias:
+            raise ModelError(f"{name!r} is made twice", where=where)
+        check_shape(kind.shape, kind.dtype, where)
+        self.types[name] = kind
+
+    def stored(self, name: str) -> Stored | None:
+        """What is known about a value when compiling: a constant, or a constant behind dequantize; else None."""
+        if name in self.consts:
+            return Stored(self.consts[name], name=name)
+        node = self.dequantized.get(name)
+        if node is None or node.inputs[0] not in self.consts:
+            return None
+        quant = Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis"))
+        return Stored(self.consts[node.inputs[0]], quant, name)
+
+    def graph(self, name: str) -> Graph:
+        """The finished graph. An output that is an input, a constant or another output gets a copy of its own."""
+        outputs: list[str] = []
+        for output in self.file.outputs:
+            if output in outputs:
+                raise ModelError(f"the model lists output {output!r} twice", where=self.file.name)
+            source = self.value(output, f"{self.file.name} output {output!r}")
+            if source != output:
+                attrs: Mapping[str, Attr] = {"shape": self.types[source].shape}
+                self.types[output] = self.types[source]
+                self.nodes.append(Node("reshape", (source,), (output,), attrs, Loc(self.file.name, -1, output)))
+            outputs.append(output)
+        inputs = tuple(i.name for i in self.file.inputs)
+        return Graph(name, inputs, tuple(outputs), (), self.types, self.consts).with_nodes(self.nodes)
+
+
+# ---- One ONNX operator as its spelling function sees it: typed access to what it reads, and ways to write nodes.
+
+FLOAT = ("float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NUMBERS = (*FLOAT, *INTEGERS)
+SIGNED = tuple(kind for kind in NUMBERS if not kind.startswith("uint"))
+MOVABLE = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bool",
+)
+"""Dtypes that operators take which do not compute."""
+_FOLDED_BYTES = 1 << 12
+_NO_ATTRS: Mapping[str, Attr] = {}
+
+
+@frozen
+class Spelling:
+    """One ONNX operator: the function that spells it, and the dtypes that its first input may have.
+
+    ``stepwise``: of floats of 16 bits it is the operators by which ONNX defines it, each of which rounds.
+    """
+
+    spell: Callable[[Application], None]
+    dtypes: tuple[str, ...] = FLOAT
+    stepwise: bool = False
+
+
+@frozen
+class Application(Operands):
+    """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
+
+    operator: Operator
+    builder: Builder
+    loc: Loc
+    folds: bool = False
+    """Whether all its operands are constant: what it makes is, too, however large."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.loc} ({self.operator.spelled})"
+
+    @property
+    def opset(self) -> int:
+        return self.operator.opset or self.builder.file.opset
+
+    def has(self, position: int) -> bool:
+        """Whether input ``position`` is present."""
+        return position < len(self.operator.inputs) and self.operator.inputs[position] != ""
+
+    def count(self) -> int:
+        """Number of inputs, absent ones included."""
+        return len(self.operator.inputs)
+
+    def value(self, position: int) -> str:
+        """The graph's name of input ``position``, which must be present."""
+        if not self.has(position):
+            self.broken(f"input {position} is missing")
+        return self.builder.value(self.operator.inputs[position], self.where)
+
+    def operand(self, position: int) -> str:
+        """An operand that is computed with: of the first input's dtype."""
+        value = self.value(position)
+        wanted, found = self.type(self.value(0)).dtype, self.type(value).dtype
+        if found != wanted:
+            self.broken(f"input {position} is {found}, input 0 {wanted}")
+        return value
+
+    def type(self, value: str) -> TensorType:
+        return self.builder.types[value]
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        return self.type(self.value(position)).shape
+
+    def constant(self, position: int) -> Array:
+        """The data of an input that must be known when compiling."""
+        data = self.builder.consts.get(self.value(position))
+        if data is None:
+            hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
+            self.refuse(f"input {position} ({self.operator.inputs[position]!r}) is not known when compiling", hint)
+        return data
+
+    def number(self, position: int) -> float:
+        """A constant operand of one number."""
+        data = self.constant(position)
+        if data.size != 1 or not dtypes.is_float(data.dtype.name):
+            self.broken(f"input {position} of shape {data.shape} and {data.dtype} is no real number")
+        return float(data.reshape(()))
+
+    def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Distinct axes, as 0..rank-1, in the order given."""
+        found = tuple(self.axis(axis, rank) for axis in axes)
+        if len(set(found)) != len(found):
+            self.broken(f"axes {tuple(axes)} name one twice")
+        return found
+
+    def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that ``shapes`` broadcast to, as in numpy."""
+        rank = max(map(len, shapes))
+        extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
+        if any(len(distinct) > 1 for distinct in extents):
+            self.broken(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
+        return tuple(next(iter(distinct), 1) for distinct in extents)
+
+    def output(self, position: int = 0) -> str:
+        """The name of output ``position``, empty where the file leaves it out."""
+        return self.operator.outputs[position] if position < len(self.operator.outputs) else ""
+
+    def only_output(self, count: int = 1) -> None:
+        """Refuse outputs beyond the first ``count``."""
+        extra = [name for name in self.operator.outputs[count:] if name]
+        if extra:
+            self.refuse(f"the output {extra[0]!r} is asked for", "export the model for inference")
+
+    def new_constant(self, stem: str, data: Array) -> str:
+        """A constant that the file does not hold as such, under a new name made from ``stem``."""
+        return self.builder.constant(self.builder.unique(stem), data)
+
+    def scalar(self, number: float, dtype: str = "float32") -> str:
+        """A constant of one element."""
+        return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
+
+    def store(self, stem: str, stored: Stored, output: str = "") -> str:
+        """Put ``stored`` into the graph: a constant, behind dequantize if it is quantised. ``output``: its name."""
+        if stored.name and not output:
+            return stored.name
+        if stored.quant is None:
+            return self.builder.constant(output or self.builder.unique(stem), stored.data)
+        name = self.new_constant(f"{stem}_quantized", stored.data)
+        quant = stored.quant
+        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+        return self.write("dequantize", (name,), attrs, output or self.builder.unique(stem))
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
+        """An intermediate value, named after the output."""
+        return self.write(op, inputs, attrs, self.builder.unique(f"{self.output()}_{op}"))
+
+    def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> None:
+        """The operator's output ``position``."""
+        if not self.output(position):
+            self.broken(f"output {position} has no name")
+        self.write(op, inputs, attrs, self.output(position))
+
+    def result_constant(self, data: Array, position: int = 0) -> None:
+        """The operator's output ``position``, known when compiling."""
+        if self.output(position):
+            self.builder.constant(self.output(position), data)
+
+    def result_alias(self, value: str, position: int = 0) -> None:
+        """The operator's output ``position`` is ``value``; a value that this operator has just made takes its name."""
+        name, builder = self.output(position), self.builder
+        if not name:
+            return
+        last = builder.nodes[-1] if builder.nodes else None
+        if last is not None and last.outputs == (value,) and last.loc == self.loc:
+            builder.define(name, builder.types.pop(value), self.where)
+            builder.nodes[-1] = replace(last, outputs=(name,))
+            return
+        if name in builder.types or name in builder.alias:
+            self.broken(f"{name!r} is made twice")
+        builder.alias[name] = value
+
+    def rename(self, name: str, value: str) -> None:
+        """A value of the file by a name that is the file's, too."""
+        if name in self.builder.types or name in self.builder.alias:
+            self.broken(f"{name!r} is made twice")
+        self.builder.alias[name] = value
+
+    def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
+        """The output ``position`` as ``value`` under another (or the same) shape."""
+        if prod(shape) != self.type(value).size:
+            self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
+        stored = self.builder.stored(value)
+        moved = stored.reshaped(tuple(shape)) if stored is not None else None
+        if self.type(value).shape == tuple(shape):
+            self.result_alias(value, position)
+        elif moved is not None:
+            self.store(f"{value}_reshaped", moved, self.output(position))
+        else:
+            self.result("reshape", (value,), {"shape": tuple(shape)}, position)
+
+    def write(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+        """Append a node that makes ``output``; its name."""
+        definition = registry.get(op)
+        attrs = {**definition.defaults, **attrs}
+        (kind,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        if self._folds(op, inputs, kind):
+            return self._folded(op, inputs, attrs, output)
+        if 0 in kind.shape:
+            self.refuse(f"a result of shape {kind.shape}, without elements", "cut the network before it")
+        self.builder.define(output, kind, self.where)
+        node = Node(op, tuple(inputs), (output,), attrs, self.loc)
+        self.builder.nodes.append(node)
+        if op == "dequantize":
+            self.builder.dequantized[output] = node
+        return output
+
+    def _folds(self, op: str, inputs: Sequence[str], kind: TensorType) -> bool:
+        """Whether an application is computed now: constants that do not grow much, or those of an operator of nothing else, and
+        nothing that says how they are stored."""
+        known = bool(inputs) and all(name in self.builder.consts for name in inputs)
+        read = sum(self.type(name).nbytes for name in inputs) if known else 0
+        small = self.folds or kind.nbytes <= max(_FOLDED_BYTES, 2 * read)
+        return known and small and op not in ("quantize", "dequantize")
+
+    def _folded(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+        with np.errstate(all="ignore"):
+            (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
+        return self.builder.constant(output, data)
+
+    def write_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+        """Append a node with several results; those that the file does not name get names of their own."""
+        definition, builder = registry.get(op), self.builder
+        attrs = {**definition.defaults, **attrs}
+        kinds = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        made = [
+            name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(kinds))[: len(kinds)]
+        ]
+        for name, kind in zip(made, kinds, strict=True):
+            builder.define(name, kind, self.where)
+        builder.nodes.append(Node(op, tuple(inputs), tuple(made), attrs, self.loc))
+
+
+# ---- Operators on constants that have no spelling, computed in the reader: what makes a tensor of numbers and
+# shapes.
+#
+# Others on constants are spelled as usual: what the spelling makes of constants is folded by the operators' own references
+# (:meth:`Application.write`).
+
+Fold = Callable[[Application], Array]
+
+
+def fold(application: Application) -> None:
+    """Compute an operator of :data:`FOLDS`, all of whose inputs are constant."""
+    try:
+        with np.errstate(all="ignore"):
+            application.result_constant(FOLDS[application.operator.code](application))
+    except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
+        raise ModelError(f"constants that cannot be computed with: {error}", where=application.where) from error
+
+
+def _bounded(application: Application, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
+    """``shape``, refused if a constant of it were too large."""
+    check_shape(shape, kind, application.where)
+    return shape
+
+
+def _constant_of_shape(application: Application) -> Array:
+    attributes = application.operator.attributes
+    value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
+    if value.size != 1:
+        application.broken(f"a value of shape {value.shape}")
+    return np.full(_bounded(application, application.integers(0), value.dtype.name), value.reshape(()))
+
+
+def _range(application: Application) -> Array:
+    start, limit, delta = (application.constant(position).reshape(()) for position in range(3))
+    if delta == 0 or not np.isfinite([start, limit, delta]).all():
+        application.broken(f"a range from {start} to {limit} by {delta}")
+    count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
+    _bounded(application, (count,), start.dtype.name)
+    return (start + np.arange(count) * delta).astype(start.dtype)
+
+
+FOLDS: Mapping[str, Fold] = {"ConstantOfShape": _constant_of_shape, "Range": _range}

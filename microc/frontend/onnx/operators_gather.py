@@ -1,0 +1,198 @@
+"""Spellings of ONNX's operators that look for elements, or read and write them at indices that are data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from microc.frontend.formulas import composer
+from microc.frontend.onnx.context import MOVABLE, NUMBERS, Application, Spelling
+from microc.frontend.onnx.file import dtype
+from microc.graph.ir import Attr
+
+
+def integer_indices(application: Application, position: int) -> str:
+    """Input ``position`` as int32 or int64."""
+    value = application.value(position)
+    kind = application.type(value).dtype
+    return value if kind in ("int32", "int64") else application.emit("cast", (value,), {"dtype": "int64"})
+
+
+def _axis(application: Application, default: int) -> int:
+    rank = len(application.shape(0))
+    return application.axis(application.operator.attributes.integer("axis", default), rank)
+
+
+def gather_elements(application: Application) -> None:
+    """GatherElements."""
+    operands = (application.value(0), integer_indices(application, 1))
+    application.result("gather_elements", operands, {"axis": _axis(application, 0)})
+
+
+def _reduction(application: Application) -> str:
+    reduction = application.operator.attributes.text("reduction", "none")
+    if reduction not in ("none", "add", "mul", "max", "min"):
+        application.broken(f"reduction is {reduction!r}")
+    return "" if reduction == "none" else reduction
+
+
+def scatter_elements(application: Application) -> None:
+    """ScatterElements and its first form, Scatter."""
+    operands = (application.value(0), integer_indices(application, 1), application.operand(2))
+    attrs: Mapping[str, Attr] = {"axis": _axis(application, 0), "reduction": _reduction(application)}
+    application.result("scatter_elements", operands, attrs)
+
+
+def scatter_nd(application: Application) -> None:
+    """ScatterND."""
+    operands = (application.value(0), integer_indices(application, 1), application.operand(2))
+    application.result("scatter_nd", operands, {"reduction": _reduction(application)})
+
+
+def gather_nd(application: Application) -> None:
+    """GatherND."""
+    batch = application.operator.attributes.integer("batch_dims", 0)
+    application.result("gather_nd", (application.value(0), integer_indices(application, 1)), {"batch_dims": batch})
+
+
+def arg(op: str) -> Spelling:
+    """ArgMax and ArgMin."""
+
+    def spell(application: Application) -> None:
+        attributes = application.operator.attributes
+        attrs: Mapping[str, Attr] = {
+            "axis": _axis(application, 0),
+            "keepdims": attributes.flag("keepdims", True),
+            "last": attributes.flag("select_last_index"),
+            "out_dtype": "int64",
+        }
+        application.result(op, (application.value(0),), attrs)
+
+    return Spelling(spell, NUMBERS)
+
+
+def top_k(application: Application) -> None:
+    """TopK: values, and where they stood."""
+    attributes = application.operator.attributes
+    given = application.integers(1) if application.opset >= 10 else (attributes.integer("k"),)
+    if len(given) != 1:
+        application.broken(f"k is {given}")
+    attrs: Mapping[str, Attr] = {
+        "axis": _axis(application, -1),
+        "k": given[0],
+        "largest": attributes.flag("largest", True),
+        "out_dtype": "int64",
+    }
+    application.write_all("topk", (application.value(0),), attrs, application.operator.outputs)
+
+
+def running(op: str) -> Spelling:
+    """CumSum and CumProd along an axis known when compiling."""
+
+    def spell(application: Application) -> None:
+        attributes, rank = application.operator.attributes, len(application.shape(0))
+        given = application.integers(1)
+        if len(given) != 1:
+            application.broken(f"axes {given}")
+        attrs: Mapping[str, Attr] = {
+            "axis": application.axis(given[0], rank),
+            "exclusive": attributes.flag("exclusive"),
+            "reverse": attributes.flag("reverse"),
+        }
+        application.result(op, (application.value(0),), attrs)
+
+    return Spelling(spell, NUMBERS)
+
+
+def one_hot(application: Application) -> None:
+    """OneHot: the off and the on value are one operand."""
+    indices = integer_indices(application, 0)
+    depth = int(application.constant(1).reshape(-1)[0])
+    values = application.value(2)
+    off, on = (application.emit("slice", (values,), {"begin": (k,), "end": (k + 1,), "strides": (1,)}) for k in (0, 1))
+    axis = application.axis(application.operator.attributes.integer("axis", -1), len(application.shape(0)) + 1)
+    application.result("one_hot", (indices, on, off), {"depth": depth, "axis": axis, "wrap": True})
+
+
+def hardmax(application: Application) -> None:
+    """Hardmax: 1 at the first largest element along an axis, or along all axes from one on before opset 13."""
+    old, data = application.opset < 13, application.value(0)
+    shape, axis = application.shape(0), _axis(application, 1 if application.opset < 13 else -1)
+    if old:
+        data = application.reshaped(data, (prod(shape[:axis]), prod(shape[axis:])))
+    axis = 1 if old else axis
+    found = application.emit("argmax", (data,), {"axis": axis, "keepdims": False, "out_dtype": "int64"})
+    kind = application.type(data).dtype
+    on, off = (application.scalar(number, kind) for number in (1, 0))
+    attrs: Mapping[str, Attr] = {"depth": application.type(data).shape[axis], "axis": axis, "wrap": False}
+    application.result_reshape(application.emit("one_hot", (found, on, off), attrs), shape)
+
+
+def triangle(application: Application) -> None:
+    """Trilu."""
+    diagonal = application.integers(1)[0] if application.has(1) else 0
+    upper = application.operator.attributes.flag("upper", True)
+    application.result("triangle", (application.value(0),), {"diagonal": diagonal, "upper": upper})
+
+
+def reverse_sequence(application: Application) -> None:
+    """ReverseSequence."""
+    attributes = application.operator.attributes
+    attrs: Mapping[str, Attr] = {
+        "batch_axis": attributes.integer("batch_axis", 1),
+        "time_axis": attributes.integer("time_axis", 0),
+    }
+    application.result("reverse_sequence", (application.value(0), integer_indices(application, 1)), attrs)
+
+
+def tensor_scatter(application: Application) -> None:
+    """TensorScatter: rows of a cache replaced from a place of its own for every element of the batch."""
+    attributes, shape = application.operator.attributes, application.shape(0)
+    starts = integer_indices(application, 2) if application.has(2) else ""
+    if not starts:
+        starts = application.new_constant(f"{application.output()}_starts", np.zeros(shape[:1], np.int64))
+    mode = attributes.text("mode", "linear")
+    attrs: Mapping[str, Attr] = {"axis": _axis(application, -2), "circular": mode == "circular"}
+    application.result("cache_update", (application.value(0), application.operand(1), starts), attrs)
+
+
+def norm(application: Application) -> None:
+    """LpNormalization: over the sum of magnitudes or the root of the sum of squares; where that is 0, 0."""
+    data, p = application.value(0), application.operator.attributes.integer("p", 2)
+    if p not in (1, 2):
+        application.broken(f"p is {p}")
+    make, axis = composer(application), _axis(application, -1)
+    powers = make("abs", data) if p == 1 else make("mul", data, data)
+    total = application.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})
+    length = total if p == 1 else make("sqrt", total)
+    safe = make("where", make("equal", length, 0.0), 1.0, length)
+    application.result("div", (data, safe))
+
+
+def bit_cast(application: Application) -> None:
+    """BitCast: the bits of every element as another dtype."""
+    to = dtype(application.operator.attributes.integer("to"), application.where)
+    application.result("bit_cast", (application.value(0),), {"dtype": to})
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "ArgMax": arg("argmax"),
+    "ArgMin": arg("argmin"),
+    "BitCast": Spelling(bit_cast, MOVABLE),
+    "CumProd": running("cumprod"),
+    "CumSum": running("cumsum"),
+    "GatherElements": Spelling(gather_elements, MOVABLE),
+    "GatherND": Spelling(gather_nd, MOVABLE),
+    "Hardmax": Spelling(hardmax),
+    "LpNormalization": Spelling(norm),
+    "OneHot": Spelling(one_hot, NUMBERS),
+    "ReverseSequence": Spelling(reverse_sequence, MOVABLE),
+    "Scatter": Spelling(scatter_elements, MOVABLE),
+    "ScatterElements": Spelling(scatter_elements, MOVABLE),
+    "ScatterND": Spelling(scatter_nd, MOVABLE),
+    "TensorScatter": Spelling(tensor_scatter, MOVABLE),
+    "TopK": Spelling(top_k, NUMBERS),
+    "Trilu": Spelling(triangle, MOVABLE),
+}

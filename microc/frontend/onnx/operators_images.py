@@ -1,0 +1,403 @@
+"""ONNX operators that resize and sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc.base.dtypes import Array, is_float
+from microc.base.immutable import frozen
+from microc.frontend.onnx.context import MOVABLE, Application, Spelling, Stored
+from microc.frontend.onnx.operators_windows import as_image, spans, spatial, weights
+from microc.graph.ir import Attr, Quant
+from microc.ops.attributes import Rounding
+
+# ---- Resize by any factor, of any mode: every element along an axis is a weighted sum of a few, told by tables.
+#
+# Source: ONNX Resize (its definition's formulas for coordinates, coefficients and antialiasing).
+
+MODES = ("nearest", "linear", "cubic")
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@frozen
+class Axis:
+    """One axis that is resized: extents before and after, the factor, and the part of it that is shown (0 to 1: all)."""
+
+    axis: int
+    extent: int
+    size: int
+    scale: float
+    first: float
+    last: float
+
+
+@frozen
+class Rule:
+    """How places and weights are found."""
+
+    mode: str
+    coordinates: str
+    rounding: str
+    sharpness: float
+    antialias: bool
+    exclude: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether every element is weighted from the two that it lies between."""
+        return self.mode == "linear" and not self.antialias and not self.exclude
+
+
+def resample(application: Application, axes: Sequence[Axis]) -> None:
+    """Write the operator's output: input 0 resized along ``axes``."""
+    attributes, data = application.operator.attributes, application.value(0)
+    old = application.opset < 11
+    rule = Rule(
+        attributes.text("mode", "nearest"),
+        "asymmetric" if old else attributes.text("coordinate_transformation_mode", "half_pixel"),
+        "floor" if old else attributes.text("nearest_mode", "round_prefer_floor"),
+        attributes.real("cubic_coeff_a", -0.75),
+        attributes.flag("antialias"),
+        attributes.flag("exclude_outside"),
+    )
+    if rule.mode not in MODES or rule.coordinates not in _COORDINATES or rule.rounding not in _ROUNDINGS:
+        application.broken(f"mode {rule.mode!r}, coordinates {rule.coordinates!r}, rounding {rule.rounding!r}")
+    kind = application.type(data)
+    if rule.mode != "nearest" and not is_float(kind.dtype):
+        application.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
+    places = [coordinates(rule, axis) for axis in axes]
+    tables = [table(rule, axis, place) for axis, place in zip(axes, places, strict=True)]
+    attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in axes)}
+    name = application.output()
+    operands = [application.new_constant(f"{name}_indices", index) for index, _ in tables]
+    if rule.mode != "nearest":
+        operands += [application.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
+    made = application.emit("resample", (data, *operands), attrs) if axes else data
+    if rule.coordinates == "tf_crop_and_resize":
+        made = _filled(application, made, axes, places)
+    application.result_alias(made)
+
+
+def _filled(application: Application, value: str, axes: Sequence[Axis], places: Sequence[Array]) -> str:
+    """``value`` with what lies outside of the data replaced by the value for that."""
+    for axis, place in zip(axes, places, strict=True):
+        outside = (place < 0) | (place > axis.extent - 1)
+        if outside.any():
+            kind = application.type(value)
+            mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
+            fill = application.scalar(application.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
+            name = application.new_constant(f"{application.output()}_outside", mask)
+            value = application.emit("where", (name, fill, value))
+    return value
+
+
+def coordinates(rule: Rule, axis: Axis) -> Array:
+    """Where every element of the result lies in the data, as real numbers.
+
+    They are float32 throughout, as ONNX Runtime finds them: the nearest element, and results that are quantised, hang on
+    the last bit. (Cubic and antialiased weights are of doubles.)
+    """
+    dtype = np.float32 if rule.plain or rule.mode == "nearest" else np.float64
+
+    def real(number: float) -> Array:
+        return np.asarray(number, dtype)
+
+    y, half, scale, last = np.arange(axis.size).astype(dtype), real(0.5), real(axis.scale), real(axis.extent - 1)
+    width, first = scale * real(axis.extent), real(axis.first) * last
+    match rule.coordinates:
+        case "align_corners":
+            return np.asarray(y * last / (width - 1) if width != 1 else y * 0)
+        case "asymmetric":
+            return np.asarray(y / scale)
+        case "tf_crop_and_resize":
+            span = real(axis.last - axis.first) * last
+            return np.asarray(first + (y * 0 + span * half if width == 1 else y * span / (width - 1)))
+        case "pytorch_half_pixel" if axis.size == 1:
+            return y
+        case "half_pixel_symmetric":
+            centre = real(axis.extent) * half * (1 - axis.size / width)
+            return np.asarray(centre + (y + half) / scale - half)
+        case _:
+            return np.asarray((y + half) / scale - half)
+
+
+def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
+    """Indices and weights, both (size, taps), of the elements that every place is made of."""
+    if rule.plain:
+        return _between(axis, places)
+    left = np.ceil(places).astype(np.int64) - 1  # a place on an element is that element's right end
+    ratio = places - left
+    if rule.mode == "nearest":
+        steps = {
+            "round_prefer_floor": ratio > 0.5,
+            "round_prefer_ceil": ratio >= 0.5,
+            "floor": ratio == 1,
+            "ceil": ratio > 0,
+        }[rule.rounding]
+        indices, weights = (left + steps)[:, None], np.ones((axis.size, 1))
+    else:
+        scale = min(axis.scale, 1.0) if rule.antialias else 1.0
+        reach = 2 if rule.mode == "cubic" else 1
+        first = math.floor(-reach / scale) + 1
+        offsets = np.arange(first, 2 - first)
+        indices = left[:, None] + offsets
+        weights = _kernel(rule, np.abs((offsets - ratio[:, None]) * scale))
+        weights = weights / weights.sum(1, keepdims=True)
+    if rule.exclude:
+        weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
+        weights = weights / weights.sum(1, keepdims=True)
+    return _indices(axis, indices), weights
+
+
+def _between(axis: Axis, places: Array) -> tuple[Array, Array]:
+    """The two elements that a place lies between, weighted by its distance from the other; from the last on, halves of it."""
+    inside = np.clip(places, 0, axis.extent - 1)
+    left = np.floor(inside).astype(np.int64)
+    right = np.minimum(left + 1, axis.extent - 1)
+    weights = np.stack([right - inside, inside - left], 1).astype(places.dtype)
+    weights[left == right] = 0.5
+    return _indices(axis, np.stack([left, right], 1)), weights
+
+
+def _indices(axis: Axis, indices: Array) -> Array:
+    """Indices within the data, in the smallest dtype that holds them."""
+    return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
+
+
+def _kernel(rule: Rule, x: Array) -> Array:
+    """Weights of elements at distance ``x``: the triangle, or Keys' cubic."""
+    if rule.mode == "linear":
+        return np.asarray(np.clip(1 - x, 0, 1))
+    a = rule.sharpness
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0)))
+
+
+def resized_axes(application: Application) -> tuple[Axis, ...]:
+    """The axes whose extent or part changes, from scales or sizes, for all axes or those that ``axes`` names."""
+    attributes, shape = application.operator.attributes, application.shape(0)
+    axes = application.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
+    position = 1 if application.opset < 11 or application.operator.code == "Upsample" else 2
+    extents = [shape[axis] for axis in axes]
+    if application.opset < 9 and application.operator.code == "Upsample":
+        scales, sizes = list(attributes.reals("scales")), None
+    elif application.has(position) and application.constant(position).size:
+        scales, sizes = [float(s) for s in application.constant(position).reshape(-1)], None
+    else:
+        sizes = [int(s) for s in application.constant(3).reshape(-1)]
+        scales = [size / extent for size, extent in zip(sizes, extents, strict=False)]
+        policy = attributes.text("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            common = min(scales) if policy == "not_larger" else max(scales)
+            scales = [common] * len(scales)
+            sizes = [math.floor(common * extent + 0.5) for extent in extents]
+    if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
+        application.broken(f"{len(sizes or scales)} sizes, scales {tuple(scales)} for shape {shape}")
+    found = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
+    crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    roi = [float(r) for r in application.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
+    if len(roi) != 2 * len(axes) or min(found) < 1:
+        application.broken(f"sizes {tuple(found)}, part {tuple(roi)} for shape {shape}")
+    made = [
+        Axis(axis, extent, size, scale, roi[k], roi[len(axes) + k])
+        for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, found, scales, strict=True))
+    ]
+    changed = (a for a in made if (a.size, a.scale, a.first, a.last) != (a.extent, 1.0, 0.0, 1.0))
+    return tuple(sorted(changed, key=lambda a: a.axis))
+
+
+# ---- Spellings of ONNX's operators that read between elements: GridSample, RoiAlign, DeformConv.
+
+
+def grid_sample(application: Application) -> None:
+    """GridSample."""
+    attributes, shape, grid = application.operator.attributes, application.shape(0), application.shape(1)
+    if len(grid) != len(shape):
+        application.broken(f"data of shape {shape} and places of shape {grid}")
+    attrs: Mapping[str, Attr] = {
+        "mode": attributes.text("mode", "linear").removeprefix("bi"),
+        "border": attributes.text("padding_mode", "zeros").replace("border", "edge"),
+        "coordinates": "corners" if attributes.flag("align_corners") else "edges",
+    }
+    application.result("grid_sample", (application.value(0), application.operand(1)), attrs)
+
+
+def roi_align(application: Application) -> None:
+    """RoiAlign with a given number of samples."""
+    attributes = application.operator.attributes
+    default = "half_pixel" if application.opset >= 16 else "output_half_pixel"
+    coordinates = attributes.text("coordinate_transformation_mode", default)
+    samples = attributes.integer("sampling_ratio", 0)
+    if coordinates not in ("half_pixel", "output_half_pixel"):
+        application.broken(f"coordinate_transformation_mode is {coordinates!r}")
+    if samples < 1:
+        hint = "export the layer with a sampling_ratio, 2 for instance"
+        application.refuse("boxes with a number of samples that depends on their size (sampling_ratio 0)", hint)
+    attrs: Mapping[str, Attr] = {
+        "mode": attributes.text("mode", "avg"),
+        "half_pixel": coordinates == "half_pixel",
+        "size": (attributes.integer("output_height", 1), attributes.integer("output_width", 1)),
+        "samples": samples,
+        "scale": attributes.real("spatial_scale", 1.0),
+    }
+    application.result("roi_align", (application.value(0), application.operand(1), application.value(2)), attrs)
+
+
+def deform_conv(application: Application) -> None:
+    """DeformConv: what the taps of all pixels read, times their masks, times the weights as a matrix for every group."""
+    attributes, shape = application.operator.attributes, application.shape(0)
+    outputs, inputs, *kernel = application.shape(1)
+    groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
+    rank, taps = len(kernel), prod(kernel)
+    if rank < 1 or len(shape) != rank + 2 or attributes.integers("kernel_shape", tuple(kernel)) != tuple(kernel):
+        application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
+    if min(groups, parts) < 1 or inputs * groups != shape[1] or outputs % groups or shape[1] % parts:
+        application.broken(f"{groups} groups and {parts} groups of offsets for {shape[1]} channels by {outputs}")
+    base, size = _tap_places(application, tuple(kernel))
+    pixels, images = prod(size), shape[0] * parts
+    if application.shape(2) != (shape[0], parts * taps * rank, *size):
+        application.broken(f"offsets of shape {application.shape(2)} for {size} pixels of {taps} taps")
+    moves = application.reshaped(application.operand(2), (images, taps, rank, pixels))
+    moves = application.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
+    moves = application.reshaped(moves, (images, taps * pixels, rank))
+    grid = application.new_constant(f"{application.output()}_taps", base.astype(application.type(moves).dtype))
+    places = application.emit("add", (moves, grid))
+    data = application.reshaped(application.value(0), (images, shape[1] // parts, *shape[2:]))
+    attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
+    read = application.emit("grid_sample", (data, places), attrs)
+    if application.has(4):
+        mask = application.reshaped(application.operand(4), (images, 1, taps * pixels))
+        read = application.emit("mul", (read, mask))
+    columns = application.reshaped(read, (shape[0], groups, inputs * taps, pixels))
+    matrix = application.reshaped(application.operand(1), (1, groups, outputs // groups, inputs * taps))
+    product = application.emit("matmul", (matrix, columns))
+    made = application.reshaped(product, (shape[0], outputs, *size))
+    if application.has(3):
+        made = application.emit("add", (made, application.reshaped(application.operand(3), (outputs, *(1,) * rank))))
+    application.result_alias(made)
+
+
+def _tap_places(application: Application, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+    """Where the taps of all pixels lie without offsets, (1, taps * pixels, axes), and the result's extents."""
+    extents = application.shape(0)[2:]
+    view = spans(application, kernel, extents, ceil_mode=False)
+    rank, axes, size = len(extents), [], []
+    for k, extent in enumerate(extents):
+        room = extent + view.before[k] + view.after[k] - (kernel[k] - 1) * view.dilation[k] - 1
+        size.append(room // view.strides[k] + 1)
+        taps, pixels = np.arange(kernel[k]) * view.dilation[k], np.arange(size[k]) * view.strides[k]
+        shape = np.ones(2 * rank, int)
+        shape[[k, rank + k]] = taps.size, pixels.size
+        axes.append((taps[:, None] + pixels - view.before[k]).reshape(shape))
+    return np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(1, -1, rank), tuple(size)
+
+
+SAMPLING_SPELLINGS: Mapping[str, Spelling] = {
+    "DeformConv": Spelling(deform_conv),
+    "GridSample": Spelling(grid_sample),
+    "RoiAlign": Spelling(roi_align),
+}
+
+
+# ---- Spellings of ONNX's operators that make images larger: ConvTranspose and Resize.
+
+
+def conv_transpose(application: Application) -> None:
+    """ConvTranspose: over one or two axes with weights known when compiling, or over any with any."""
+    attrs, shape = _transposed(application), application.shape(0)
+    known = [application.builder.stored(application.value(k)) is not None for k in (1, 2) if application.has(k)]
+    plain = application.type(application.value(0)).dtype == "float32" and len(shape) in (3, 4)
+    if not plain or not all(known):
+        operands = [application.operand(k) for k in range(3) if application.has(k)]
+        application.result("convolution_transpose", operands, attrs)
+        return
+    weight, bias = weights(application, 1, 2)
+    name = application.output()
+    image = application.emit("transpose", (as_image(application, application.value(0)),), {"axes": (0, 2, 3, 1)})
+    operands = [image, application.store(f"{name}_weight", _channels_last(application, weight, int(attrs["groups"])))]
+    if bias is not None:
+        operands.append(application.store(f"{name}_bias", bias))
+    if len(shape) == 3:
+        (stride,), (spread,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
+        attrs = {**attrs, "strides": (1, stride), "dilation": (1, spread), "padding": (0, before, 0, after)}
+    made = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
+    made = application.emit("transpose", (made,), {"axes": (0, 3, 1, 2)})
+    batch, channels, _, width = application.type(made).shape
+    application.result_alias(made if len(shape) == 4 else application.reshaped(made, (batch, channels, width)))
+
+
+def _channels_last(application: Application, weight: Stored, groups: int) -> Stored:
+    """Weights (I, O / groups, [H,] W) as (O, H, W, I / groups)."""
+    inputs, each, *kernel = weight.data.shape
+    split = weight.data.reshape(groups, inputs // groups, each, *[1] * (2 - len(kernel)), *kernel)
+    moved = np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
+    quant = weight.quant
+    if quant is not None and quant.axis is not None:
+        if quant.axis != 1:
+            application.refuse(
+                f"weights quantised along axis {quant.axis}", "quantise them along axis 1, the output channels"
+            )
+        quant = Quant(quant.scale * groups, quant.zero_point * groups, 0)
+    return Stored(moved.reshape(-1, *moved.shape[2:]), quant)
+
+
+def _transposed(application: Application) -> Mapping[str, Any]:
+    """The attributes of a transposed convolution over any number of axes; output padding is padding taken back."""
+    attributes, extents, kernel = application.operator.attributes, application.shape(0)[2:], application.shape(1)[2:]
+    rank, groups = len(extents), attributes.integer("group", 1)
+    if (
+        len(kernel) != rank
+        or 0 in application.shape(1)
+        or attributes.integers("kernel_shape", kernel)[-rank:] != kernel
+    ):
+        application.broken(f"weights of shape {application.shape(1)} for data of shape {application.shape(0)}")
+    if groups < 1 or application.shape(1)[0] != application.shape(0)[1] or application.shape(0)[1] % groups:
+        application.broken(f"{groups} groups of weights {application.shape(1)} for {application.shape(0)[1]} channels")
+    strides, dilation = (spatial(application, name, (1,) * rank, 1) for name in ("strides", "dilations"))
+    growth = spatial(application, "output_padding", (0,) * rank, 0)
+    pads = spatial(application, "pads", (0,) * 2 * rank, 0)
+    axes = list(zip(extents, strides, kernel, dilation, strict=True))
+    sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
+    mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
+    if len(wanted) not in (0, rank) or mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        application.broken(f"output_shape {wanted} and auto_pad {mode!r} for {rank} axes")
+    pads = pads if mode == "NOTSET" else (0,) * 2 * rank
+    before, after = list(pads[:rank]), list(pads[rank:])
+    if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:
+        wanted = tuple(e * s for e, s in zip(extents, strides, strict=True))
+    for k, (size, more) in enumerate(zip(sizes, growth, strict=True)):
+        if wanted:
+            total = size + more - wanted[k]
+            small = total // 2
+            before[k] = small if mode == "SAME_UPPER" else total - small
+            after[k] = total - before[k] - more
+        else:
+            after[k] -= more
+    padding = (*before, *after)
+    return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
+
+
+def resize(application: Application) -> None:
+    """Resize (and Upsample): every element is one of the data's, or a weighted sum of a few."""
+    resample(application, resized_axes(application))
+
+
+UPSAMPLE_SPELLINGS: Mapping[str, Spelling] = {
+    "ConvTranspose": Spelling(conv_transpose),
+    "Resize": Spelling(resize, MOVABLE),
+    "Upsample": Spelling(resize, MOVABLE),
+}

@@ -1,0 +1,509 @@
+"""ONNX matrix products, normalisations, transforms, Einsum, Det."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array, is_float
+from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
+from microc.frontend.onnx.operators_recurrent import recurrent
+from microc.graph.ir import Attr, Graph
+
+# ---- Spellings of ONNX's matrix products, normalisations and softmaxes.
+
+
+def gemm(application: Application) -> None:
+    """Gemm: alpha * A' * B' + beta * C. Constant B makes a dense layer, anything else a matrix product."""
+    attributes = application.operator.attributes
+    alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
+    a, b = application.operand(0), application.operand(1)
+    if len(application.type(a).shape) != 2 or len(application.type(b).shape) != 2:
+        application.broken(f"matrices of shapes {application.type(a).shape} and {application.type(b).shape}")
+    if attributes.flag("transA"):
+        a = application.emit("transpose", (a,), {"axes": (1, 0)})
+    weight = application.builder.stored(b)
+    if weight is None or (alpha != 1.0 and weight.quant is not None):
+        if attributes.flag("transB"):
+            b = application.emit("transpose", (b,), {"axes": (1, 0)})
+        product = scaled(application, application.emit("matmul", (a, b)), alpha)
+        add_term(application, product, beta)
+        return
+    if not attributes.flag("transB"):
+        weight = weight.transposed((1, 0))
+    if alpha != 1.0:
+        weight = Stored((weight.data * np.float32(alpha)).astype(np.float32))
+    bias = _gemm_bias(application, weight.data.shape[0], beta)
+    operands = [a, application.store(f"{application.output()}_weight", weight)]
+    if bias is not None:
+        application.result("dense", (*operands, application.store(f"{application.output()}_bias", bias)))
+    elif application.has(2):
+        add_term(application, application.emit("dense", operands), beta)
+    else:
+        application.result("dense", operands)
+
+
+def _gemm_bias(application: Application, units: int, beta: float) -> Stored | None:
+    """C as a bias of ``units`` elements, if it is constant and the same in every row."""
+    if not application.has(2):
+        return None
+    stored = application.builder.stored(application.operand(2))
+    if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != units)):
+        return None
+    shape = stored.data.shape
+    if prod(shape[:-1]) != 1 or shape[-1:] not in ((), (1,), (units,)):
+        return None
+    flat = stored.reshaped((stored.data.size,))
+    if flat is None or (flat.data.size == units and beta == 1.0):
+        return flat
+    return Stored(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
+
+
+def scaled(application: Application, value: str, factor: float) -> str:
+    """``value`` times a number."""
+    return (
+        value
+        if factor == 1.0
+        else application.emit("mul", (value, application.scalar(factor, application.type(value).dtype)))
+    )
+
+
+def add_term(application: Application, product: str, beta: float) -> None:
+    """The output as ``product`` + beta * C, C being optional."""
+    if not application.has(2):
+        application.result_alias(product)
+        return
+    term = scaled(application, application.operand(2), beta)
+    if len(application.type(term).shape) > 2:
+        application.broken(f"C has shape {application.type(term).shape}")
+    application.result("add", (product, term))
+
+
+def matmul(application: Application) -> None:
+    """MatMul: numpy's product. A constant right side of two axes makes a dense layer over all rows."""
+    a, b = application.operand(0), application.operand(1)
+    left, right = application.type(a).shape, application.type(b).shape
+    if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
+        application.broken(f"matrices of shapes {left} and {right}")
+    weight = application.builder.stored(b)
+    if weight is not None and len(right) == 2 and is_float(application.type(a).dtype):
+        application.result_alias(write_dense(application, a, weight.transposed((1, 0)), None))
+        return
+    shape = (*application.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
+    a = application.reshaped(a, (1, left[0])) if len(left) == 1 else a
+    b = application.reshaped(b, (right[0], 1)) if len(right) == 1 else b
+    application.result_alias(application.reshaped(application.emit("matmul", (a, b)), shape))
+
+
+def write_dense(application: Application, data: str, weight: Stored, bias: Stored | None) -> str:
+    """A dense layer over the last axis of ``data``, whatever the axes before; the name of its result."""
+    shape, (units, depth) = application.type(data).shape, weight.data.shape
+    if not shape or shape[-1] != depth:
+        application.broken(f"data of shape {shape} for weights of {units} x {depth}")
+    operands = [
+        application.reshaped(data, (prod(shape[:-1]), depth)),
+        application.store(f"{application.output()}_weight", weight),
+    ]
+    if bias is not None:
+        operands.append(application.store(f"{application.output()}_bias", bias))
+    return application.reshaped(application.emit("dense", operands), (*shape[:-1], units))
+
+
+def batch_normalization(application: Application) -> None:
+    """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
+
+    Parameters are those of channels, or, before opset 9 and without ``spatial``, of every place.
+    """
+    attributes = application.operator.attributes
+    application.only_output()
+    if attributes.flag("training_mode"):
+        application.refuse("batch normalisation in training mode", "export the model for inference")
+    data = application.operand(0)
+    shape = application.type(data).shape
+    if any(application.value(position) not in application.builder.consts for position in range(1, 5)):
+        _batch_normalization_by_values(application, data)
+        return
+    scale, bias, mean, variance = (application.constant(position).astype(np.float64) for position in range(1, 5))
+    wanted = shape[1:2] if application.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
+    if len(shape) < 2 or any(array.shape != wanted for array in (scale, bias, mean, variance)):
+        application.broken(f"parameters do not fit data of shape {shape}: they have shape {scale.shape}")
+    if (variance < 0).any():
+        application.broken("a variance is negative")
+    factor = scale / np.sqrt(variance + attributes.real("epsilon", 1e-5))
+    scaled_data = application.emit("mul", (data, _per_channel(application, factor, data)))
+    application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, data)))
+
+
+def _batch_normalization_by_values(application: Application, data: str) -> None:
+    """The same with parameters that are only known at run time."""
+    rank, kind = len(application.type(data).shape), application.type(data).dtype
+    scale, bias, mean, variance = (_along_channels(application, position, rank) for position in range(1, 5))
+    epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
+    deviation = application.emit("sqrt", (application.emit("add", (variance, epsilon)),))
+    factor = application.emit("div", (scale, deviation))
+    scaled_data = application.emit("mul", (application.emit("sub", (data, mean)), factor))
+    application.result("add", (scaled_data, bias))
+
+
+def _along_channels(application: Application, position: int, rank: int) -> str:
+    """An operand of one element per channel, to broadcast along axis 1 of a tensor of ``rank``."""
+    return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
+
+
+def _per_channel(application: Application, values: Array, data: str) -> str:
+    """A constant along axis 1 of ``data``, or along that and all behind it."""
+    kind = application.type(data)
+    shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
+    return application.new_constant(f"{application.output()}_factor", values.astype(kind.dtype).reshape(shape))
+
+
+def _normalized(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
+    """``data`` less its mean over ``axes``, over its standard deviation there. ``names``: those of the mean and of the inverse
+    of the deviation, where they are asked for."""
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
+    mean = application.write("mean", (data,), over, names[0]) if names[0] else application.emit("mean", (data,), over)
+    centred = application.emit("sub", (data, mean))
+    variance = application.emit("mean", (application.emit("mul", (centred, centred)),), over)
+    kind = application.type(data).dtype
+    epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
+    deviation = application.emit("sqrt", (application.emit("add", (variance, epsilon)),))
+    if names[1]:
+        application.write("div", (application.scalar(1.0, kind), deviation), {}, names[1])
+    return application.emit("div", (centred, deviation))
+
+
+def layer_normalization(application: Application) -> None:
+    """LayerNormalization over the last axes, scaled and shifted."""
+    data = application.operand(0)
+    rank = len(application.type(data).shape)
+    first = application.axis(application.operator.attributes.integer("axis", -1), rank)
+    normal = _normalized(application, data, tuple(range(first, rank)), (application.output(1), application.output(2)))
+    if application.has(2):
+        normal = application.emit("mul", (normal, application.operand(1)))
+        application.result("add", (normal, application.operand(2)))
+    else:
+        application.result("mul", (normal, application.operand(1)))
+
+
+def instance_normalization(application: Application) -> None:
+    """InstanceNormalization: over the spatial axes of every image and channel, scaled and shifted per channel."""
+    data = application.operand(0)
+    rank = len(application.type(data).shape)
+    if rank < 3:
+        application.broken(f"data of shape {application.type(data).shape}")
+    normal = _normalized(application, data, tuple(range(2, rank)))
+    scale, bias = (_along_channels(application, position, rank) for position in (1, 2))
+    application.result("add", (application.emit("mul", (normal, scale)), bias))
+
+
+def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
+    """A softmax along an axis; before opset 13, over all axes from one on, taken together."""
+
+    def spell(application: Application) -> None:
+        data, old = application.operand(0), application.opset < 13
+        shape = application.type(data).shape
+        axis = application.axis(application.operator.attributes.integer("axis", 1 if old else -1), len(shape))
+        if not old or axis == len(shape) - 1:
+            write(application, data, axis, application.output())
+            return
+        flat = application.reshaped(data, (prod(shape[:axis]), prod(shape[axis:])))
+        name = application.builder.unique(f"{application.output()}_flat")
+        write(application, flat, 1, name)
+        application.result("reshape", (name,), {"shape": shape})
+
+    return Spelling(spell, stepwise=True)
+
+
+def _softmax(application: Application, data: str, axis: int, output: str) -> None:
+    application.write("softmax", (data,), {"axis": axis, "beta": 1.0}, output)
+
+
+def _log_softmax(application: Application, data: str, axis: int, output: str) -> None:
+    """x - max - log(sum(exp(x - max)))."""
+    over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
+    centred = application.emit("sub", (data, application.emit("max", (data,), over)))
+    total = application.emit("sum", (application.emit("exp", (centred,)),), over)
+    application.write("sub", (centred, application.emit("log", (total,))), {}, output)
+
+
+NEURAL_SPELLINGS: Mapping[str, Spelling] = {
+    "BatchNormalization": Spelling(batch_normalization),
+    "Gemm": Spelling(gemm),
+    "InstanceNormalization": Spelling(instance_normalization),
+    "LayerNormalization": Spelling(layer_normalization),
+    "LogSoftmax": softmax(_log_softmax),
+    "MatMul": Spelling(matmul, (*FLOAT, "int32", "int64")),
+    "Softmax": softmax(_softmax),
+}
+
+
+# ---- Spellings of ONNX's sums over labels and of its transforms: Einsum, DFT, STFT, MelWeightMatrix, Col2Im.
+
+
+def einsum(application: Application) -> None:
+    """Einsum: letters become numbers, the ellipsis the axes that it stands for."""
+    equation = application.operator.attributes.text("equation", "").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != application.count():
+        application.broken(f"equation {equation!r} for {application.count()} operands")
+    ranks = [len(application.shape(k)) for k in range(len(terms))]
+    hidden = max(
+        (rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True) if "." in term), default=0
+    )
+    if not arrow:
+        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+
+    def labels(term: str, rank: int) -> tuple[int, ...]:
+        dots = rank - len(term.replace("...", ""))
+        before, _, after = term.partition("...")
+        middle = tuple(range(-dots, 0)) if "..." in term else ()
+        return (*(ord(c) for c in before), *middle, *(ord(c) for c in after))
+
+    inputs = tuple(labels(term, rank) for term, rank in zip(terms, ranks, strict=True))
+    output = labels(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
+    operands = [application.operand(k) for k in range(len(terms))]
+    application.result("einsum", operands, {"inputs": inputs, "output": output})
+
+
+def _waves(length: int, rows: int, inverse: bool) -> tuple[Array, Array]:
+    """Cosines and sines (length, rows) of a discrete Fourier transform."""
+    angle = 2 * np.pi * (np.outer(np.arange(length), np.arange(rows)) % length) / length
+    scale = 1 / length if inverse else 1.0
+    return np.cos(angle) * scale, (np.sin(angle) if inverse else -np.sin(angle)) * scale
+
+
+def transform_matrix(length: int, made: int, complex_in: bool, inverse: bool, real_out: bool) -> Array:
+    """What takes (element, part) to (frequency, part): a matrix (length, parts in, made, parts out).
+
+    ``real_out``: the inverse of a transform whose upper half mirrors the lower, from that half (``length`` // 2 + 1 rows).
+    """
+    cosine, sine = _waves(length, made, inverse)
+    if real_out:
+        half = length // 2 + 1
+        twice = np.full((half, 1), 2.0)
+        twice[0] = 1
+        if length % 2 == 0:
+            twice[-1] = 1
+        return np.stack([cosine[:half] * twice, -sine[:half] * twice], 1)[..., None]
+    real = np.stack([cosine, sine], -1)
+    imaginary = np.stack([-sine, cosine], -1)
+    return np.stack([real, imaginary], 1) if complex_in else real[:, None]
+
+
+def dft(application: Application) -> None:
+    """DFT along an axis, of real or complex numbers, whole or its lower half."""
+    attributes, data = application.operator.attributes, application.value(0)
+    shape, kind = application.shape(0), application.type(data).dtype
+    inverse, onesided = attributes.flag("inverse"), attributes.flag("onesided")
+    axis = attributes.integer("axis", 1) if application.opset < 20 else -2
+    if application.opset >= 20 and application.has(2):
+        axis = int(application.constant(2).reshape(-1)[0])
+    axis = application.axis(axis, len(shape))
+    real_out = inverse and onesided
+    length = 2 * (shape[axis] - 1) if real_out else shape[axis]
+    if application.has(1):
+        length = int(application.constant(1).reshape(-1)[0])
+    taken = length // 2 + 1 if real_out else length
+    data = _fitted(application, data, axis, taken)
+    made = length // 2 + 1 if onesided and not inverse else length
+    matrix = transform_matrix(length, made, shape[-1] == 2, inverse, real_out)
+    name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
+    labels = tuple(range(len(shape)))
+    over, parts = 100, 101
+    output = tuple(over if k == axis else parts if k == len(shape) - 1 else k for k in labels)
+    attrs: Mapping[str, Attr] = {"inputs": (labels, (axis, len(shape) - 1, over, parts)), "output": output}
+    application.result("einsum", (data, name), attrs)
+
+
+def _fitted(application: Application, value: str, axis: int, extent: int) -> str:
+    """``value`` cut, or continued with zeros, to ``extent`` elements along ``axis``."""
+    shape = application.type(value).shape
+    if extent < shape[axis]:
+        end = tuple(extent if k == axis else e for k, e in enumerate(shape))
+        cut: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": end, "strides": (1,) * len(shape)}
+        return application.emit("slice", (value,), cut)
+    if extent > shape[axis]:
+        padding = tuple((0, extent - e if k == axis else 0) for k, e in enumerate(shape))
+        return application.emit("pad", (value,), {"padding": padding, "value": 0.0})
+    return value
+
+
+def stft(application: Application) -> None:
+    """STFT: frames, times a window, transformed; the window is part of the matrix where it is known."""
+    data, kind = application.value(0), application.type(application.value(0)).dtype
+    _, samples, parts = application.shape(0)
+    step = int(application.constant(1).reshape(-1)[0])
+    length = int(application.constant(3).reshape(-1)[0]) if application.has(3) else application.shape(2)[0]
+    frames = (samples - length) // step + 1
+    starts = np.arange(frames)[:, None] * step + np.arange(length)
+    places = application.new_constant(f"{application.output()}_frames", starts.astype(np.int32))
+    rows = application.emit("gather", (data, places), {"axis": 1})
+    onesided = application.operator.attributes.flag("onesided", True)
+    matrix = transform_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
+    name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
+    operands: list[str] = [rows, name]
+    labels: list[tuple[int, ...]] = [(0, 1, 2, 3), (2, 3, 4, 5)]
+    if application.has(2):
+        operands.append(application.operand(2))
+        labels.append((2,))
+    application.result("einsum", operands, {"inputs": tuple(labels), "output": (0, 1, 4, 5)})
+
+
+def mel_weight_matrix(application: Application) -> None:
+    """MelWeightMatrix: known when compiling."""
+    bins, length, rate, low, high = (float(application.constant(k).reshape(-1)[0]) for k in range(5))
+    count = int(length) // 2 + 1
+    mel = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
+    points = mel[0] + np.arange(int(bins) + 2) * ((mel[1] - mel[0]) / (bins + 2))
+    edges = np.floor((int(length) + 1) * 700 * (10 ** (points / 2595) - 1) / rate).astype(np.int64)
+    result = np.zeros((count, int(bins)))
+    for k in range(int(bins)):
+        first, centre, last = edges[k : k + 3]
+        if first == centre:
+            result[centre, k] = 1
+        else:
+            result[first : centre + 1, k] = (np.arange(first, centre + 1) - first) / (centre - first)
+        if last > centre:
+            result[centre:last, k] = (last - np.arange(centre, last)) / (last - centre)
+    from microc.frontend.onnx.file import dtype
+
+    kind = dtype(application.operator.attributes.integer("output_datatype", 1), application.where)
+    application.result_constant(result.astype(kind))
+
+
+def col2im(application: Application) -> None:
+    """Col2Im: blocks added where they overlap, as a transposed convolution of ones would, tap by tap."""
+    attributes, shape = application.operator.attributes, application.shape(0)
+    image, block = application.integers(1), application.integers(2)
+    rank, taps = len(image), prod(block)
+    strides, dilation = (attributes.integers(name, (1,) * rank) for name in ("strides", "dilations"))
+    pads = attributes.integers("pads", (0,) * 2 * rank)
+    counts = [
+        (e + pads[k] + pads[rank + k] - (b - 1) * d - 1) // s + 1
+        for k, (e, b, d, s) in enumerate(zip(image, block, dilation, strides, strict=True))
+    ]
+    channels = shape[1] // taps
+    data = application.reshaped(application.value(0), (shape[0] * channels, taps, *counts))
+    grown = [(c - 1) * s + (b - 1) * d + 1 for c, s, b, d in zip(counts, strides, block, dilation, strict=True)]
+    after = [g - pads[k] - e for k, (g, e) in enumerate(zip(grown, image, strict=True))]
+    kind = application.type(data).dtype
+    one = np.eye(taps).reshape(taps, 1, *block).astype(kind)
+    weight = application.new_constant(f"{application.output()}_taps", one)
+    attrs: Mapping[str, Attr] = {
+        "strides": strides,
+        "dilation": dilation,
+        "padding": (*pads[:rank], *after),
+        "groups": 1,
+    }
+    made = application.emit("convolution_transpose", (data, weight), attrs)
+    application.result_reshape(made, (shape[0], channels, *image))
+
+
+SIGNAL_SPELLINGS: Mapping[str, Spelling] = {
+    "Col2Im": Spelling(col2im),
+    "DFT": Spelling(dft),
+    "Einsum": Spelling(einsum, (*FLOAT, "int32", "int64")),
+    "MelWeightMatrix": Spelling(mel_weight_matrix, ()),
+    "STFT": Spelling(stft),
+}
+
+
+# ---- Spelling of Det: elimination with the largest pivot of each column, one column a turn of a loop.
+#
+# Rows are not exchanged: a row that has been a pivot is marked as used, and each pivot changes the sign once for every unused row
+# above it, as moving it to the top would. Source: ONNX Det; Golub and Van Loan, Matrix Computations, 3.4.
+
+
+def determinant(application: Application) -> None:
+    """Det: matrices (..., N, N) to numbers (...)."""
+    data, shape = application.value(0), application.shape(0)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        application.broken(f"matrices of shape {shape}")
+    count, size, kind = prod(shape[:-2]), shape[-1], application.type(data).dtype
+    matrices = application.reshaped(data, (count, size, size))
+    free = application.new_constant(f"{application.output()}_free", np.ones((count, size), np.bool_))
+    one = application.new_constant(f"{application.output()}_one", np.ones((count, 1), dtypes.to_numpy(kind)))
+    attrs: dict[str, Any] = {
+        "body": _turn(application, count, size, kind),
+        "count": size,
+        "carried": 3,
+        "guarded": False,
+    }
+    made = [application.builder.unique(f"{application.output()}_{stem}") for stem in ("rest", "free", "product")]
+    application.write_all("loop", (matrices, free, one), attrs, made)
+    application.result_reshape(made[2], shape[:-2])
+
+
+def _turn(application: Application, count: int, size: int, kind: str) -> Graph:
+    """One column: carries the matrices (M, N, N), which rows are not used yet (M, N), the product of pivots (M, 1)."""
+    body = GraphBuilder(application.loc.file)
+    body.at(application.loc.index, application.loc.name)
+
+    def make(op: str, *operands: str, **attrs: Attr) -> str:
+        return body.emit(op, operands, attrs)
+
+    def number(value: float) -> str:
+        return body.new_constant("number", np.array(value, dtypes.to_numpy(kind)))
+
+    turn, rest = body.input("turn", (), "int32"), body.input("rest", (count, size, size), kind)
+    free, product = body.input("free", (count, size), "bool"), body.input("product", (count, 1), kind)
+    rows = body.new_constant("rows", np.arange(size, dtype=np.int64)[None])
+    column = make("gather", rest, turn, axis=2)
+    magnitude = make("where", free, make("abs", column), number(-1.0))
+    place = make("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
+    row = make("gather_nd", rest, place, batch_dims=1)
+    pivot = make("gather_nd", column, place, batch_dims=1)
+    pivot = body.reshape(pivot, (count, 1))
+    left = make("logical_and", free, make("not_equal", rows, place))
+    divisor = make("where", make("equal", pivot, number(0.0)), number(1.0), pivot)
+    factor = make("where", left, make("div", column, divisor), number(0.0))
+    step = make("mul", body.reshape(factor, (count, size, 1)), body.reshape(row, (count, 1, size)))
+    above = make("logical_and", free, make("less", rows, place))
+    signs = make("prod", make("where", above, number(-1.0), number(1.0)), axes=(1,), keepdims=True)
+    product = make("mul", product, make("mul", pivot, signs))
+    results: Mapping[str, str] = {"next_rest": make("sub", rest, step), "next_free": left, "next_product": product}
+    return body.graph("column", results)
+
+
+DETERMINANT_SPELLINGS: Mapping[str, Spelling] = {"Det": Spelling(determinant)}
+
+
+# ---- Spelling of ONNX Runtime's layers on quantised weights whose data it quantises at run time.
+
+
+def dynamic_quantize_lstm(application: Application) -> None:
+    """DynamicQuantizeLSTM as an LSTM on its weights dequantised: nearer to the network as trained than the original, which rounds
+    data and state at every step."""
+    weights = [
+        application.new_constant(
+            f"{application.output()}_weight", _dequantised(application, position, 6 + 2 * position)
+        )
+        for position in (1, 2)
+    ]
+    inputs = application.operator.inputs
+    operator = replace(application.operator, code="LSTM", domain="", inputs=(inputs[0], *weights, *inputs[3:8]))
+    recurrent(Application(operator, application.builder, application.loc))
+
+
+def _dequantised(application: Application, weight: int, scale: int) -> Array:
+    """Weights (directions, inputs, 4 * hidden) as LSTM has them, (directions, 4 * hidden, inputs); scales are those of a
+    direction or of its rows."""
+    data, factor = application.constant(weight).astype(np.float32), application.constant(scale)
+    zero = application.constant(scale + 1) if application.has(scale + 1) else np.zeros_like(factor)
+    if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
+        application.broken(f"weights of shape {data.shape} with scales {factor.shape} and zero points {zero.shape}")
+    shape = (data.shape[0], 1, factor.size // data.shape[0])
+    real = (data - zero.astype(np.float32).reshape(shape)) * factor.reshape(shape)
+    return np.ascontiguousarray(real.transpose(0, 2, 1))
+
+
+DYNAMIC_SPELLINGS: Mapping[str, Spelling] = {"DynamicQuantizeLSTM": Spelling(dynamic_quantize_lstm, ("float32",))}
+"""Of the domain ``com.microsoft``."""

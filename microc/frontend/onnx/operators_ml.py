@@ -1,0 +1,382 @@
+"""ai.onnx.ml operators: linear models, scalers, support vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.frontend.onnx.context import FLOAT, MOVABLE, Application, Spelling
+from microc.frontend.onnx.operators_trees import (
+    class_labels,
+    features,
+    post_transform,
+    result_label,
+    tree_classifier,
+    tree_ensemble,
+    tree_regressor,
+)
+from microc.frontend.trees.ensembles import emit_post, two_classes
+
+# ---- SVMRegressor and SVMClassifier: kernels between the data and the support vectors, then dense layers.
+#
+# The squared distance of a radial kernel is |x|^2 - 2 x.v + |v|^2, not below zero.
+
+
+def svm_regressor(application: Application) -> None:
+    """SVMRegressor: the kernel's values weighted; a one-class machine says 1 or -1."""
+    attributes = application.operator.attributes
+    count = attributes.integer("n_supports", 0)
+    data = features(application)
+    rho = np.array(attributes.reals("rho"), np.float32)
+    weights = np.array(attributes.reals("coefficients"), np.float32)
+    width = application.type(data).shape[1]
+    values = _kernel(application, data, _supports(application, count, width)) if count else data
+    scores = _dense(application, values, weights.reshape(1, -1), rho)
+    if attributes.flag("one_class"):
+        above = application.emit(
+            "cast", (application.emit("greater", (scores, application.scalar(0.0))),), {"dtype": "float32"}
+        )
+        doubled = application.emit("mul", (above, application.scalar(2.0)))
+        application.result("sub", (doubled, application.scalar(1.0)))
+        return
+    application.result_alias(emit_post(application, scores, post_transform(application), application.where))
+
+
+def svm_classifier(application: Application) -> None:
+    """SVMClassifier: a decision for every pair of classes, the class with most of them; the probability of two classes.
+
+    Without probabilities the scores are the decisions of the pairs, for more than two classes, as onnxruntime gives them.
+    """
+    attributes = application.operator.attributes
+    labels = class_labels(application, "classlabels_ints", "classlabels_strings")
+    per_class, data = attributes.integers("vectors_per_class", ()), features(application)
+    if not per_class:
+        application.refuse("a linear machine without support vectors", "export it as a linear classifier")
+    values = _kernel(application, data, _supports(application, sum(per_class), application.type(data).shape[1]))
+    weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
+    pairs = list(combinations(range(len(per_class)), 2))
+    rho = np.array(attributes.reals("rho"), np.float32)
+    decisions = _dense(application, values, _pair_weights(weights, per_class, pairs), rho)
+    probable = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
+    if len(per_class) == 2 and probable:
+        line = _affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
+        first = application.emit("sigmoid", (application.emit("neg", (line,)),))
+        second = application.emit("sub", (application.scalar(1.0), first))
+        result_label(application, labels, second, two=True, cut=0.5)
+        application.result_alias(application.emit("concat", (first, second), {"axis": 1}), 1)
+        return
+    if probable:
+        application.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
+    votes = _votes(application, decisions, pairs, len(per_class))
+    result_label(application, labels, votes)
+    if len(per_class) == 2:
+        both = (application.emit("neg", (decisions,)), decisions)
+        application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
+    else:
+        application.result_alias(decisions, 1)
+
+
+def _supports(application: Application, count: int, width: int) -> Array:
+    vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
+    if vectors.size != count * width:
+        application.broken(f"{vectors.size} numbers for {count} support vectors of {width} features")
+    return vectors.reshape(count, width)
+
+
+def _kernel(application: Application, data: str, supports: Array) -> str:
+    """The kernel of every row with every support vector."""
+    attributes = application.operator.attributes
+    gamma, offset, degree = (
+        *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
+        0.0,
+        0.0,
+        0.0,
+    )[:3]
+    products = _dense(application, data, supports, np.zeros(0, np.float32))
+    match attributes.text("kernel_type", "LINEAR"):
+        case "LINEAR":
+            return products
+        case "POLY":
+            return application.emit("pow", (_affine(application, products, gamma, offset), application.scalar(degree)))
+        case "SIGMOID":
+            return application.emit("tanh", (_affine(application, products, gamma, offset),))
+        case "RBF":
+            squares = application.emit(
+                "sum", (application.emit("mul", (data, data)),), {"axes": (1,), "keepdims": True}
+            )
+            lengths = application.new_constant("lengths", (supports**2).sum(axis=1))
+            twice = application.emit("mul", (products, application.scalar(-2.0)))
+            distance = application.emit("add", (application.emit("add", (twice, lengths)), squares))
+            near = application.emit("relu", (distance,))
+            return application.emit("exp", (application.emit("mul", (near, application.scalar(-gamma))),))
+        case kernel:
+            application.broken(f"the kernel is {kernel!r}")
+
+
+def _affine(application: Application, value: str, factor: float, offset: float) -> str:
+    scaled = application.emit("mul", (value, application.scalar(factor)))
+    return application.emit("add", (scaled, application.scalar(offset)))
+
+
+def _dense(application: Application, data: str, weights: Array, bias: Array) -> str:
+    if weights.shape[1] != application.type(data).shape[1] or bias.size not in (0, weights.shape[0]):
+        application.broken(f"coefficients of shape {weights.shape} for {application.type(data).shape[1]} values")
+    operands = [data, application.new_constant("coefficients", weights)]
+    return application.emit("dense", operands + ([application.new_constant("rho", bias)] if bias.any() else []))
+
+
+def _pair_weights(weights: Array, per_class: tuple[int, ...], pairs: list[tuple[int, int]]) -> Array:
+    """(pairs, support vectors): LIBSVM keeps for a vector of class i its weight against class j in row j, or j - 1 beyond i."""
+    starts = np.concatenate([[0], np.cumsum(per_class)])
+    found = np.zeros((len(pairs), starts[-1]), np.float32)
+    for row, (i, j) in enumerate(pairs):
+        found[row, starts[i] : starts[i + 1]] = weights[j - 1, starts[i] : starts[i + 1]]
+        found[row, starts[j] : starts[j + 1]] = weights[i, starts[j] : starts[j + 1]]
+    return found
+
+
+def _votes(application: Application, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
+    """How many pairs decide for every class: a positive decision is for the first of the pair."""
+    positive = application.emit("greater", (decisions, application.scalar(0.0)))
+    first = application.emit("cast", (positive,), {"dtype": "float32"})
+    weights, start = np.zeros((classes, len(pairs)), np.float32), np.zeros(classes, np.float32)
+    for column, (i, j) in enumerate(pairs):
+        weights[i, column], weights[j, column] = 1, -1
+        start[j] += 1
+    return _dense(application, first, weights, start)
+
+
+# ---- Spellings of the ai.onnx.ml operators that compute numbers: what scikit-learn's converters write (trees:
+# ``trees.py``).
+#
+# A label is the class itself where classes are integers; classes that are strings are numbered from 0 in the order of the file.
+# ``ZipMap`` makes a dictionary of every row in other runtimes: here the row stays a tensor.
+
+NUMBERS = ("float32", "float64", "int32", "int64")
+
+
+def linear_regressor(application: Application) -> None:
+    """LinearRegressor: one row of coefficients for every target."""
+    attributes = application.operator.attributes
+    targets = attributes.integer("targets", 1)
+    scores = _linear(application, targets)
+    application.result_alias(emit_post(application, scores, post_transform(application), application.where))
+
+
+def linear_classifier(application: Application) -> None:
+    """LinearClassifier: the largest score, or the sign where one row of coefficients tells two classes apart."""
+    labels = class_labels(application, "classlabels_ints", "classlabels_strings")
+    rows = (
+        len(application.operator.attributes.reals("intercepts"))
+        if "intercepts" in application.operator.attributes
+        else 0
+    )
+    rows = rows or max(len(labels), 1)
+    scores = _linear(application, rows)
+    post = post_transform(application)
+    two = rows == 1 and len(labels) == 2
+    result_label(application, labels, scores, two=two)
+    if two:
+        scores = application.emit("sigmoid", (scores,)) if post == "logistic" else scores
+        application.result_alias(two_classes(application, scores), 1)
+    else:
+        application.result_alias(emit_post(application, scores, post, application.where), 1)
+
+
+def _linear(application: Application, rows: int) -> str:
+    attributes = application.operator.attributes
+    data = features(application)
+    coefficients = np.array(attributes.reals("coefficients"), np.float32)
+    width = application.type(data).shape[-1]
+    if coefficients.size != rows * width:
+        application.broken(f"{coefficients.size} coefficients for {rows} results of {width} features")
+    operands = [data, application.new_constant("coefficients", coefficients.reshape(rows, width))]
+    if "intercepts" in attributes and any(attributes.reals("intercepts")):
+        intercepts = np.array(attributes.reals("intercepts"), np.float32)
+        if intercepts.size != rows:
+            application.broken(f"{intercepts.size} intercepts for {rows} results")
+        operands.append(application.new_constant("intercepts", intercepts))
+    return application.emit("dense", operands)
+
+
+def scaler(application: Application) -> None:
+    """Scaler: (x - offset) * scale, numbers for every feature or for all."""
+    attributes, data = application.operator.attributes, _real(application)
+    width = application.type(data).shape[-1] if application.type(data).shape else 1
+    for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
+        numbers = np.array(attributes.reals(name) if name in attributes else (neutral,), np.float32)
+        if numbers.size not in (1, width):
+            application.broken(f"{name} of {numbers.size} numbers for {width} features")
+        if (numbers != neutral).any():
+            data = application.emit(op, (data, application.new_constant(name, numbers)))
+    application.result_alias(data)
+
+
+def normalizer(application: Application) -> None:
+    """Normalizer: a row by its largest element, the sum of magnitudes, or its length; rows of zeros stay."""
+    norm, data = application.operator.attributes.text("norm", "MAX"), _real(application)
+    over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
+    if norm == "MAX":
+        divisor = application.emit("max", (data,), over)
+    elif norm == "L1":
+        divisor = application.emit("sum", (application.emit("abs", (data,)),), over)
+    elif norm == "L2":
+        divisor = application.emit("sqrt", (application.emit("sum", (application.emit("mul", (data, data)),), over),))
+    else:
+        application.broken(f"the norm is {norm!r}")
+    zero = application.emit("equal", (divisor, application.scalar(0.0)))
+    safe = application.emit("where", (zero, application.scalar(1.0), divisor))
+    application.result("div", (data, safe))
+
+
+def binarizer(application: Application) -> None:
+    """Binarizer: 1 above the threshold, else 0."""
+    data = application.value(0)
+    dtype = application.type(data).dtype
+    threshold = np.array(application.operator.attributes.real("threshold", 0.0), dtype)
+    above = application.emit("greater", (data, application.new_constant("threshold", threshold)))
+    application.result("cast", (above,), {"dtype": dtype})
+
+
+def imputer(application: Application) -> None:
+    """Imputer: another number in the place of a number, or of NaN; one for every feature or for all."""
+    attributes, data = application.operator.attributes, application.value(0)
+    dtype = application.type(data).dtype
+    if dtype.startswith("float"):
+        replaced = float(attributes.raw_real("replaced_value_float", 0.0))
+        imputed = attributes.reals("imputed_value_floats")
+    else:
+        replaced, imputed = attributes.integer("replaced_value_int64", 0), attributes.integers("imputed_value_int64s")
+    if len(imputed) not in (1, application.type(data).shape[-1]):
+        application.broken(f"{len(imputed)} values for {application.type(data).shape[-1]} features")
+    missing = _equals(application, data, replaced)
+    application.result("where", (missing, application.new_constant("imputed", np.array(imputed, dtype)), data))
+
+
+def _equals(application: Application, data: str, number: float) -> str:
+    """Where ``data`` is ``number``; NaN is NaN."""
+    if number != number:
+        return application.emit("not_equal", (data, data))
+    dtype = application.type(data).dtype
+    return application.emit("equal", (data, application.new_constant("key", np.array(number, dtype))))
+
+
+def one_hot(application: Application) -> None:
+    """OneHotEncoder: a column for every category, 1 where the number is that category."""
+    attributes, data = application.operator.attributes, application.value(0)
+    if attributes.texts("cats_strings"):
+        application.refuse("categories that are strings", "encode them as integers before the model")
+    if not attributes.flag("zeros", True):
+        application.refuse("an error for unknown categories", "export with zeros=1")
+    if application.type(data).dtype != "int64":
+        data = application.emit("cast", (data,), {"dtype": "int64"})
+    categories = np.array(attributes.integers("cats_int64s"), np.int64)
+    column = application.emit("reshape", (data,), {"shape": (*application.type(data).shape, 1)})
+    hit = application.emit("equal", (column, application.new_constant("categories", categories)))
+    application.result("cast", (hit,), {"dtype": "float32"})
+
+
+def label_encoder(application: Application) -> None:
+    """LabelEncoder between numbers: the first of the keys that fits, from the last, as the last takes precedence."""
+    data, (keys, values, default) = application.value(0), _dictionary(application)
+    dtype = application.type(data).dtype
+    if keys.dtype.name != dtype:
+        application.broken(f"keys of {keys.dtype} for data of {dtype}")
+    found = application.new_constant("default", np.array(default, values.dtype))
+    for key, value in zip(keys.tolist(), values, strict=True):
+        hit = _equals(application, data, key)
+        found = application.emit("where", (hit, application.new_constant("mapped", np.array(value)), found))
+    application.result_alias(found)
+
+
+_MOST_KEYS = 64
+
+
+def _dictionary(application: Application) -> tuple[Array, Array, float]:
+    """Keys, values and default of a LabelEncoder, all numbers."""
+    attributes, found = application.operator.attributes, []
+    for role in ("keys", "values"):
+        if f"{role}_tensor" in attributes:
+            found.append(attributes.tensor(f"{role}_tensor").reshape(-1))
+        elif f"{role}_int64s" in attributes:
+            found.append(np.array(attributes.integers(f"{role}_int64s"), np.int64))
+        elif f"{role}_floats" in attributes:
+            found.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
+        else:
+            application.refuse(f"{role} that are strings", "encode them as integers before the model")
+    keys, values = found
+    if len(keys) != len(values) or len(keys) > _MOST_KEYS:
+        application.refuse(f"{len(keys)} keys for {len(values)} values", f"up to {_MOST_KEYS} pairs of numbers")
+    if "default_tensor" in attributes:
+        return keys, values, attributes.tensor("default_tensor").reshape(-1)[0]
+    real = values.dtype.kind == "f"
+    return keys, values, attributes.real("default_float", -0.0) if real else attributes.integer("default_int64", -1)
+
+
+def array_feature_extractor(application: Application) -> None:
+    """ArrayFeatureExtractor: elements at some places of the last axis, which may be computed (the class of the largest score)."""
+    data = application.value(0)
+    shape = application.type(data).shape
+    rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))
+    indices, axis = application.value(1), len(application.type(rows).shape) - 1
+    if indices in application.builder.consts:
+        places, features = application.constant(1).reshape(-1).astype(np.int64), application.type(rows).shape[-1]
+        if places.size and not 0 <= places.min() <= places.max() < features:
+            application.broken(f"features {places.min()} to {places.max()} of {features}")
+        indices = application.new_constant("places", places)
+    else:
+        indices = application.reshaped(indices, (application.type(indices).size,))
+    application.result("gather", (rows, indices), {"axis": axis})
+
+
+def feature_vectorizer(application: Application) -> None:
+    """FeatureVectorizer: rows of all inputs side by side, as floats."""
+    parts = [_matrix(application, application.value(position)) for position in range(application.count())]
+    if len(parts) == 1:
+        application.result_alias(parts[0])
+    else:
+        application.result("concat", parts, {"axis": 1})
+
+
+def _matrix(application: Application, value: str) -> str:
+    """A float value of two axes; one axis is one row."""
+    shape = application.type(value).shape
+    if application.type(value).dtype != "float32":
+        value = application.emit("cast", (value,), {"dtype": "float32"})
+    return value if len(shape) == 2 else application.reshaped(value, (1, application.type(value).size))
+
+
+def zip_map(application: Application) -> None:
+    """ZipMap: the row as it is."""
+    application.result_alias(application.value(0))
+
+
+def _real(application: Application) -> str:
+    """The first operand as float32, of any shape."""
+    data = application.value(0)
+    return (
+        data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
+    )
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "ArrayFeatureExtractor": Spelling(array_feature_extractor, MOVABLE),
+    "Binarizer": Spelling(binarizer, NUMBERS),
+    "FeatureVectorizer": Spelling(feature_vectorizer, MOVABLE),
+    "Imputer": Spelling(imputer, ("float32", "int64")),
+    "LabelEncoder": Spelling(label_encoder, NUMBERS),
+    "LinearClassifier": Spelling(linear_classifier, NUMBERS),
+    "LinearRegressor": Spelling(linear_regressor, FLOAT),
+    "Normalizer": Spelling(normalizer, NUMBERS),
+    "OneHotEncoder": Spelling(one_hot, NUMBERS),
+    "SVMClassifier": Spelling(svm_classifier, NUMBERS),
+    "SVMRegressor": Spelling(svm_regressor, FLOAT),
+    "Scaler": Spelling(scaler, NUMBERS),
+    "TreeEnsemble": Spelling(tree_ensemble, ("float32", "float64")),
+    "TreeEnsembleClassifier": Spelling(tree_classifier, NUMBERS),
+    "TreeEnsembleRegressor": Spelling(tree_regressor, NUMBERS),
+    "ZipMap": Spelling(zip_map, FLOAT),
+}

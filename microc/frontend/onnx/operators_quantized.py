@@ -1,0 +1,508 @@
+"""ONNX quantised operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.frontend.onnx import operators_linear as onnx_neural
+from microc.frontend.onnx import operators_windows as onnx_pool
+from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
+from microc.frontend.onnx.file import dtype
+from microc.frontend.onnx.operators_linear import write_dense
+from microc.frontend.onnx.operators_windows import convolution, convolve
+from microc.graph.ir import Attr, Quant
+from microc.ops.attributes import Ties
+
+# ---- Quantised operators whose scales or zero points are data, of blocks, or of 16 bits: as the arithmetic that
+# defines them.
+#
+# Sums of products are exact, in int32; scaling is done in float32 and rounded half to even, as ONNX says.
+
+
+def is_known(application: Application, *positions: int) -> bool:
+    """Whether scales and zero points at these inputs are constants of one or a row of float32 or integers."""
+    found = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
+    plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in found)
+    return plain and not application.operator.attributes.integer("block_size", 0)
+
+
+def _cast(application: Application, value: str, dtype: str) -> str:
+    return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
+
+
+def spread(application: Application, position: int, shape: Sequence[int], axis: int) -> str:
+    """A scale or zero point so that it broadcasts to ``shape``: one number, one along ``axis``, or one for every block."""
+    value = application.value(position)
+    given, rank = application.type(value).shape, len(shape)
+    if application.type(value).size == 1:
+        return application.reshaped(value, ())
+    if len(given) == 1:
+        axis = application.axis(axis, rank)
+        return application.reshaped(value, (*given, *[1] * (rank - axis - 1)))
+    if len(given) != rank or any(
+        not part or -(-extent // part) * part < extent for extent, part in zip(shape, given, strict=True)
+    ):
+        application.broken(f"scales of shape {given} for data of shape {tuple(shape)}")
+    blocks = [-(-extent // part) for extent, part in zip(shape, given, strict=True)]
+    apart = application.reshaped(value, [extent for part in given for extent in (part, 1)])
+    target = tuple(extent for part, block in zip(given, blocks, strict=True) for extent in (part, block))
+    made = application.reshaped(
+        application.emit("broadcast_to", (apart,), {"shape": target}),
+        [p * b for p, b in zip(given, blocks, strict=True)],
+    )
+    if application.type(made).shape == tuple(shape):
+        return made
+    attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(shape), "strides": (1,) * rank}
+    return application.emit("slice", (made,), attrs)
+
+
+def _spread(application: Application, position: int, axis: int) -> Array:
+    """A constant as :func:`spread` has it: the data of blocks of weights are too many to leave to run time."""
+    array, shape = application.constant(position), application.shape(0)
+    if position == 0 or array.size == 1:
+        return array if position == 0 else array.reshape(())
+    if array.ndim == 1:
+        axis = application.axis(axis, len(shape))
+        return array.reshape(-1, *[1] * (len(shape) - axis - 1))
+    if array.ndim != len(shape) or not all(array.shape):
+        application.broken(f"scales of shape {array.shape} for data of shape {shape}")
+    for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
+        array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
+    return array
+
+
+def quantize(application: Application, out_dtype: str, bits: int) -> None:
+    """QuantizeLinear."""
+    data, shape = application.value(0), application.shape(0)
+    axis = application.operator.attributes.integer("axis", 1)
+    scale = _cast(application, spread(application, 1, shape, axis), "float32")
+    levels = application.emit("div", (_cast(application, data, "float32"), scale))
+    zero = spread(application, 2, shape, axis) if application.has(2) else ""
+    _store(application, levels, zero, out_dtype, bits)
+
+
+def _store(application: Application, levels: str, zero: str, out_dtype: str, bits: int) -> None:
+    """The output: real levels rounded, moved to the zero point and saturated."""
+    levels = application.emit("round", (levels,))
+    if zero:
+        levels = application.emit("add", (levels, _cast(application, zero, "float32")))
+    low, high = dtypes.int_range(out_dtype)
+    low, high = low >> dtypes.info(out_dtype).bits - bits, high >> dtypes.info(out_dtype).bits - bits
+    clipped = application.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
+    application.result("cast", (clipped,), {"dtype": out_dtype})
+
+
+def centred(application: Application, position: int, zero: int, axis: int) -> str:
+    """The integers at input ``position`` less their zero points, int32."""
+    shape = application.shape(position)
+    data = _cast(application, application.value(position), "int32")
+    if not application.has(zero):
+        return data
+    return application.emit("sub", (data, _cast(application, spread(application, zero, shape, axis), "int32")))
+
+
+def dequantize(application: Application) -> None:
+    """DequantizeLinear: of the scale's dtype."""
+    axis = application.operator.attributes.integer("axis", 1)
+    kind = application.type(application.value(1)).dtype
+    known = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
+    if kind == "float32" and all(array is not None for array in known):
+        data, scales, *zeros = (_spread(application, k, axis).astype(np.float32) for k in range(len(known)))
+        application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
+        return
+    real = _cast(application, centred(application, 0, 2, axis), "float32")
+    scale = _cast(application, spread(application, 1, application.shape(0), axis), "float32")
+    made = application.emit("mul", (real, scale))
+    application.result_alias(_cast(application, made, kind))
+
+
+def _scaled_back(application: Application, total: str, scales: Sequence[str], first: int) -> None:
+    """The output: int32 sums times the operands' scales over the result's, which are inputs ``first`` and the next."""
+    reals = [_cast(application, scale, "float32") for scale in scales]
+    factor = application.emit("mul", reals)
+    factor = application.emit("div", (factor, _cast(application, spread(application, first, (), 0), "float32")))
+    levels = application.emit("mul", (_cast(application, total, "float32"), factor))
+    zero = application.reshaped(application.value(first + 1), ())
+    out_dtype = application.type(zero).dtype
+    _store(application, levels, zero, out_dtype, dtypes.info(out_dtype).bits)
+
+
+def qlinear_matmul_of_values(application: Application) -> None:
+    """QLinearMatMul: scales of the left side per row, of the right side per column."""
+    a, b = centred(application, 0, 2, -2), centred(application, 3, 5, -1)
+    total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
+    shape = application.type(total).shape
+    _scaled_back(application, total, [spread(application, 1, shape, -2), spread(application, 4, shape, -1)], 6)
+
+
+def qlinear_conv_of_values(application: Application) -> None:
+    """QLinearConv: scales of the weights per output channel."""
+    data, weight = centred(application, 0, 2, 1), centred(application, 3, 5, 0)
+    operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
+    total = application.emit("convolution", operands, _convolution(application, weight))
+    shape = application.type(total).shape
+    _scaled_back(application, total, [spread(application, 1, shape, 1), spread(application, 4, shape, 1)], 6)
+
+
+def _convolution(application: Application, weight: str) -> Mapping[str, Attr]:
+    return convolution(application, application.type(weight).shape[2:])
+
+
+def conv_integer(application: Application) -> None:
+    """ConvInteger: int32 sums."""
+    data, weight = centred(application, 0, 2, 1), centred(application, 1, 3, 0)
+    application.result("convolution", (data, weight), _convolution(application, weight))
+
+
+def matmul_integer(application: Application) -> None:
+    """MatMulInteger: int32 sums."""
+    operands = (centred(application, 0, 2, -2), centred(application, 1, 3, -1))
+    application.result("matmul", operands, {"out_dtype": "int32"})
+
+
+def bits_of(application: Application, position: int, code: int, dtype: str) -> int:
+    """Bits of the integers that a quantised result has: by attribute, or as the zero point at input ``position``."""
+    names = application.builder.file.four_bit
+    four = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
+    return 4 if four else dtypes.info(dtype).bits
+
+
+# ---- Spellings of ONNX's quantised operators, as dequantize, a float operator, and quantize.
+#
+# The ``qdq`` pass turns that form, which quantisers also write themselves, into operators on quantised tensors; both
+# mean the same.
+
+BYTES = ("int8", "uint8")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+_REAL = (*FLOAT, "int32")
+
+
+def real_scales(application: Application, scale: int) -> tuple[float, ...]:
+    """The scale or scales at input ``scale``."""
+    scales = application.constant(scale)
+    if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
+        application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
+    numbers = tuple(float(s) for s in scales.reshape(-1))
+    if not all(math.isfinite(s) and s > 0 for s in numbers):
+        application.broken("a scale is not positive")
+    return numbers
+
+
+def quantization(application: Application, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
+    """The quantisation that inputs ``scale`` and ``zero_point`` (optional) give a tensor of ``shape``."""
+    numbers = real_scales(application, scale)
+    zeros = (0,) * len(numbers)
+    if application.has(zero_point):
+        points = application.constant(zero_point)
+        if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
+            application.broken(f"zero points of shape {points.shape} and {points.dtype} for {len(numbers)} scales")
+        zeros = tuple(int(z) for z in np.broadcast_to(points.reshape(-1), (len(numbers),)))
+    if len(numbers) == 1:
+        return Quant(numbers, zeros)
+    if axis >= len(shape) or axis < -len(shape) or shape[axis] != len(numbers):
+        application.broken(f"{len(numbers)} scales along axis {axis} of shape {shape}")
+    return Quant(numbers, zeros, axis % len(shape))
+
+
+def _refuse_blocks(application: Application) -> int:
+    """The axis of the scales; scales of blocks are refused."""
+    if application.operator.attributes.integer("block_size", 0):
+        application.refuse("blocked quantisation", "quantise per tensor or per channel")
+    return application.operator.attributes.integer("axis", 1)
+
+
+def _attrs(quant: Quant) -> dict[str, Attr]:
+    return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+
+
+def _quantize_attrs(application: Application, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
+    low, high = dtypes.int_range(out_dtype)
+    if any(not low <= zero <= high for zero in quant.zero_point):
+        application.broken(f"a zero point does not fit {out_dtype}")
+    return {**_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
+
+
+def quantize_linear(application: Application) -> None:
+    """QuantizeLinear: saturate(round half to even(x / scale) + zero_point)."""
+    data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
+    out_dtype = dtype(code, application.where) if code else "uint8"
+    if application.has(2):
+        out_dtype = application.type(application.value(2)).dtype
+    if not dtypes.is_integer(out_dtype):
+        application.broken(f"zero points of shape {application.shape(2)} and {out_dtype}")
+    bits = bits_of(application, 2, code, out_dtype)
+    real = application.type(data).dtype == "float32"
+    if not real or bits == 4 or out_dtype not in _INTEGERS or not is_known(application, 1, 2):
+        quantize(application, out_dtype, bits)
+        return
+    quant = quantization(application, 1, 2, application.type(data).shape, _refuse_blocks(application))
+    if out_dtype not in _INTEGERS:
+        application.refuse(f"quantisation to {out_dtype}", "quantise to 8 or 16 bits")
+    attrs = _quantize_attrs(application, quant, out_dtype)
+    stored = application.builder.consts.get(data)
+    if stored is not None and np.isnan(stored).any():
+        application.broken("NaN cannot be quantised")
+    if stored is None:
+        application.result("quantize", (data,), attrs)
+    else:
+        application.result_constant(quantized(stored, quant, out_dtype))
+
+
+def quantized(data: Array, quant: Quant, out_dtype: str) -> Array:
+    """What QuantizeLinear makes of constant float32 data."""
+    shape = [1] * data.ndim
+    if quant.axis is not None:
+        shape[quant.axis] = len(quant.scale)
+    scale = np.array(quant.scale, np.float32).reshape(shape)
+    zero = np.array(quant.zero_point, np.float64).reshape(shape)
+    low, high = dtypes.int_range(out_dtype)
+    levels = np.rint(data / scale).astype(np.float64) + zero
+    return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
+
+
+def dequantize_linear(application: Application) -> None:
+    """DequantizeLinear: (x - zero_point) * scale."""
+    data = application.value(0)
+    if not is_known(application, 1, 2):
+        dequantize(application)
+        return
+    axis = _refuse_blocks(application)
+    if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
+        application.broken(f"a zero point of {application.constant(2).dtype} for {application.type(data).dtype} data")
+    quant = quantization(application, 1, 2, application.type(data).shape, axis)
+    application.result("dequantize", (data,), _attrs(quant))
+
+
+class Quantized:
+    """The dequantised operands and the quantised result of one operator whose inputs are (value, scale, zero point) triples."""
+
+    def __init__(self, application: Application) -> None:
+        self.application = application
+
+    def operand(self, position: int) -> str:
+        """The triple that starts at ``position``, as a float."""
+        application, data = self.application, self.application.value(position)
+        kind = application.type(data)
+        if kind.dtype not in BYTES:
+            application.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
+        if application.builder.consts.get(data) is not None:
+            return application.store(data, self.stored(position, 0))
+        quant = quantization(application, position + 1, position + 2, kind.shape, 1)
+        return application.emit("dequantize", (data,), _attrs(quant))
+
+    def stored(self, position: int, axis: int) -> Stored:
+        """The constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
+        data = self.application.constant(position)
+        if data.dtype.name not in BYTES:
+            self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
+        return Stored(data, quantization(self.application, position + 1, position + 2, data.shape, axis))
+
+    def bias(self, position: int, weight: Stored, scale: int) -> Stored | None:
+        """The int32 bias at ``position``, whose scale is that of the data (input ``scale``) times the weights'."""
+        application = self.application
+        if not application.has(position):
+            return None
+        bias, units = application.constant(position), weight.data.shape[0]
+        if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
+            application.broken(f"bias of shape {bias.shape} and {bias.dtype} for {units} channels")
+        data_scale = np.float32(real_scales(application, scale)[0])
+        scales = np.array(weight.quant.scale, np.float32) * data_scale
+        numbers = tuple(float(s) for s in scales)
+        return Stored(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
+
+    def result(self, value: str, scale: int) -> None:
+        """The output: ``value`` quantised as inputs ``scale`` and ``scale`` + 1 say."""
+        application = self.application
+        quant = quantization(application, scale, scale + 1, application.type(value).shape, 1)
+        out_dtype = application.constant(scale + 1).dtype.name if application.has(scale + 1) else "uint8"
+        if out_dtype not in BYTES or quant.axis is not None:
+            application.refuse(
+                f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
+            )
+        application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
+
+
+def _is_constant(application: Application, count: int) -> bool:
+    """Whether all but the data is known when compiling."""
+    return all(application.value(k) in application.builder.consts for k in range(1, count) if application.has(k)) and (
+        is_known(application, 1, 2, 4, 5, 6, 7)
+    )
+
+
+def qlinear_conv(application: Application) -> None:
+    """QLinearConv: x, w and y as triples (y without data), then the int32 bias."""
+    if not _is_constant(application, 9):
+        qlinear_conv_of_values(application)
+        return
+    operands = Quantized(application)
+    data, weight = operands.operand(0), operands.stored(3, 0)
+    name = application.builder.unique(f"{application.output()}_real")
+    convolve(application, data, weight, operands.bias(8, weight, 1), name)
+    operands.result(name, 6)
+
+
+def qgemm(application: Application) -> None:
+    """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
+    attributes, operands = application.operator.attributes, Quantized(application)
+    if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
+        application.refuse("a factor or a transposed left side", "quantise the model in QDQ format")
+    if not application.has(7):
+        application.refuse("a float result", "quantise the model in QDQ format")
+    data, weight = operands.operand(0), operands.stored(3, 0 if attributes.flag("transB") else 1)
+    if weight.data.ndim != 2:
+        application.broken(f"weights of shape {weight.data.shape}")
+    weight = weight if attributes.flag("transB") else weight.transposed((1, 0))
+    operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
+
+
+def qlinear_matmul(application: Application) -> None:
+    """QLinearMatMul: a constant right side of two axes makes a dense layer."""
+    if not _is_constant(application, 8) or len(application.shape(3)) != 2:
+        qlinear_matmul_of_values(application)
+        return
+    operands = Quantized(application)
+    data, weight = operands.operand(0), operands.stored(3, 1)
+    if weight.data.ndim != 2:
+        application.broken(f"a right side of shape {weight.data.shape}")
+    operands.result(write_dense(application, data, weight.transposed((1, 0)), None), 6)
+
+
+def qlinear(op: str, count: int, attrs: Callable[[Application], Mapping[str, Attr]] = lambda _: {}) -> Spelling:
+    """An operator on ``count`` triples, then scale and zero point of the result."""
+
+    def spell(application: Application) -> None:
+        operands = Quantized(application)
+        values = [operands.operand(3 * k) for k in range(count)]
+        operands.result(application.emit(op, values, attrs(application)), 3 * count)
+
+    return Spelling(spell, BYTES)
+
+
+def qlinear_concat(application: Application) -> None:
+    """com.microsoft.QLinearConcat: scale and zero point of the result, then triples."""
+    operands = Quantized(application)
+    values = [operands.operand(position) for position in range(2, application.count(), 3)]
+    if not values:
+        application.broken("there are no operands")
+    axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
+    operands.result(application.emit("concat", values, {"axis": axis}), 0)
+
+
+def quantised(spelling: Spelling) -> Spelling:
+    """A quantised form of an operator on one triple: ``spelling`` of the operator on floats between dequantize and quantize."""
+
+    def spell(application: Application) -> None:
+        attributes, operands = application.operator.attributes, Quantized(application)
+        if attributes.flag("channels_last"):
+            application.refuse("channels-last data", "export it channels first, as ONNX has it")
+        real = application.builder.unique(f"{application.output()}_real")
+        version = attributes.integer("opset", application.opset)
+        operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
+        spelling.spell(replace(application, operator=operator))
+        operands.result(real, 3)
+
+    return Spelling(spell, BYTES)
+
+
+def qlinear_global_average_pool(application: Application) -> None:
+    """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
+    if application.operator.attributes.flag("channels_last"):
+        application.refuse("channels-last data", "export the model with channels first")
+    operands = Quantized(application)
+    data = operands.operand(0)
+    axes = tuple(range(2, len(application.type(data).shape)))
+    if not axes:
+        application.broken("data without spatial axes")
+    operands.result(application.emit("mean", (data,), {"axes": axes, "keepdims": True}), 3)
+
+
+def _alpha(application: Application) -> Mapping[str, Attr]:
+    return {"alpha": application.operator.attributes.real("alpha", 0.01)}
+
+
+QUANTIZED_SPELLINGS: Mapping[str, Spelling] = {
+    "ConvInteger": Spelling(conv_integer, BYTES),
+    "MatMulInteger": Spelling(matmul_integer, BYTES),
+    "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
+    "QLinearConv": Spelling(qlinear_conv, BYTES),
+    "QLinearMatMul": Spelling(qlinear_matmul, BYTES),
+    "QuantizeLinear": Spelling(quantize_linear, _REAL),
+}
+
+MICROSOFT: Mapping[str, Spelling] = {
+    "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
+    "QGemm": Spelling(qgemm, BYTES),
+    "QLinearAdd": qlinear("add", 2),
+    "QLinearAveragePool": quantised(onnx_pool.POOL_SPELLINGS["AveragePool"]),
+    "QLinearConcat": Spelling(qlinear_concat),
+    "QLinearGlobalAveragePool": Spelling(qlinear_global_average_pool, BYTES),
+    "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha),
+    "QLinearMul": qlinear("mul", 2),
+    "QLinearSigmoid": qlinear("sigmoid", 1),
+    "QLinearSoftmax": quantised(onnx_neural.NEURAL_SPELLINGS["Softmax"]),
+    "QuantizeLinear": Spelling(quantize_linear, FLOAT),
+}
+
+
+# ---- Weights that alone are quantised, made floats when they are read: by blocks (DequantizeLinear), and ONNX
+# Runtime's MatMulNBits.
+#
+# How kernels store them is found again from the numbers (:mod:`microc.ops.matrix.gemm`). Source: the documentation of ONNX
+# Runtime's contributed operators.
+
+BITS = (2, 4, 8)
+
+
+def matmul_n_bits(application: Application) -> None:
+    """com.microsoft.MatMulNBits: A (..., K) times B' of N rows, of blocks of ``bits`` in bytes, the lowest first."""
+    attributes = application.operator.attributes
+    units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
+    bits = attributes.integer("bits", 4)
+    if bits not in BITS or min(units, depth, block) < 1 or attributes.integer("weight_prepacked", 0):
+        application.refuse(f"weights of {bits} bits in blocks of {block}", "quantise them to 2, 4 or 8 bits")
+    if application.has(4):
+        application.refuse("inputs in another order (g_idx)", "quantise the model without it")
+    blocks = -(-depth // block)
+    packed, scales = application.constant(1), application.constant(2)
+    if (
+        packed.dtype != np.uint8
+        or packed.size != units * blocks * (-(-block * bits // 8))
+        or scales.size != units * blocks
+    ):
+        application.broken(f"weights of shape {packed.shape} and {packed.dtype}, scales of shape {scales.shape}")
+    levels = _fields(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
+    zeros = _zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
+    real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
+    weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
+    bias = Stored(application.constant(5).reshape(-1)) if application.has(5) else None
+    application.result_alias(write_dense(application, application.operand(0), Stored(weight), bias))
+
+
+def _fields(rows: Array, bits: int, count: int) -> Array:
+    """The first ``count`` numbers of every row of bytes, as float32."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    apart = (rows[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(apart.reshape(len(rows), -1)[:, :count].astype(np.float32))
+
+
+def _zero_points(application: Application, units: int, blocks: int, bits: int) -> Array:
+    """Those of all blocks as float32: packed by rows, or floats; half the levels where none are given."""
+    if not application.has(3):
+        return np.full(units * blocks, 1 << (bits - 1), np.float32)
+    given = application.constant(3)
+    row = -(-blocks * bits // 8)
+    if given.dtype == np.uint8 and given.size == units * row:
+        return _fields(given.reshape(units, row), bits, blocks)
+    if given.dtype == np.uint8 or given.size != units * blocks:
+        application.broken(f"zero points of shape {given.shape} and {given.dtype}")
+    return np.asarray(given.astype(np.float32))
+
+
+WEIGHT_ONLY_SPELLINGS: Mapping[str, Spelling] = {"MatMulNBits": Spelling(matmul_n_bits, ("float32",))}
+"""Of the domain ``com.microsoft``."""

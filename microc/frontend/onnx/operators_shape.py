@@ -1,0 +1,520 @@
+"""ONNX operators on shapes and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.frontend.onnx.context import MOVABLE, Application, Spelling
+from microc.graph.ir import Attr
+
+# ---- Spellings of ONNX's operators that give a tensor another shape or order, and of those that only speak about
+# shapes.
+
+
+def shape(application: Application) -> None:
+    """Shape, from axis ``start`` to ``end``: known when compiling."""
+    extents, attributes = application.shape(0), application.operator.attributes
+    start, end = attributes.integer("start", 0), attributes.integer("end", len(extents))
+    application.result_constant(np.array(extents[slice(start, end)], np.int64))
+
+
+def size(application: Application) -> None:
+    """Size: known when compiling."""
+    application.result_constant(np.array(application.type(application.value(0)).size, np.int64))
+
+
+def identity(application: Application) -> None:
+    """Identity, and Dropout, which is one in inference."""
+    if application.operator.code == "Dropout":
+        if application.has(2) and application.constant(2).any() and _ratio(application) != 0:
+            application.refuse("dropout in training", "export the network for inference")
+        if application.output(1):
+            application.result_constant(np.ones(application.shape(0), np.bool_), 1)
+    application.result_alias(application.value(0))
+
+
+def _ratio(application: Application) -> float:
+    """The share of elements that a Dropout drops."""
+    return float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
+
+
+def target_shape(application: Application, given: Sequence[int]) -> tuple[int, ...]:
+    """Reshape's target: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
+    extents = application.shape(0)
+    keep = not application.operator.attributes.flag("allowzero")
+    found = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(given)]
+    if found.count(-1) > 1 or any(e < -1 for e in found):
+        application.broken(f"shape {tuple(given)}")
+    if -1 in found:
+        rest = prod(e for e in found if e != -1)
+        found[found.index(-1)] = prod(extents) // rest if rest else 0
+    return tuple(found)
+
+
+def reshape(application: Application) -> None:
+    """Reshape."""
+    application.result_reshape(application.value(0), target_shape(application, application.integers(1)))
+
+
+def flatten(application: Application) -> None:
+    """Flatten to a matrix."""
+    extents = application.shape(0)
+    axis = application.operator.attributes.integer("axis", 1)
+    axis = axis if axis == len(extents) else application.axis(axis, max(len(extents), 1))
+    application.result_reshape(application.value(0), (prod(extents[:axis]), prod(extents[axis:])))
+
+
+def given_axes(application: Application, since: int = 13) -> tuple[int, ...] | None:
+    """Axes from the attribute or, from opset ``since`` on, input 1; None where they are left out."""
+    if application.opset >= since:
+        return application.integers(1) if application.has(1) else None
+    attributes = application.operator.attributes
+    return attributes.integers("axes") if "axes" in attributes else None
+
+
+def squeeze(application: Application) -> None:
+    """Squeeze: without axes, all extents of one go."""
+    extents, given = application.shape(0), given_axes(application)
+    ones = tuple(k for k, e in enumerate(extents) if e == 1)
+    axes = ones if given is None else application.axes(given, len(extents))
+    if any(extents[axis] != 1 for axis in axes):
+        application.broken(f"axes {axes} of shape {extents} are not all of one element")
+    application.result_reshape(application.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
+
+
+def unsqueeze(application: Application) -> None:
+    """Unsqueeze."""
+    given = given_axes(application)
+    if given is None:
+        application.broken("the axes are missing")
+    extents = list(application.shape(0))
+    for axis in sorted(application.axes(given, len(extents) + len(given))):
+        extents.insert(axis, 1)
+    application.result_reshape(application.value(0), tuple(extents))
+
+
+def transpose(application: Application) -> None:
+    """Transpose: the axes are reversed unless given."""
+    data, rank = application.value(0), len(application.shape(0))
+    order = application.operator.attributes.integers("perm", tuple(reversed(range(rank))))
+    if sorted(order) != list(range(rank)):
+        application.broken(f"perm {order} of a tensor of rank {rank}")
+    stored = application.builder.stored(data)
+    if stored is not None:
+        application.store(f"{data}_transposed", stored.transposed(order), application.output())
+    else:
+        application.result("transpose", (data,), {"axes": order})
+
+
+def depth_to_space(application: Application) -> None:
+    """DepthToSpace: blocks of channels become squares of pixels."""
+    attributes = application.operator.attributes
+    mode, block = attributes.text("mode", "DCR"), attributes.integer("blocksize")
+    batch, channels, height, width = image(application)
+    if mode not in ("DCR", "CRD") or block < 1 or channels % (block * block):
+        application.broken(f"blocks of {block} (mode {mode}) for {channels} channels")
+    depth = channels // (block * block)
+    split_shape = (batch, block, block, depth) if mode == "DCR" else (batch, depth, block, block)
+    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    parts = application.reshaped(application.value(0), (*split_shape, height, width))
+    moved = application.emit("transpose", (parts,), {"axes": order})
+    application.result_reshape(moved, (batch, depth, height * block, width * block))
+
+
+def space_to_depth(application: Application) -> None:
+    """SpaceToDepth: squares of pixels become blocks of channels."""
+    block = application.operator.attributes.integer("blocksize")
+    batch, channels, height, width = image(application)
+    if block < 1 or height % block or width % block:
+        application.broken(f"blocks of {block} for {height} x {width} pixels")
+    view = (batch, channels, height // block, block, width // block, block)
+    mode = application.operator.attributes.text("mode", "DCR")
+    parts = application.reshaped(application.value(0), view)
+    order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = application.emit("transpose", (parts,), {"axes": order})
+    application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
+
+
+def image(application: Application) -> tuple[int, int, int, int]:
+    """The shape of input 0, which must be a batch of images."""
+    extents = application.shape(0)
+    if len(extents) != 4:
+        application.broken(f"data of shape {extents}")
+    return extents[0], extents[1], extents[2], extents[3]
+
+
+def constant_of(application: Application) -> Array:
+    """The value of a Constant node."""
+    attributes = application.operator.attributes
+    names = attributes.names()
+    if len(names) != 1:
+        application.broken(f"a constant with attributes {', '.join(names) or 'none'}")
+    match names[0]:
+        case "value":
+            return attributes.tensor("value")
+        case "value_float":
+            return np.array(attributes.real("value_float"), np.float32)
+        case "value_floats":
+            return np.array(attributes.reals("value_floats"), np.float32)
+        case "value_int":
+            return np.array(attributes.integer("value_int"), np.int64)
+        case "value_ints":
+            return np.array(attributes.integers("value_ints"), np.int64)
+    return application.refuse(f"a constant given as {names[0]}", "export it as a dense tensor of numbers")
+
+
+def constant(application: Application) -> None:
+    """Constant."""
+    application.result_constant(constant_of(application))
+
+
+SHAPE_SPELLINGS: Mapping[str, Spelling] = {
+    "Constant": Spelling(constant, ()),
+    "DepthToSpace": Spelling(depth_to_space, MOVABLE),
+    "Dropout": Spelling(identity, MOVABLE),
+    "Flatten": Spelling(flatten, MOVABLE),
+    "Identity": Spelling(identity, MOVABLE),
+    "Reshape": Spelling(reshape, MOVABLE),
+    "Shape": Spelling(shape, MOVABLE),
+    "Size": Spelling(size, MOVABLE),
+    "SpaceToDepth": Spelling(space_to_depth, MOVABLE),
+    "Squeeze": Spelling(squeeze, MOVABLE),
+    "Transpose": Spelling(transpose, MOVABLE),
+    "Unsqueeze": Spelling(unsqueeze, MOVABLE),
+}
+
+
+# ---- Slices from a place that is computed, of as many elements as ever: start and end differ by a constant.
+#
+# So loops take a part of a tensor in every turn: ``x[i : i + 1]``.
+
+
+@frozen
+class _Place:
+    """``value`` (a scalar or a vector of one element; empty: nothing) plus a constant."""
+
+    value: str
+    offset: int
+
+
+def moving_slice(application: Application) -> None:
+    """Slice whose starts and ends are computed, one of each; steps and axes are constants."""
+    shape = application.shape(0)
+    (axis,) = application.integers(3)[:1] if application.has(3) else (0,)
+    axis = application.axis(axis, len(shape))
+    step = application.integers(4) if application.has(4) else (1,)
+    kinds = [application.type(application.value(position)) for position in (1, 2)]
+    if any(kind.size != 1 or kind.dtype not in ("int32", "int64") for kind in kinds) or step != (1,):
+        application.refuse(
+            "a slice along several axes, or in steps, to a place that is computed",
+            "slice along one axis at a time, in steps of one",
+        )
+    start, end = (_place(application, application.value(position)) for position in (1, 2))
+    size = end.offset - start.offset
+    if start.value != end.value or not 0 < size <= shape[axis]:
+        application.refuse("a slice of as many elements as data tell", "shapes are static: give it a constant size")
+    whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(kinds[0].dtype)))
+    begin = [whole] * len(shape)
+    begin[axis] = application.reshaped(application.value(1), (1,))
+    first = application.emit("concat", begin, {"axis": 0}) if len(begin) > 1 else begin[0]
+    application.result(
+        "dynamic_slice", (application.value(0), first), {"size": (*shape[:axis], size, *shape[axis + 1 :])}
+    )
+
+
+def _place(application: Application, value: str) -> _Place:
+    """What a value of one element is made of: through reshapes, casts of integers and additions of constants."""
+    builder, offset = application.builder, 0
+    makers = {name: node for node in builder.nodes for name in node.outputs}
+    while value in makers:
+        node = makers[value]
+        if node.op == "reshape" or (node.op == "cast" and dtypes.is_integer(builder.types[node.inputs[0]].dtype)):
+            value = node.inputs[0]
+            continue
+        numbers = [builder.consts.get(name) for name in node.inputs]
+        added = [n for n in numbers if n is not None and n.size == 1]
+        left = [name for name, n in zip(node.inputs, numbers, strict=True) if n is None]
+        if node.op not in ("add", "sub") or len(added) != 1 or len(left) != 1 or node.attr("activation"):
+            break
+        if node.op == "sub" and numbers[0] is not None:
+            break
+        amount = int(added[0].reshape(-1)[0])
+        offset, value = offset + (amount if node.op == "add" else -amount), left[0]
+    if value in builder.consts:
+        return _Place("", offset + int(builder.consts[value].reshape(-1)[0]))
+    return _Place(value, offset)
+
+
+# ---- Spellings of ONNX's operators that choose, join, repeat and pad elements.
+
+_TILED_AXES = 3
+"""Axes that are copied at once: twice as many stand in the tensor between."""
+_PIECES = 64
+"""An irregular choice of elements becomes so many slices at most."""
+
+
+def concat(application: Application) -> None:
+    """Concat along an axis."""
+    values = tuple(application.operand(position) for position in range(application.count()))
+    if not values:
+        application.broken("there are no operands")
+    axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
+    values = tuple(value for value in values if application.type(value).size) or values[:1]
+    joined(application, values, axis, application.output())
+
+
+def joined(application: Application, values: Sequence[str], axis: int, output: str = "") -> str:
+    """``values`` one after another along ``axis``, as ``output`` or a new value."""
+    if len(values) == 1 and not output:
+        return values[0]
+    if len(values) == 1:
+        application.result_alias(values[0])
+        return values[0]
+    if not output:
+        return application.emit("concat", values, {"axis": axis})
+    return application.write("concat", values, {"axis": axis}, output)
+
+
+def cut(application: Application, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
+    """Elements begin..end - 1 of ``value`` along ``axis``."""
+    extents = application.type(value).shape
+    bounds = [(0, extent) for extent in extents]
+    bounds[axis] = (begin, end)
+    attrs: Mapping[str, Attr] = {
+        "begin": tuple(b for b, _ in bounds),
+        "end": tuple(e for _, e in bounds),
+        "strides": (1,) * len(extents),
+    }
+    if output:
+        return application.write("slice", (value,), attrs, output)
+    return value if (begin, end) == (0, extents[axis]) else application.emit("slice", (value,), attrs)
+
+
+def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
+    """Starts, ends, axes and steps, from attributes before opset 10, then from inputs."""
+    rank = len(application.shape(0))
+    if application.opset < 10:
+        attributes = application.operator.attributes
+        starts, ends = attributes.integers("starts"), attributes.integers("ends")
+        given, steps = attributes.integers("axes", tuple(range(len(starts)))), (1,) * len(starts)
+    else:
+        starts, ends = application.integers(1), application.integers(2)
+        given = application.integers(3) if application.has(3) else tuple(range(len(starts)))
+        steps = application.integers(4) if application.has(4) else (1,) * len(starts)
+    axes = application.axes(given, rank)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        application.broken(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}")
+    return starts, ends, axes, steps
+
+
+def slice_(application: Application) -> None:
+    """Slice: starts and ends are clamped to the tensor; what steps backwards is reversed first."""
+    if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
+        moving_slice(application)
+        return
+    starts, ends, axes, steps = slice_bounds(application)
+    extents = application.shape(0)
+    begin, end, strides = [0] * len(extents), list(extents), [1] * len(extents)
+    turned = []
+    for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
+        chosen = range(extents[axis])[first:last:step]
+        if step < 0:
+            turned.append(axis)
+            chosen = range(extents[axis] - 1 - chosen.start, extents[axis] - 1 - chosen.stop, -step)
+        begin[axis], end[axis], strides[axis] = chosen.start, min(chosen.stop, extents[axis]), chosen.step
+        if not chosen:
+            application.result_constant(_nothing(application, axis))
+            return
+    data = application.value(0)
+    if turned:
+        data = application.emit("reverse", (data,), {"axes": tuple(sorted(turned))})
+    if (begin, end, strides) == ([0] * len(extents), list(extents), [1] * len(extents)):
+        application.result_alias(data)
+        return
+    attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
+    application.result("slice", (data,), attrs)
+
+
+def _nothing(application: Application, axis: int) -> Array:
+    """A tensor like input 0, but without elements along an axis: known when compiling."""
+    kind = application.type(application.value(0))
+    shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
+    return np.zeros(shape, dtypes.to_numpy(kind.dtype))
+
+
+def split(application: Application) -> None:
+    """Split into parts of given or of equal extents."""
+    extents, attributes, outputs = application.shape(0), application.operator.attributes, application.operator.outputs
+    axis = application.axis(attributes.integer("axis", 0), len(extents))
+    parts = split_parts(application, extents[axis])
+    if len(parts) != len(outputs) or sum(parts) != extents[axis] or min(parts) < 0:
+        application.broken(f"{len(outputs)} parts of {parts} elements of {extents[axis]}")
+    first = 0
+    for position, part in enumerate(parts):
+        if part == extents[axis]:
+            application.result_alias(application.value(0), position)
+        elif part == 0:
+            application.result_constant(_nothing(application, axis), position)
+        elif outputs[position]:
+            cut(application, application.value(0), axis, first, first + part, outputs[position])
+        first += part
+
+
+def split_parts(application: Application, extent: int) -> tuple[int, ...]:
+    """The parts' extents: given, or equal with a smaller last one."""
+    attributes, count = application.operator.attributes, len(application.operator.outputs)
+    if application.opset < 13 and "split" in attributes:
+        return attributes.integers("split")
+    if application.opset >= 13 and application.has(1):
+        return application.integers(1)
+    if count == 0:
+        application.broken("there are no outputs")
+    part = -(-extent // count)
+    return (*[part] * (count - 1), extent - part * (count - 1))
+
+
+def gather(application: Application) -> None:
+    """Gather: a slice or a concatenation of slices where the indices are known when compiling and follow each other."""
+    data, extents = application.value(0), application.shape(0)
+    axis = application.axis(application.operator.attributes.integer("axis", 0), len(extents))
+    if application.value(1) not in application.builder.consts or application.constant(1).size > _PIECES:
+        application.result("gather", (application.value(0), application.value(1)), {"axis": axis})
+        return
+    indices = application.constant(1)
+    if indices.dtype not in (np.int32, np.int64) or not indices.size:
+        application.broken(f"indices of shape {indices.shape} and {indices.dtype}")
+    found = [application.axis(int(i), extents[axis]) for i in indices.reshape(-1)]
+    chosen = chosen_elements(application, data, axis, found)
+    application.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
+
+
+def chosen_elements(application: Application, value: str, axis: int, indices: Sequence[int]) -> str:
+    """The elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and index == runs[-1][1]:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    if len(runs) > _PIECES:
+        application.refuse(
+            f"{len(runs)} separate pieces of a tensor; at most {_PIECES}",
+            "make the indices an input",
+        )
+    return joined(application, [cut(application, value, axis, begin, end) for begin, end in runs], axis)
+
+
+def pad(application: Application) -> None:
+    """Pad: with a constant, or reflected or repeated at the edges; negative padding cuts."""
+    attributes, extents = application.operator.attributes, application.shape(0)
+    mode = attributes.text("mode", "constant")
+    widths, value = padding(application), application.value(0)
+    for axis, (before, after) in enumerate(widths):
+        left = extents[axis] + min(before, 0) + min(after, 0)
+        if left < 0:
+            application.broken(f"padding {widths} of shape {extents} takes more than there is")
+        if not left:
+            application.refuse(
+                f"padding {widths} of shape {extents}, which leaves nothing", "cut the network before it"
+            )
+        value = cut(application, value, axis, max(-before, 0), extents[axis] + min(after, 0))
+    widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
+    if not any(before or after for before, after in widths):
+        application.result_alias(value)
+    elif mode in ("reflect", "edge", "wrap"):
+        application.result_alias(application.emit("mirror_pad", (value,), {"padding": widths, "mode": mode}))
+    elif mode != "constant":
+        application.broken(f"padding of mode {mode!r}")
+    elif application.opset >= 11 and application.has(2) and application.value(2) not in application.builder.consts:
+        application.result_alias(_padded_by(application, value, widths))
+    else:
+        value = application.emit("pad", (value,), {"padding": widths, "value": pad_value(application)})
+        application.result_alias(value)
+
+
+def _padded_by(application: Application, value: str, widths: tuple[tuple[int, int], ...]) -> str:
+    """``value`` within elements that are only known at run time."""
+    kind = application.type(value)
+    inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
+    mask = application.emit("pad", (inside,), {"padding": widths, "value": False})
+    data = application.emit("pad", (value,), {"padding": widths, "value": 0})
+    return application.emit("where", (mask, data, application.reshaped(application.operand(2), ())))
+
+
+def padding(application: Application) -> tuple[tuple[int, int], ...]:
+    """(before, after) of every axis."""
+    rank = len(application.shape(0))
+    pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)
+    axes = tuple(range(rank))
+    if application.opset >= 18 and application.has(3):
+        axes = application.axes(application.integers(3), rank)
+    if len(pads) != 2 * len(axes) or any(abs(p) > 1 << 24 for p in pads):
+        application.broken(f"pads {pads} for {len(axes)} axes")
+    found = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
+    return tuple(found.get(axis, (0, 0)) for axis in range(rank))
+
+
+def pad_value(application: Application) -> float | int:
+    """What constant padding fills with."""
+    if application.opset < 11:
+        return application.operator.attributes.real("value", 0.0)
+    kind = application.type(application.value(0)).dtype
+    if not application.has(2):
+        return 0.0 if kind.startswith("float") else 0
+    data = application.constant(2)
+    if data.size != 1 or data.dtype.name != kind:
+        application.broken(f"a padding value of shape {data.shape} and {data.dtype}")
+    number = data.reshape(()).item()
+    return number if isinstance(number, float) else int(number)
+
+
+def expand(application: Application) -> None:
+    """Expand: broadcast to a shape."""
+    extents = application.shape(0)
+    wanted = application.broadcast(extents, application.integers(1))
+    if wanted == application.shape(0):
+        application.result_alias(application.value(0))
+    else:
+        application.result("broadcast_to", (application.value(0),), {"shape": wanted})
+
+
+def tile(application: Application) -> None:
+    """Tile: whole copies along every axis."""
+    counts = application.integers(1)
+    if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
+        application.broken(f"repeats {counts} for shape {application.shape(0)}")
+    value, extents = application.value(0), list(application.shape(0))
+    axes = [axis for axis, count in enumerate(counts) if count > 1]
+    for at in range(0, len(axes), _TILED_AXES):
+        value = _copied(application, value, extents, {axis: counts[axis] for axis in axes[at : at + _TILED_AXES]})
+        extents = [extent * (counts[k] if k in axes[at : at + _TILED_AXES] else 1) for k, extent in enumerate(extents)]
+    application.result_reshape(value, extents)
+
+
+def _copied(application: Application, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
+    """Whole copies along some axes, as a tensor of any shape: an axis of copies stands before the one that they are copies of,
+    and what is there once keeps together, so that the rank stays low."""
+    parts, copies = [1], [1]
+    for axis, extent in enumerate(extents):
+        if axis in counts:
+            parts, copies = [*parts, 1, extent], [*copies, counts[axis], extent]
+        else:
+            parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
+    return application.emit("broadcast_to", (application.reshaped(value, parts),), {"shape": tuple(copies)})
+
+
+SLICE_SPELLINGS: Mapping[str, Spelling] = {
+    "Concat": Spelling(concat, MOVABLE),
+    "Expand": Spelling(expand, MOVABLE),
+    "Gather": Spelling(gather, MOVABLE),
+    "Pad": Spelling(pad, MOVABLE),
+    "Slice": Spelling(slice_, MOVABLE),
+    "Split": Spelling(split, MOVABLE),
+    "Tile": Spelling(tile, MOVABLE),
+}

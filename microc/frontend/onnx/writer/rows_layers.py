@@ -1,0 +1,346 @@
+"""Rows for convolutions, pools, products, normalisations, quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.frontend.onnx.writer.context import QUANTISED, Application, Row, quantised_type
+from microc.graph.ir import Quant
+
+# ---- Convolutions. ONNX has channels first: data, weights and results are turned where ours have them last.
+
+
+def conv2d(application: Application) -> None:
+    """Conv."""
+    _refuse_core(application)
+    if application.attr("pad_value"):
+        application.refuse("padding that is not zero", "write the graph as it was read, before any pass")
+    if application.attr("layout") == "NHWC":
+        application = application.with_channels_first()
+    inputs = [application.operand(0), application.operand(1), *bias(application)]
+    application.result(
+        "Conv",
+        *inputs,
+        strides=application.attr("strides"),
+        pads=application.attr("padding"),
+        dilations=application.attr("dilation"),
+        group=application.attr("groups"),
+    )
+
+
+def bias(application: Application) -> tuple[str, ...]:
+    """The bias, if there is one: of quantised layers the sums' integers, at the scale of data times weights.
+
+    TFLite's layers on 16-bit data have biases of 64 bits, whose numbers 32 bits hold but in networks that went wrong.
+    """
+    if not application.has(2):
+        return ()
+    data, builder, kind = application.data(2), application.builder, application.type(2)
+    if data is None or not application.quantised:
+        name = replace(application, first=False).operand(2)
+        return (name if len(kind.shape) == 1 else application.emit("Reshape", name, application.integers(kind.size)),)
+    scales, weights = application.type(0).quant, application.type(1).quant
+    assert scales is not None and weights is not None
+    sums = tuple(scales.scale[0] * scale for scale in weights.scale)
+    flat = data.reshape(-1)
+    low, high = dtypes.int_range("int32")
+    if flat.size and not low <= flat.min() <= flat.max() <= high:
+        application.refuse("a bias beyond 32 bits", "ONNX's quantised layers have biases of 32 bits")
+    name = builder.constant(application.node.inputs[2], flat.astype(np.int32))
+    quant = Quant(sums, (0,) * len(sums), None if weights.axis is None else 0)
+    return (builder.dequantize(name, "int32", quant, quant.axis, application.fresh("bias")),)
+
+
+def _refuse_core(application: Application) -> None:
+    """Refuse what only passes make."""
+    if application.attr("open") or not (application.quantised or dtypes.is_float(application.dtype())):
+        application.refuse(
+            f"{application.node.op} of plain integers", "write the graph as it was read, before any pass"
+        )
+
+
+def conv2d_transpose(application: Application) -> None:
+    """ConvTranspose: weights are (C, O / groups, kernel); what is cut off below zero is added as ``output_padding``."""
+    _refuse_core(application)
+    top, left, bottom, right = application.attr("padding")
+    strides, more = application.attr("strides"), (max(-bottom, 0), max(-right, 0))
+    steps = map(max, strides, application.attr("dilation"))
+    if any(extra >= step for extra, step in zip(more, steps, strict=True)):
+        application.refuse(f"{more} rows and columns of the bias alone", "ONNX adds fewer than the stride")
+    application = application.with_channels_first()
+    application.result(
+        "ConvTranspose",
+        application.operand(0),
+        _turned_weights(application),
+        *bias(application),
+        strides=strides,
+        pads=(top, left, max(bottom, 0), max(right, 0)),
+        dilations=application.attr("dilation"),
+        output_padding=more,
+        group=application.attr("groups"),
+    )
+
+
+def _turned_weights(application: Application) -> str:
+    """(O, H, W, C / groups) as (C, O / groups, H, W); scales of channels that are several groups' are multiplied in."""
+    data, kind, groups = application.data(1), application.type(1), application.attr("groups")
+    if data is None:
+        if groups > 1:
+            application.refuse("weights of groups that are computed", "make them constants")
+        last = replace(application, first=False)
+        return application.emit("Transpose", last.operand(1), perm=(3, 0, 1, 2))
+    outputs, height, width, depth = data.shape
+
+    def turned(weights: np.ndarray) -> np.ndarray:
+        grouped = weights.reshape(groups, outputs // groups, height, width, depth)
+        return grouped.transpose(0, 4, 1, 2, 3).reshape(groups * depth, outputs // groups, height, width)
+
+    quant = kind.quant
+    if not application.quantised or quant is None or not quantised_type(kind):
+        return application.constant(turned(data), "weight")
+    if quant.axis is not None and groups > 1:
+        shape = (outputs, 1, 1, 1)
+        centred = data.astype(np.int64) - np.array(quant.zero_point).reshape(shape)
+        return application.constant(
+            turned((centred * np.array(quant.scale).reshape(shape)).astype(np.float32)), "weight"
+        )
+    name = application.constant(turned(data), "weight")
+    axis = None if quant.axis is None else 1
+    return application.builder.dequantize(name, kind.dtype, quant, axis, application.fresh("weight"))
+
+
+def convolution(code: str) -> Row:
+    """Conv or ConvTranspose over any number of axes, which have channels first on both sides."""
+
+    def write(application: Application) -> None:
+        application.only_floats()
+        inputs = [application.operand(k) for k in range(len(application.node.inputs))]
+        application.result(
+            code,
+            *inputs,
+            strides=application.attr("strides"),
+            pads=application.attr("padding"),
+            dilations=application.attr("dilation"),
+            group=application.attr("groups"),
+        )
+
+    return write
+
+
+CONVOLUTION_ROWS: Mapping[str, Row] = {
+    "conv2d": conv2d,
+    "conv2d_transpose": conv2d_transpose,
+    "convolution": convolution("Conv"),
+    "convolution_transpose": convolution("ConvTranspose"),
+}
+
+
+# ---- Pools. What ONNX has of two axes has channels first.
+
+
+def max_pool(application: Application) -> None:
+    """MaxPool."""
+    application = _laid_out(application)
+    application.result("MaxPool", application.operand(), **_window(application))
+
+
+def average_pool(application: Application) -> None:
+    """AveragePool."""
+    application = _laid_out(application)
+    application.only_floats()
+    counted = int(application.attr("count_include_pad"))
+    application.result("AveragePool", application.operand(), **_window(application), count_include_pad=counted)
+
+
+def _laid_out(application: Application) -> Application:
+    return application.with_channels_first() if application.attr("layout") == "NHWC" else application
+
+
+def _window(application: Application) -> Mapping[str, Any]:
+    """Kernel, strides, and as much padding as the windows reach: of more than a kernel, runtimes want to know nothing."""
+    kernel, strides, padding = (application.attr(name) for name in ("kernel", "strides", "padding"))
+    first = 2 if application.attr("layout") == "NCHW" else 1
+    extents = zip(
+        application.type().shape[first:], application.result_type.shape[first:], kernel, strides, padding, strict=False
+    )
+    behind = [max((out - 1) * stride + taps - size - before, 0) for size, out, taps, stride, before in extents]
+    return {"kernel_shape": kernel, "strides": strides, "pads": (*padding[:2], *behind)}
+
+
+def window_max(application: Application) -> None:
+    """MaxPool over any number of axes."""
+    application.result("MaxPool", application.operand(), **_spans(application))
+
+
+def window_sum(application: Application) -> None:
+    """AveragePool that counts its padding, times the number of elements."""
+    application.only_floats()
+    mean = application.emit("AveragePool", application.operand(), **_spans(application), count_include_pad=1)
+    application.result("Mul", mean, application.number(prod(application.attr("kernel"))))
+
+
+def _spans(application: Application) -> Mapping[str, Any]:
+    spread = application.attr("dilation")
+    return {
+        "kernel_shape": application.attr("kernel"),
+        "strides": application.attr("strides"),
+        "pads": application.attr("padding"),
+        "dilations": spread if set(spread) != {1} else None,
+    }
+
+
+POOLING_ROWS: Mapping[str, Row] = {
+    "avg_pool2d": average_pool,
+    "max_pool2d": max_pool,
+    "window_max": window_max,
+    "window_sum": window_sum,
+}
+
+
+# ---- Products of matrices.
+
+_BYTES = ("int8", "uint8")
+
+
+def dense(application: Application) -> None:
+    """Gemm of data (M, K) and weights (N, K); of integers that stand for themselves, their product and the bias."""
+    if application.quantised or dtypes.is_float(application.dtype()):
+        inputs = [application.operand(0), application.operand(1), *bias(application)]
+        application.result("Gemm", *inputs, transB=1)
+        return
+    weight = application.emit("Transpose", application.operand(1), perm=(1, 0))
+    code, operands = _integer_product(application), (application.operand(0), weight)
+    if application.has(2):
+        application.result("Add", application.emit(code, *operands), *bias(application))
+    else:
+        application.result(code, *operands)
+
+
+def _integer_product(application: Application) -> str:
+    """What multiplies matrices of integers: bytes to int32, or 32 and 64 bits to as many."""
+    kinds, sums = {application.dtype(0), application.dtype(1)}, application.result_type.dtype
+    if kinds <= {*_BYTES} and sums == "int32":
+        return "MatMulInteger"
+    if kinds != {sums} or dtypes.nbytes(sums) < 4:
+        application.refuse(
+            f"{application.node.op} of {' and '.join(sorted(kinds))} to {sums}", "ONNX multiplies bytes to int32"
+        )
+    return "MatMul"
+
+
+def matmul(application: Application) -> None:
+    """MatMul, of operands whose axes are brought in order; MatMulInteger of bytes, which takes zero points."""
+    sides = []
+    for position, name in enumerate("ab"):
+        axes = application.attr(f"axes_{name}")
+        side = application.operand(position)
+        sides.append(application.emit("Transpose", side, perm=axes) if axes else side)
+    if application.quantised or dtypes.is_float(application.dtype()):
+        application.result("MatMul", *sides)
+        return
+    code, zeros = _integer_product(application), [application.attr(f"zero_point_{name}") for name in "ab"]
+    if not any(zeros):
+        application.result(code, *sides)
+        return
+    if code == "MatMul":
+        application.refuse(f"matmul of {application.dtype()} less zero points", "ONNX has zero points of bytes")
+    points = [np.array(zero, dtypes.to_numpy(application.dtype(k))) for k, zero in enumerate(zeros)]
+    application.result(code, *sides, *(application.constant(point, "zero_point") for point in points))
+
+
+def einsum(application: Application) -> None:
+    """Einsum; labels are letters."""
+    inputs, output = application.attr("inputs"), application.attr("output")
+    numbers = dict.fromkeys(label for labels in inputs for label in labels)
+    if len(numbers) > len(ascii_letters):
+        application.refuse(f"einsum of {len(numbers)} labels", f"ONNX has letters for {len(ascii_letters)}")
+    letters = dict(zip(numbers, ascii_letters, strict=False))
+    terms = ",".join("".join(letters[label] for label in labels) for labels in inputs)
+    equation = f"{terms}->{''.join(letters[label] for label in output)}"
+    operands = [application.operand(k) for k in range(len(inputs))]
+    application.result("Einsum", *operands, equation=equation)
+
+
+MATRIX_ROWS: Mapping[str, Row] = {"dense": dense, "einsum": einsum, "matmul": matmul}
+
+
+# ---- Softmax and normalisations along the last axis.
+
+_LEAST_NORM = 1e-6
+"""What ``l2_normalize`` divides by at least."""
+
+
+def softmax(application: Application) -> None:
+    """Softmax of the data times beta.
+
+    Of integers, the sum of one operand behind it keeps ONNX Runtime from its QLinearSoftmax, which is several steps off where the
+    scale of the data is large.
+    """
+    data, beta = application.operand(), float(application.attr("beta"))
+    scaled = data if beta == 1.0 else application.emit("Mul", data, application.number(beta))
+    if application.quantised:
+        shares = application.emit("Softmax", scaled, axis=application.attr("axis"))
+        application.result("Sum", shares)
+    else:
+        application.result("Softmax", scaled, axis=application.attr("axis"))
+
+
+def log_softmax(application: Application) -> None:
+    """LogSoftmax."""
+    application.result("LogSoftmax", application.operand(), axis=-1)
+
+
+def layer_norm(application: Application) -> None:
+    """LayerNormalization by ones."""
+    application.only_floats()
+    ones = application.constant(np.ones(application.type().shape[-1:], np.float32), "scale")
+    application.result("LayerNormalization", application.operand(), ones, epsilon=application.attr("epsilon"))
+
+
+def l2_normalize(application: Application) -> None:
+    """x / max(norm, 1e-6)."""
+    data = application.operand()
+    norm = application.emit("ReduceL2", data, application.integers(-1), keepdims=1)
+    application.result("Div", data, application.emit("Max", norm, application.number(_LEAST_NORM)))
+
+
+NORMALISATION_ROWS: Mapping[str, Row] = {
+    "l2_normalize": l2_normalize,
+    "layer_norm": layer_norm,
+    "log_softmax": log_softmax,
+    "softmax": softmax,
+}
+
+
+# ---- Between reals and integers: what quantisers wrote as operators of their own.
+
+
+def quantize(application: Application) -> None:
+    """QuantizeLinear; of integers, of the reals that they stand for."""
+    node, builder, dtype = application.node, application.builder, application.attr("out_dtype")
+    if dtype not in QUANTISED:
+        application.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
+    quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
+    first = quant.axis is None and application.where_it_lies().first
+    data = builder.name(node.inputs[0], quantised_type(application.type()), first)
+    parameters = builder.quantization(quant, dtype, node.outputs[0])
+    made = builder.own_name(node.outputs[0], first)
+    builder.bind(
+        node.outputs[0], builder.emit("QuantizeLinear", [data, *parameters], [made], axis=quant.axis), first=first
+    )
+
+
+def dequantize(application: Application) -> None:
+    """DequantizeLinear, written where it is read."""
+    quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
+    application.builder.dequantised[application.node.outputs[0]] = (application.node.inputs[0], quant)
+
+
+QUANTISED_ROWS: Mapping[str, Row] = {"dequantize": dequantize, "quantize": quantize}

@@ -1,0 +1,335 @@
+"""Rows for operators that move elements, and for images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product, zip_longest
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.frontend.onnx.operators_images import Axis, Rule, coordinates, table
+from microc.frontend.onnx.writer.context import TO_FIRST, Application, Row
+from microc.frontend.onnx.writer.rows_elementwise import stored_real
+
+# ---- Operators that move elements, or choose them by place.
+
+_FROM_THE_END = -(1 << 62)
+"""The end of a slice that goes backwards to the first element."""
+
+
+def reshape(application: Application) -> None:
+    """Reshape; of shapes with an extent of zero, which else means the data's."""
+    shape = application.attr("shape")
+    allowzero = 1 if 0 in shape else None
+    application.result("Reshape", application.operand(), application.integers(*shape), allowzero=allowzero)
+
+
+def transpose(application: Application) -> None:
+    """Transpose."""
+    application.result("Transpose", application.operand(), perm=application.attr("axes"))
+
+
+def concat(application: Application) -> None:
+    """Concat, with channels first if all operands are there like that."""
+    builder, names, rank = application.builder, application.node.inputs, len(application.result_type.shape)
+    axis = application.attr("axis") % rank
+    if all(map(builder.is_first, names)):
+        application, axis = application.with_channels_first(), TO_FIRST.index(axis)
+    application.result("Concat", *(application.operand(k) for k in range(len(names))), axis=axis)
+
+
+def slice_(application: Application) -> None:
+    """Slice along the axes of which not all is taken."""
+    parts = zip(
+        *(application.attr(name) for name in ("begin", "end", "strides")), application.type().shape, strict=True
+    )
+    cut = [(axis, *part[:3]) for axis, part in enumerate(parts) if part != (0, part[3], 1, part[3])]
+    if not cut:
+        application.result("Identity", application.operand())
+        return
+    axes, begin, end, strides = (application.integers(*numbers) for numbers in zip(*cut, strict=True))
+    application.result("Slice", application.operand(), begin, end, axes, strides)
+
+
+def reverse(application: Application) -> None:
+    """Slice with steps of -1."""
+    axes = application.attr("axes")
+    if not axes:
+        application.result("Identity", application.operand())
+        return
+    numbers = ((-1,) * len(axes), (_FROM_THE_END,) * len(axes), axes, (-1,) * len(axes))
+    application.result("Slice", application.operand(), *(application.integers(*each) for each in numbers))
+
+
+def pad(application: Application) -> None:
+    """Pad; the value is as stored."""
+    value = stored_real(application, application.attr("value"))
+    application.result("Pad", application.operand(), _amounts(application), application.number(value))
+
+
+def _amounts(application: Application) -> str:
+    """All amounts before, then all behind."""
+    pairs = application.attr("padding")
+    return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
+
+
+def mirror_pad(application: Application) -> None:
+    """Pad by a mode; ``symmetric``, which ONNX does not have, by indices along every axis."""
+    mode, data = application.attr("mode"), application.operand()
+    if mode != "symmetric":
+        if mode == "wrap":
+            application.builder.require(19)
+        application.result("Pad", data, _amounts(application), mode=mode)
+        return
+    padded = [axis for axis, amounts in enumerate(application.attr("padding")) if any(amounts)]
+    for axis in padded:
+        extent, amounts = application.type().shape[axis], application.attr("padding")[axis]
+        places = np.pad(np.arange(extent, dtype=np.int64), amounts, mode="symmetric")
+        data = application.emit("Gather", data, application.constant(places, "places"), axis=axis)
+    application.result("Identity", data)
+
+
+def broadcast_to(application: Application) -> None:
+    """Expand."""
+    application.result("Expand", application.operand(), application.integers(*application.attr("shape")))
+
+
+def triangle(application: Application) -> None:
+    """Trilu."""
+    diagonal = application.constant(np.array(application.attr("diagonal"), np.int64))
+    application.result("Trilu", application.operand(), diagonal, upper=int(application.attr("upper")))
+
+
+def reverse_sequence(application: Application) -> None:
+    """ReverseSequence."""
+    axes = {"time_axis": application.attr("time_axis"), "batch_axis": application.attr("batch_axis")}
+    if sorted(axes.values()) != [0, 1]:
+        application.refuse(f"sequences along axes {tuple(axes.values())}", "ONNX has them along axes 0 and 1")
+    application.result("ReverseSequence", application.operand(), indices(application, 1, "int64"), **axes)
+
+
+def indices(application: Application, position: int, *dtypes: str) -> str:
+    """An operand of places, as the first of ``dtypes`` where it is none of them."""
+    name = application.operand(position)
+    return name if application.type(position).dtype in dtypes else application.cast(name, dtypes[0])
+
+
+def gather(application: Application) -> None:
+    """Gather; where leading axes are shared, GatherND of places with one more axis."""
+    axis, batch, places = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
+    if application.attr("span") > 1:
+        application.refuse("runs of neighbours", "leave out the pass blocked_turns, which makes them")
+    if not batch:
+        found = indices(application, places, "int32", "int64")
+        application.result("Gather", application.operand(), found, axis=axis)
+        return
+    if axis != batch:
+        application.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
+    shape = (*application.type(places).shape, 1)
+    each = application.emit("Reshape", indices(application, places, "int64"), application.integers(*shape))
+    application.result("GatherND", application.operand(), each, batch_dims=batch)
+
+
+def gather_elements(application: Application) -> None:
+    """GatherElements."""
+    places = indices(application, 1, "int32", "int64")
+    application.result("GatherElements", application.operand(), places, axis=application.attr("axis"))
+
+
+def gather_nd(application: Application) -> None:
+    """GatherND."""
+    places = indices(application, 1, "int64")
+    application.result("GatherND", application.operand(), places, batch_dims=application.attr("batch_dims"))
+
+
+def scatter(code: str, *dtypes: str) -> Row:
+    """ScatterElements and ScatterND."""
+
+    def write(application: Application) -> None:
+        operands = application.operand(), indices(application, 1, *dtypes), application.operand(2)
+        reduction = application.attr("reduction") or None
+        if reduction in ("max", "min"):
+            application.builder.require(18)
+        application.result(code, *operands, axis=application.attr("axis"), reduction=reduction)
+
+    return write
+
+
+def one_hot(application: Application) -> None:
+    """OneHot; where negative places do not count from the end, they are moved behind it."""
+    depth = application.attr("depth")
+    places = indices(application, 0, "int64")
+    bound = application.constant(np.array(depth, np.int64), "depth")
+    if not application.attr("wrap"):
+        negative = application.emit("Less", places, application.constant(np.array(0, np.int64), "zero"))
+        places = application.emit("Where", negative, bound, places)
+    values = [application.emit("Reshape", application.operand(k), application.integers(1)) for k in (2, 1)]
+    both = application.emit("Concat", *values, axis=0)
+    if application.type().shape:
+        application.result("OneHot", places, bound, both, axis=application.attr("axis"))
+        return
+    row = application.emit("Reshape", places, application.integers(1))
+    application.result("OneHot", row, bound, both, then=[("Reshape", (application.integers(depth),), {})])
+
+
+def dynamic_slice(application: Application) -> None:
+    """Slice from a place that is brought so far inside that the part is."""
+    shape, size = application.type().shape, application.attr("size")
+    begin = indices(application, 1, "int64")
+    limits = application.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
+    nearest = application.emit("Min", begin, limits)
+    first = application.emit("Max", nearest, application.integers(*(0,) * len(size)))
+    part = application.emit(
+        "Slice", application.operand(), first, application.emit("Add", first, application.integers(*size))
+    )
+    application.result("Reshape", part, application.integers(*size))
+
+
+MOVING_ROWS: Mapping[str, Row] = {
+    "broadcast_to": broadcast_to,
+    "concat": concat,
+    "dynamic_slice": dynamic_slice,
+    "gather": gather,
+    "gather_elements": gather_elements,
+    "gather_nd": gather_nd,
+    "mirror_pad": mirror_pad,
+    "one_hot": one_hot,
+    "pad": pad,
+    "reshape": reshape,
+    "reverse": reverse,
+    "reverse_sequence": reverse_sequence,
+    "scatter_elements": scatter("ScatterElements", "int32", "int64"),
+    "scatter_nd": scatter("ScatterND", "int64"),
+    "slice": slice_,
+    "transpose": transpose,
+    "triangle": triangle,
+}
+
+
+# ---- Operators on images: resizing, sampling.
+
+_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+_SINCE = {"half_pixel_symmetric": 19}
+"""The version of the operator set that a way to find coordinates came with, where that is not the first."""
+_PRECISION = 2.0**-22
+_ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
+
+
+def resample(application: Application) -> None:
+    """Resize where a mode of it makes just these tables; else the elements that the tables name, weighted and summed."""
+    axes, shift = application.attr("axes"), application.attr("shift")
+    tables = [application.data(k) for k in range(1, len(application.node.inputs))]
+    if any(data is None for data in tables):
+        application.refuse("tables that are computed", "make them constants")
+    known = [data for data in tables if data is not None]
+    indices, weights = known[: len(axes)], known[len(axes) :]
+    if any(not dtypes.is_float(data.dtype.name) for data in weights):
+        application.refuse(f"{application.dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
+    before, after = application.type().shape, application.result_type.shape
+    if application.builder.is_first(application.node.inputs[0]):
+        application, axes = application.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
+        before, after = (tuple(shape[axis] for axis in TO_FIRST) for shape in (before, after))
+    resized = [Axis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
+    value, mode = application.operand(), _resize_mode(resized, indices, weights)
+    if mode is not None:
+        application.builder.require(_SINCE.get(mode["coordinate_transformation_mode"], 0))
+        application.result("Resize", value, "", "", application.integers(*after), **mode)
+        return
+    for k, axis in enumerate(axes):
+        value = _along(application, value, axis, indices[k], weights[k] if weights else None)
+    application.result("Identity", value)
+
+
+def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
+    """The attributes of a Resize along ``axes`` that takes elements from the places that the tables name."""
+    wanted = [_places(index, weight) for index, weight in zip_longest(indices, weights)]
+    if any(places is None for places in wanted) or any(axis.size == 0 for axis in axes):
+        return None
+    for rule in _rules("linear" if weights else "nearest"):
+        tables = [table(rule, axis, coordinates(rule, axis)) for axis in axes]
+        found = [_places(index, weight if weights else None) for index, weight in tables]
+        if all(_same(a, b, axis.extent) for a, b, axis in zip(found, wanted, axes, strict=True)):
+            nearest = rule.rounding if rule.mode == "nearest" else None
+            return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinates, "nearest_mode": nearest}
+    return None
+
+
+def _places(index: Array, weight: Array | None) -> Array | None:
+    """Where between two neighbours the elements of a table lie; None where one is made of others."""
+    if weight is None:
+        return index[:, 0].astype(np.float64)
+    used, real = weight != 0, index.astype(np.float64)
+    first, last = (pick(np.where(used, real, other), axis=1) for pick, other in ((np.min, np.inf), (np.max, -np.inf)))
+    whole = np.abs(weight.astype(np.float64).sum(1) - 1) <= _PRECISION
+    return (real * weight).sum(1) if (whole & (last - first <= 1)).all() else None
+
+
+def _same(a: Array | None, b: Array | None, extent: int) -> bool:
+    """Whether places are the same but for the rounding of coordinates in float32."""
+    return a is not None and b is not None and bool((np.abs(a - b) <= _PRECISION * extent).all())
+
+
+def _rules(mode: str) -> Iterator[Rule]:
+    for way, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
+        yield Rule(mode, way, rounding, -0.75, antialias=False, exclude=False)
+
+
+def _along(application: Application, value: str, axis: int, index: Array, weight: Array | None) -> str:
+    """One axis: tap by tap, the elements times their weights."""
+    behind = len(application.type().shape) - axis - 1
+    total = ""
+    for tap in range(index.shape[1]):
+        places = application.constant(index[:, tap].astype(np.int64), "places")
+        part = application.emit("Gather", value, places, axis=axis)
+        if weight is not None:
+            factors = weight[:, tap].reshape(-1, *(1,) * behind).astype(dtypes.to_numpy(application.dtype()))
+            part = application.emit("Mul", part, application.constant(factors, "weights"))
+        total = application.emit("Add", total, part) if total else part
+    return total
+
+
+def grid_sample(application: Application) -> None:
+    """GridSample."""
+    if application.attr("coordinates") == "elements":
+        application.refuse("places that count elements", "ONNX has them from -1 to 1")
+    shape, places = application.type().shape, application.type(1).shape
+    if not 4 <= len(shape) == len(places):
+        application.refuse(
+            f"grid_sample of shape {shape} at places {places}", "ONNX has it of two spatial axes or more"
+        )
+    application.builder.require(20)
+    application.result(
+        "GridSample",
+        application.operand(0),
+        application.operand(1),
+        mode=application.attr("mode"),
+        padding_mode=_BORDERS[application.attr("border")],
+        align_corners=int(application.attr("coordinates") == "corners"),
+    )
+
+
+_BORDERS = {"zeros": "zeros", "edge": "border", "reflection": "reflection"}
+
+
+def roi_align(application: Application) -> None:
+    """RoiAlign."""
+    height, width = application.attr("size")
+    images = application.operand(2)
+    application.result(
+        "RoiAlign",
+        application.operand(0),
+        application.operand(1),
+        images if application.type(2).dtype == "int64" else application.cast(images, "int64"),
+        mode=application.attr("mode"),
+        output_height=height,
+        output_width=width,
+        sampling_ratio=application.attr("samples"),
+        spatial_scale=application.attr("scale"),
+        coordinate_transformation_mode="half_pixel" if application.attr("half_pixel") else "output_half_pixel",
+    )
+
+
+IMAGES_ROWS: Mapping[str, Row] = {"grid_sample": grid_sample, "resample": resample, "roi_align": roi_align}

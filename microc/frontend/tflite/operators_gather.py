@@ -1,0 +1,421 @@
+"""TFLite gathers, scatters, segments, and compressed constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Application, Spelling, check_alike
+from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import Rounding
+
+# ---- Spellings of TFLite's operators that put elements in other places: gathers, mirrored borders, blocks that
+# become a batch.
+
+_MIRRORS = ("reflect", "symmetric")
+
+
+def gather(application: Application) -> None:
+    """GATHER along an axis, at each batch's own indices where there are batch axes."""
+    fields = application.operator.options.fields("GatherOptions")
+    data, indices = application.moved(0), application.value(1)
+    check_alike(application, [0])
+    rank = len(application.type(data).shape)
+    axis, batch = application.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
+    batch = application.axis(batch, len(application.type(indices).shape)) if batch < 0 else batch
+    application.result("gather", (data, application.index(indices)), {"axis": axis, "batch_dims": batch})
+
+
+def gather_nd(application: Application) -> None:
+    """GATHER_ND: elements or slices at whole index vectors."""
+    data, indices = application.moved(0), application.value(1)
+    check_alike(application, [0])
+    application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
+
+
+def embedding_lookup(application: Application) -> None:
+    """EMBEDDING_LOOKUP: rows of a table; rows of integers are dequantised."""
+    indices, table = application.value(0), application.value(1)
+    kind, target = application.source(1).type, application.target().type
+    if kind.dtype == target.dtype:
+        check_alike(application, [1])
+        application.result("gather", (table, indices), {"axis": 0})
+        return
+    if kind.quant is None or kind.quant.axis not in (None, 0) or target.dtype != "float32":
+        application.refuse(
+            f"a table of {kind.dtype} and {target.dtype} output",
+            "a table of the output's dtype, or of int8 with scales",
+        )
+    rows = application.emit("gather", (table, indices), {"axis": 0})
+    scale, zero = (np.array(x, np.float32) for x in (kind.quant.scale, kind.quant.zero_point))
+    real = application.emit("cast", (rows,), {"dtype": "float32"})
+    each = (-1, *(1,) * (len(kind.shape) - 1))
+    parts = []
+    for numbers in (zero, scale):
+        table = application.new_constant("row_scales", numbers.reshape(each))
+        parts.append(application.emit("gather", (table, indices), {"axis": 0}) if len(numbers) > 1 else table)
+    application.result("mul", (application.emit("sub", (real, parts[0]), {}), parts[1]), {})
+
+
+def reverse(application: Application) -> None:
+    """REVERSE_V2 along constant axes."""
+    data = application.moved(0)
+    check_alike(application, [0])
+    rank = len(application.type(data).shape)
+    axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
+    application.result("reverse", (data,), {"axes": axes})
+
+
+def reverse_sequence(application: Application) -> None:
+    """REVERSE_SEQUENCE: of every batch the first elements along an axis, as many as a list says."""
+    fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
+    data, lengths = application.moved(0), application.index(application.value(1))
+    check_alike(application, [0])
+    rank = len(application.type(data).shape)
+    time, batch = (application.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
+    application.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
+
+
+def mirror_pad(application: Application) -> None:
+    """MIRROR_PAD: REFLECT leaves out the border, SYMMETRIC repeats it."""
+    mode = application.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
+    data, amounts = application.moved(0), application.integers(1)
+    check_alike(application, [0])
+    if len(amounts) != 2 * len(application.type(data).shape) or min(amounts, default=0) < 0:
+        application.broken(f"padding {amounts} for {len(application.type(data).shape)} axes")
+    padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
+    application.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
+
+
+def broadcast_to(application: Application) -> None:
+    """BROADCAST_TO a constant shape."""
+    data = application.moved(0)
+    check_alike(application, [0])
+    application.result("broadcast_to", (data,), {"shape": application.integers(1)})
+
+
+def space_to_batch(application: Application) -> None:
+    """SPACE_TO_BATCH_ND: padded, then the pixels of every block become batches."""
+    data, block, paddings = application.moved(0), application.integers(1), application.integers(2)
+    check_alike(application, [0])
+    shape, count = application.type(data).shape, len(block)
+    if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
+        application.broken(f"blocks of {block} with padding {paddings} in shape {shape}")
+    if any(paddings):
+        quant, rest = application.target().type.quant, len(shape) - count - 1
+        value = quant.zero_point[0] if quant else 0
+        amounts = ((0, 0), *zip(paddings[0::2], paddings[1::2], strict=True), *((0, 0),) * rest)
+        data = application.emit("pad", (data,), {"padding": amounts, "value": value})
+        shape = application.type(data).shape
+    if any(extent % size for extent, size in zip(shape[1:], block, strict=False)):
+        application.broken(f"blocks of {block} in shape {shape}")
+    split = [part for extent, size in zip(shape[1 : 1 + count], block, strict=True) for part in (extent // size, size)]
+    apart = application.emit("reshape", (data,), {"shape": (shape[0], *split, *shape[1 + count :])})
+    rows, sizes = (tuple(range(first, 1 + 2 * count, 2)) for first in (1, 2))
+    axes = (*sizes, 0, *rows, *range(1 + 2 * count, len(split) + len(shape) - count))
+    moved = application.emit("transpose", (apart,), {"axes": axes})
+    batches = shape[0] * int(np.prod(block))
+    application.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
+
+
+def batch_to_space(application: Application) -> None:
+    """BATCH_TO_SPACE_ND: batches become the pixels of blocks, which are then cropped."""
+    data, block, crops = application.moved(0), application.integers(1), application.integers(2)
+    check_alike(application, [0])
+    shape, count, cells = application.type(data).shape, len(block), int(np.prod(block))
+    if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
+        application.broken(f"blocks of {block} cropped by {crops} from shape {shape}")
+    rest = shape[1 + count :]
+    apart = application.emit("reshape", (data,), {"shape": (*block, shape[0] // cells, *shape[1:])})
+    pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
+    axes = (count, *pairs, *range(2 * count + 1, count + len(shape)))
+    moved = application.emit("transpose", (apart,), {"axes": axes})
+    extents = [extent * size for extent, size in zip(shape[1 : 1 + count], block, strict=True)]
+    whole = (shape[0] // cells, *extents, *rest)
+    if not any(crops):
+        application.result_reshape(moved, whole)
+        return
+    ends = [extent - crop for extent, crop in zip(extents, crops[1::2], strict=True)]
+    attrs: Mapping[str, Attr] = {
+        "begin": (0, *crops[0::2], *(0,) * len(rest)),
+        "end": (whole[0], *ends, *rest),
+        "strides": (1,) * len(whole),
+    }
+    application.result("slice", (application.emit("reshape", (moved,), {"shape": whole}),), attrs)
+
+
+def dynamic_update_slice(application: Application) -> None:
+    """DYNAMIC_UPDATE_SLICE: a part of the operand replaced, from computed indices on."""
+    data, update, begin = application.moved(0), application.moved(1), application.value(2)
+    check_alike(application, [0, 1])
+    application.result("dynamic_update_slice", (data, update, begin), {})
+
+
+PLACES_SPELLINGS: Mapping[str, Spelling] = {
+    "BATCH_TO_SPACE_ND": Spelling(batch_to_space, MOVABLE),
+    "BROADCAST_TO": Spelling(broadcast_to, MOVABLE),
+    "DYNAMIC_UPDATE_SLICE": Spelling(dynamic_update_slice, MOVABLE),
+    "EMBEDDING_LOOKUP": Spelling(embedding_lookup, (*FLOAT, "int8")),
+    "GATHER": Spelling(gather, MOVABLE),
+    "GATHER_ND": Spelling(gather_nd, MOVABLE),
+    "MIRROR_PAD": Spelling(mirror_pad, MOVABLE),
+    "REVERSE_SEQUENCE": Spelling(reverse_sequence, MOVABLE),
+    "REVERSE_V2": Spelling(reverse, MOVABLE),
+    "SPACE_TO_BATCH_ND": Spelling(space_to_batch, MOVABLE),
+}
+
+
+# ---- Spellings of TFLite's operators that spread rows over tensors: segments, sparse values, diagonals.
+
+_REDUCTIONS = ("add", "mul", "max", "min")
+
+
+def scatter_nd(application: Application) -> None:
+    """SCATTER_ND: updates added into zeros of a constant shape."""
+    indices, updates, shape = application.value(0), application.moved(1), application.integers(2)
+    zeros = application.filled("zeros", shape, 0, application.target().type.dtype)
+    application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
+
+
+def segment_sum(application: Application) -> None:
+    """SEGMENT_SUM: rows of one number are added up; the numbers rise, and are known or their count is declared."""
+    numbers = application.builder.consts.get(application.value(1))
+    if numbers is not None:
+        count = int(numbers.max(initial=-1)) + 1
+    elif application.target().unknown:
+        application.refuse("segments whose count depends on data", "use UNSORTED_SEGMENT_SUM, which says how many")
+    else:
+        count = application.target().type.shape[0]
+    _segments(application, "add", count)
+
+
+def unsorted_segment(reduction: str) -> Spelling:
+    """UNSORTED_SEGMENT_SUM, ..._PROD, ..._MAX, ..._MIN: rows of one number together; those of negative numbers go."""
+
+    def spell(application: Application) -> None:
+        (count,) = application.integers(2)[:1] or (0,)
+        _segments(application, reduction, count)
+
+    return Spelling(spell, (*FLOAT, "int32"))
+
+
+def _segments(application: Application, reduction: str, count: int) -> None:
+    """Rows scattered into ``count`` neutral ones, and a last one, which is dropped, that takes those without a number."""
+    data, numbers = application.moved(0), application.index(application.value(1))
+    shape, places = application.type(data).shape, application.type(numbers).shape
+    if count < 1 or not places or shape[: len(places)] != places:
+        application.broken(f"{count} segments of {shape} by numbers of shape {places}")
+    dtype = application.target().type.dtype
+    real = dtype == "float32"
+    low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
+    neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
+    rest = shape[len(places) :]
+    start = application.filled("start", (count + 1, *rest), neutral, dtype)
+    flat = application.reshaped(numbers, (int(np.prod(places)), 1))
+    kind = application.type(numbers).dtype
+    none, last = (application.new_constant("segment", np.array(n, kind)) for n in (0, count))
+    at = application.emit(
+        "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
+    )
+    rows = application.reshaped(data, (int(np.prod(places)), *rest))
+    found = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
+    attrs: Mapping[str, Attr] = {
+        "begin": (0,) * (1 + len(rest)),
+        "end": (count, *rest),
+        "strides": (1,) * (1 + len(rest)),
+    }
+    application.result("slice", (found,), attrs)
+
+
+def sparse_to_dense(application: Application) -> None:
+    """SPARSE_TO_DENSE: values at whole index vectors of a constant shape, another value everywhere else."""
+    places, values, default = application.index(application.value(0)), application.moved(2), application.moved(3)
+    shape, at = application.integers(1), application.type(places).shape
+    count, depth = (at[0], at[1]) if len(at) == 2 else (int(np.prod(at)), 1)
+    if depth != len(shape) or application.type(default).size != 1 or application.type(values).size not in (1, count):
+        application.broken(f"{application.type(values).shape} values at places {at} of shape {shape}")
+    start = application.emit("broadcast_to", (application.reshaped(default, ()),), {"shape": shape})
+    single = application.type(values).size == 1
+    updates = (
+        application.emit("broadcast_to", (application.reshaped(values, ()),), {"shape": (count,)}) if single else values
+    )
+    operands = (start, application.reshaped(places, (count, depth)), application.reshaped(updates, (count,)))
+    application.result("scatter_nd", operands, {"reduction": ""})
+
+
+def matrix_diag(application: Application) -> None:
+    """MATRIX_DIAG: each element behind as many zeros more than the one before it, so that all lie on a diagonal."""
+    data = application.moved(0)
+    check_alike(application, [0])
+    *lead, extent = application.type(data).shape or (1,)
+    rows, kind = int(np.prod(lead)), application.target().type
+    zero: int | float | bool = {"float32": 0.0, "bool": False}.get(kind.dtype, 0)
+    apart = application.reshaped(data, (rows, extent, 1))
+    spread = application.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
+    flat = application.reshaped(spread, (rows, extent * (extent + 1)))
+    attrs: Mapping[str, Attr] = {"begin": (0, 0), "end": (rows, extent * extent), "strides": (1, 1)}
+    application.result_reshape(application.emit("slice", (flat,), attrs), (*lead, extent, extent))
+
+
+def matrix_set_diag(application: Application) -> None:
+    """MATRIX_SET_DIAG: the matrices with other diagonals."""
+    data, diagonal = application.moved(0), application.moved(1)
+    check_alike(application, [0, 1])
+    *lead, rows, columns = application.type(data).shape if len(application.type(data).shape) > 1 else (0, 0)
+    least = min(rows, columns)
+    if application.type(diagonal).shape != (*lead, least):
+        application.broken(f"a diagonal of shape {application.type(diagonal).shape}")
+    wide = application.reshaped(diagonal, (*lead, 1, least))
+    if columns > least:
+        padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
+        kind = application.target().type.dtype
+        zero: int | float | bool = {"float32": 0.0, "bool": False}.get(kind, 0)
+        wide = application.emit("pad", (wide,), {"padding": padding, "value": zero})
+    row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
+    places = [application.new_constant("places", place) for place in (row[:, None], column)]
+    here = application.emit("equal", places, {"rounding": Rounding.NONE})
+    application.result("where", (here, wide, data), {})
+
+
+SEGMENTS_SPELLINGS: Mapping[str, Spelling] = {
+    "MATRIX_DIAG": Spelling(matrix_diag, MOVABLE),
+    "MATRIX_SET_DIAG": Spelling(matrix_set_diag, MOVABLE),
+    "SCATTER_ND": Spelling(scatter_nd, MOVABLE),
+    "SEGMENT_SUM": Spelling(segment_sum, (*FLOAT, "int32")),
+    "SPARSE_TO_DENSE": Spelling(sparse_to_dense, MOVABLE),
+    "UNSORTED_SEGMENT_MAX": unsorted_segment("max"),
+    "UNSORTED_SEGMENT_MIN": unsorted_segment("min"),
+    "UNSORTED_SEGMENT_PROD": unsorted_segment("mul"),
+    "UNSORTED_SEGMENT_SUM": unsorted_segment("add"),
+}
+
+
+# ---- Spelling of TFLite Micro's TFLM_DECODE: constants stored compressed, made whole when they are read.
+#
+# Operands come in pairs, what is compressed and how (a header of 16 bytes and tables); every pair gives one tensor. Bits are read
+# from the highest of every byte. Source: TFLite Micro ``decode_state_lut.cc``, ``..._prune.cc``, ``..._huffman.cc``.
+
+_HEADER = 16
+_VERSION = 1
+_WINDOW = 8
+"""Bytes looked at for one code word: its parts have at most 32 bits, from any bit on."""
+
+
+@frozen
+class _Packed:
+    """One compressed constant: its bits, the header, the tables behind it, and the tensor that it becomes."""
+
+    application: Application
+    bits: bytes
+    header: bytes
+    tables: bytes
+    kind: TensorType
+
+    def numbers(self, dtype: str) -> Array:
+        """The tables as numbers; a last one that is cut off is none."""
+        native = dtypes.to_numpy(dtype)
+        whole = len(self.tables) // native.itemsize * native.itemsize
+        return np.frombuffer(self.tables[:whole], native.newbyteorder("<")).astype(native)
+
+    def check_bits(self, width: int) -> None:
+        """Every element takes ``width`` bits at least."""
+        if width * self.kind.size > 8 * len(self.bits):
+            self.application.broken(f"{len(self.bits)} compressed bytes for {self.kind.size} elements")
+
+    def channels(self) -> Array:
+        """The channel of every element in memory: along the first axis or the last."""
+        quant, shape = self.kind.quant, self.kind.shape
+        if quant is None or quant.axis is None:
+            return np.zeros(self.kind.size, np.int64)
+        if quant.axis not in (0, len(shape) - 1):
+            self.application.refuse(f"compressed channels along axis {quant.axis}", "the first axis or the last")
+        count = len(quant.scale)
+        places = np.arange(self.kind.size)
+        return places % count if quant.axis else places // max(self.kind.size // count, 1)
+
+
+def decode(application: Application) -> None:
+    """TFLM_DECODE: every output becomes a constant."""
+    if len(application.operator.inputs) != 2 * len(application.operator.outputs):
+        application.broken(f"{len(application.operator.inputs)} inputs for {len(application.operator.outputs)} outputs")
+    for position in range(len(application.operator.outputs)):
+        bits, how = (application.constant(2 * position + k).tobytes() for k in (0, 1))
+        kind = application.target(position).type
+        if len(how) < _HEADER or how[1] != _VERSION or how[4] != _VERSION:
+            application.refuse("a header of another version", f"microc knows version {_VERSION} of TFLM_DECODE")
+        if how[0] not in _KINDS or kind.dtype not in DTYPES:
+            application.refuse(
+                f"compression of kind {how[0]} into {kind.dtype}",
+                "kinds 0 (table), 1 (Huffman) and 2 (pruned) are known; convert the model without compression",
+            )
+        packed = _Packed(application, bits, how[:_HEADER], how[_HEADER:], kind)
+        values = _KINDS[how[0]](packed).reshape(kind.shape)
+        application.builder.constant(application.target(position).name, values, kind.quant)
+
+
+def _looked_up(packed: _Packed) -> Array:
+    """Indices of 1 to 7 bits into a table of each channel, whose tables follow each other in a stride."""
+    width, stride = packed.header[5] & 7, packed.header[6]
+    if not width:
+        packed.application.broken("indices of no bits")
+    packed.check_bits(width)
+    bits = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=width * packed.kind.size).reshape(-1, width)
+    places = packed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
+    return _taken(packed, packed.numbers(packed.kind.dtype), places)
+
+
+def _pruned(packed: _Packed) -> Array:
+    """A bit for every element: whether it is the next of the stored ones, or the zero point of its channel."""
+    packed.check_bits(1)
+    kept = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=packed.kind.size).astype(bool)
+    quant = packed.kind.quant
+    zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(packed.kind.dtype))
+    made = zero[packed.channels()] if len(zero) > 1 else np.full(packed.kind.size, zero[0])
+    made[kept] = _taken(packed, packed.numbers(packed.kind.dtype), np.arange(int(kept.sum())))
+    return made
+
+
+def _taken(packed: _Packed, table: Array, places: Array) -> Array:
+    if places.size and int(places.max()) >= len(table):
+        packed.application.broken(f"a value table of {len(table)} numbers, of which number {places.max()} is taken")
+    taken: Array = table[places]
+    return taken
+
+
+def _huffman(packed: _Packed) -> Array:
+    """Code words, decoded by tables: an entry is a symbol and how many of the bits read belong to it, or the next table."""
+    wide = packed.header[5] & 1
+    count_at, found = (27, 1 << 31) if wide else (11, 1 << 15)
+    most = (1 << count_at) - 1
+    if packed.kind.dtype not in (("int8", "int16") if wide else ("int8",)):
+        packed.application.refuse(f"code words for {packed.kind.dtype}", "int8, or int16 with tables of 32 bits")
+    packed.check_bits(1)
+    table = packed.numbers("uint32" if wide else "uint16").tolist()
+    source, at, end = packed.bits + bytes(_WINDOW), 0, 8 * len(packed.bits)
+    symbols = []
+    for _ in range(packed.kind.size):
+        entry, place = 0, 0
+        width = (packed.header[5] >> 4) + 1
+        while True:
+            window = int.from_bytes(source[at >> 3 : (at >> 3) + _WINDOW], "big")
+            place += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
+            at += width
+            if place >= len(table) or at > end + width:
+                packed.application.broken("code words that lead beyond the tables or the data")
+            entry = table[place]
+            used = entry >> count_at & 15
+            if entry & found:
+                break
+            place, width = place + (entry & most), used + 1
+        at -= max(width - used, 0)
+        symbols.append(entry & 0xFFFF)
+    return np.array(symbols, np.uint16).astype(dtypes.to_numpy(packed.kind.dtype))
+
+
+_KINDS: Mapping[int, Callable[[_Packed], Array]] = {0: _looked_up, 1: _huffman, 2: _pruned}
+
+COMPRESSED_SPELLINGS: Mapping[str, Spelling] = {"CUSTOM:TFLM_DECODE": Spelling(decode, DTYPES)}

@@ -1,0 +1,271 @@
+"""TFLite operators on images and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.frontend.tflite.context import (
+    FLOAT,
+    MOVABLE,
+    QUANTISED,
+    REAL,
+    Application,
+    Spelling,
+    activation,
+    check_alike,
+    explicit_padding,
+    real_clip,
+)
+from microc.frontend.tflite.operators_layers import hybrid_data, layer_bias, layer_weights
+from microc.frontend.tflite.options import Fields
+from microc.graph.ir import Attr
+
+# ---- Spellings of TFLite's operators that change the size of images: transposed convolution and resizing.
+
+_MOST = 1 << 15
+_ONE = 1 << 10
+"""One in the fixed point that TFLite resizes integers with."""
+
+
+def transpose_conv(application: Application) -> None:
+    """TRANSPOSE_CONV: output shape, weights OHWI, data; the padding is that of a convolution of the output."""
+    fields = application.operator.options.fields("TransposeConvOptions", required=True)
+    data = application.operand(2)
+    batch, rows, columns, channels = application.rank(data, 4)
+    weight = layer_weights(application, 1, axis=0)
+    out_channels, height, width, depth = application.rank(weight, 4)
+    target = application.target()
+    given = application.value(0) in application.builder.consts or target.unknown
+    shape = application.integers(0) if given else target.type.shape
+    if len(shape) != 4 or shape[0] != batch or shape[3] != out_channels or depth != channels or min(shape) < 1:
+        application.broken(f"output shape {shape} of data {application.type(data).shape} and {out_channels} channels")
+    strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
+    top, left, _, _ = explicit_padding(
+        application, fields.integer("Padding"), (shape[1], shape[2]), (height, width), strides
+    )
+    bottom = (rows - 1) * strides[0] + height - top - shape[1]
+    right = (columns - 1) * strides[1] + width - left - shape[2]
+    attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
+    attrs["activation"] = activation(application, fields.integer("FusedActivationFunction"))
+    attrs |= hybrid_data(application, True)
+    bias = layer_bias(application, 3, out_channels)
+    application.result("conv2d_transpose", (data, weight, *bias), attrs)
+
+
+def resize_nearest(application: Application) -> None:
+    """RESIZE_NEAREST_NEIGHBOR: every pixel is one of the data's."""
+    fields = application.operator.options.fields("ResizeNearestNeighborOptions")
+    corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
+    data = application.moved(0)
+    check_alike(application, [0])
+    sizes = _sizes(application, data)
+    tables = [
+        _index_table(application, _nearest(extent, size, corners, centres)[:, None])
+        for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True)
+    ]
+    application.result("resample", (data, *tables), {"axes": (1, 2)})
+
+
+def resize_bilinear(application: Application) -> None:
+    """RESIZE_BILINEAR: integers in fixed point of ten bits along each axis."""
+    fields = application.operator.options.fields("ResizeBilinearOptions")
+    corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
+    data = application.moved(0)
+    check_alike(application, [0])
+    sizes = _sizes(application, data)
+    real = application.target().type.dtype == "float32"
+    indices, weights = [], []
+    for extent, size in zip(application.type(data).shape[1:3], sizes, strict=True):
+        index, weight = (_linear if real else _linear_integer)(extent, size, corners, centres)
+        indices.append(_index_table(application, index))
+        weights.append(application.new_constant("resize_weights", weight))
+    attrs: Mapping[str, Attr] = {"axes": (1, 2), "shift": 0 if real else 20}
+    application.result("resample", (data, *indices, *weights), attrs)
+
+
+def _sizes(application: Application, data: str) -> tuple[int, int]:
+    application.rank(data, 4)
+    sizes = application.integers(1)
+    if len(sizes) != 2 or min(sizes) < 1:
+        application.broken(f"resizing to {sizes}; sides have 1..{_MOST} pixels")
+    if max(sizes) > _MOST:
+        application.refuse(f"resizing to {sizes}; sides have 1..{_MOST} pixels", "resize to fewer pixels")
+    return sizes[0], sizes[1]
+
+
+def _index_table(application: Application, index: Array) -> str:
+    dtype = np.int16 if index.max() < 1 << 15 else np.int32
+    return application.new_constant("resize_indices", index.astype(dtype))
+
+
+def _nearest(extent: int, size: int, corners: bool, centres: bool) -> Array:
+    """The index of every element, in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
+    aligned = corners and size > 1
+    scale = np.float32(extent - 1) / np.float32(size - 1) if aligned else np.float32(extent) / np.float32(size)
+    places = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centres else 0)) * scale
+    found: Array = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
+    return np.clip(found.astype(np.int64), 0, extent - 1)
+
+
+def _linear(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+    """The two elements around every place and their weights, in float32 (ComputeInterpolationValues)."""
+    aligned = corners and size > 1
+    scale = np.float32(extent - 1) / np.float32(size - 1) if aligned else np.float32(extent) / np.float32(size)
+    half = np.float32(0.5 if centres else 0)
+    places = (np.arange(size, dtype=np.float32) + half) * scale - half
+    below = np.maximum(np.floor(places), 0)
+    above = np.minimum(np.ceil(places), extent - 1)
+    share = (places - below).astype(np.float32)
+    return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
+
+
+def _linear_integer(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
+    """The same in fixed point of ten bits (ComputeInterpolationValuesInteger)."""
+    span, steps = (extent - 1, size - 1) if corners and size > 1 else (extent, size)
+    scale = (_ONE * span + steps // 2) // steps
+    places = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
+    below = np.minimum(np.maximum(places, 0) // _ONE, extent - 1)
+    above = np.minimum(np.maximum(places + _ONE - 1, 0) // _ONE, extent - 1)
+    share = places - below * _ONE
+    return np.stack([below, above], 1), np.stack([_ONE - share, share], 1).astype(np.int16)
+
+
+IMAGES_SPELLINGS: Mapping[str, Spelling] = {
+    "RESIZE_BILINEAR": Spelling(resize_bilinear, REAL),
+    "RESIZE_NEAREST_NEIGHBOR": Spelling(resize_nearest, MOVABLE),
+    "TRANSPOSE_CONV": Spelling(transpose_conv, (*FLOAT, *QUANTISED)),
+}
+
+
+# ---- Spellings of TFLite's windows that networks seldom have: over volumes, over neighbouring channels, over pixels
+# moved apart.
+
+_CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
+
+
+def conv_3d(application: Application) -> None:
+    """CONV_3D: data (N, D, H, W, C), weights (D, H, W, C / groups, O)."""
+    fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
+    data, taps = _volume(application, 0), weight.shape[2:]
+    shape = application.type(data).shape
+    strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
+    if shape[1] % weight.shape[1]:
+        application.broken(f"weights of {weight.shape[1]} channels for {shape[1]}")
+    padding = _padding(application, fields, shape[2:], taps, strides, dilation)
+    attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": padding}
+    name = application.new_constant("weights", weight)
+    groups: Mapping[str, Attr] = {"groups": shape[1] // weight.shape[1]}
+    _finish(application, fields, application.emit("convolution", (data, name, *bias), {**attrs, **groups}))
+
+
+def conv_3d_transpose(application: Application) -> None:
+    """CONV_3D_TRANSPOSE: output shape, weights (D, H, W, O, C), data; the padding is that of a convolution of the output."""
+    fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
+    data, taps, wanted = _volume(application, 2), weight.shape[2:], application.integers(0)
+    shape = application.type(data).shape
+    strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
+    if len(wanted) != 5 or min(wanted) < 1 or weight.shape[0] != shape[1]:
+        application.broken(f"output shape {wanted} of data of shape {shape} and weights {weight.shape}")
+    before = _padding(application, fields, wanted[1:4], taps, strides, dilation)[:3]
+    rows = zip(shape[2:], taps, strides, dilation, before, wanted[1:4], strict=True)
+    after = tuple((e - 1) * s + (k - 1) * d + 1 - b - out for e, k, s, d, b, out in rows)
+    attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after), "groups": 1}
+    name = application.new_constant("weights", weight)
+    _finish(application, fields, application.emit("convolution_transpose", (data, name, *bias), attrs))
+
+
+def _options(application: Application) -> Fields:
+    return application.operator.options.fields("Conv3DOptions", required=True)
+
+
+def _triple(fields: Fields, pattern: str) -> tuple[int, int, int]:
+    depth, height, width = (fields.integer(pattern.format(axis), 1) for axis in "DHW")
+    return depth, height, width
+
+
+def _weights(application: Application, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
+    """The constant weights, their axes in another order, and the name of the bias if there is one."""
+    weight = application.constant(1)
+    if weight.ndim != 5 or weight.dtype != np.float32:
+        application.refuse(f"weights of {weight.dtype} {weight.shape}", "weights of volumes are float32 of five axes")
+    bias_at = 3 if application.operator.code == "CONV_3D_TRANSPOSE" else 2
+    bias = (application.operand(bias_at),) if application.has(bias_at) else ()
+    return np.ascontiguousarray(weight.transpose(order)), bias
+
+
+def _volume(application: Application, position: int) -> str:
+    data = application.operand(position)
+    application.rank(data, 5)
+    return application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
+
+
+def _padding(
+    application: Application,
+    fields: Fields,
+    extents: Sequence[int],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, ...]:
+    """SAME or VALID as all amounts before, then all after (``padding.h``)."""
+    scheme = fields.integer("Padding", 0, 1)
+    rows = zip(extents, taps, strides, dilation, strict=True)
+    total = [0 if scheme else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
+    return (*(t // 2 for t in total), *(t - t // 2 for t in total))
+
+
+def _finish(application: Application, fields: Fields, value: str) -> None:
+    last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
+    code = fields.integer("FusedActivationFunction")
+    real_clip(application, last, activation(application, code))
+
+
+def local_response_normalization(application: Application) -> None:
+    """LOCAL_RESPONSE_NORMALIZATION: x (bias + alpha s)**-beta, s the sum of squares of the channels around."""
+    fields = application.operator.options.fields("LocalResponseNormalizationOptions", required=True)
+    data = application.operand(0)
+    shape = application.rank(data, 4)
+    rows, depth = prod(shape[:-1]), shape[-1]
+    radius = min(fields.integer("Radius", 0), depth - 1)
+    squares = application.reshaped(application.emit("mul", (data, data), {}), (rows, 1, depth))
+    attrs: Mapping[str, Attr] = {"kernel": (2 * radius + 1,), "padding": (radius, radius)}
+    around = application.emit("window_sum", (squares,), {**attrs, "strides": (1,), "dilation": (1,)})
+    value = application.reshaped(around, shape)
+    for op, name in (("mul", "Alpha"), ("add", "Bias")):
+        value = application.emit(op, (value, application.scalar(fields.real(name))), {})
+    power = application.emit("pow", (value, application.scalar(-fields.real("Beta"))), {})
+    application.result("mul", (data, power), {})
+
+
+def dilate(application: Application) -> None:
+    """DILATE: elements moved apart along every axis, a constant value between them."""
+    data, factors, filler = application.moved(0), application.integers(1), application.constant(2)
+    check_alike(application, [0])
+    shape = application.type(data).shape
+    if len(factors) != len(shape) or min(factors, default=1) < 1 or filler.size != 1 or 0 in shape:
+        application.broken(f"shape {shape} moved apart by {factors}")
+    for axis, factor in enumerate(factors):
+        if factor == 1:
+            continue
+        extent = shape[axis]
+        apart = application.reshaped(data, (prod(shape[:axis]), extent, 1, prod(shape[axis + 1 :])))
+        padding = ((0, 0), (0, 0), (0, factor - 1), (0, 0))
+        wide = application.emit("pad", (apart,), {"padding": padding, "value": filler.reshape(-1)[0].item()})
+        joined = application.reshaped(wide, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
+        end = (prod(shape[:axis]), (extent - 1) * factor + 1, prod(shape[axis + 1 :]))
+        data = application.emit("slice", (joined,), {"begin": (0, 0, 0), "end": end, "strides": (1, 1, 1)})
+        shape = (*shape[:axis], end[1], *shape[axis + 1 :])
+        data = application.reshaped(data, shape)
+    application.result_reshape(data, shape)
+
+
+VOLUMES_SPELLINGS: Mapping[str, Spelling] = {
+    "CONV_3D": Spelling(conv_3d, FLOAT),
+    "CONV_3D_TRANSPOSE": Spelling(conv_3d_transpose, FLOAT),
+    "DILATE": Spelling(dilate, MOVABLE),
+    "LOCAL_RESPONSE_NORMALIZATION": Spelling(local_response_normalization, FLOAT),
+}

@@ -1,0 +1,334 @@
+"""TFLite layers with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from microc.frontend.tflite.context import FLOAT, Application, Spelling, activation, explicit_padding, real_clip
+from microc.frontend.tflite.options import Fields
+from microc.graph.ir import Attr
+
+# ---- Spellings of TFLite's layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
+
+_WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
+_BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
+
+
+def conv2d(application: Application) -> None:
+    """CONV_2D: weights OHWI; fewer input channels in the weights than in the data mean groups."""
+    fields = application.operator.options.fields("Conv2DOptions", required=True)
+    data = application.operand(0)
+    weight = layer_weights(application, 1, axis=0)
+    channels = application.rank(data, 4)[3]
+    out_channels, height, width, depth = application.rank(weight, 4)
+    if channels % depth or out_channels % (channels // depth):
+        application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
+    bias = layer_bias(application, 2, out_channels)
+    attrs = _window(application, fields, data, (height, width), dilated=True)
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_data(application, None)}
+    application.result("conv2d", (data, weight, *bias), attrs)
+
+
+def depthwise_conv2d(application: Application) -> None:
+    """DEPTHWISE_CONV_2D: weights (1, H, W, C * multiplier) become OHWI with one input channel and C groups."""
+    fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
+    data = application.operand(0)
+    channels = application.rank(data, 4)[3]
+    weight = layer_weights(application, 1, axis=3, order=(3, 1, 2, 0))
+    out_channels, height, width, one = application.rank(weight, 4)
+    if one != 1 or out_channels % channels:
+        application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
+    bias = layer_bias(application, 2, out_channels)
+    attrs = _window(application, fields, data, (height, width), dilated=True)
+    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_data(application, True)}
+    application.result("conv2d", (data, weight, *bias), attrs)
+
+
+def fully_connected(application: Application) -> None:
+    """FULLY_CONNECTED: data of any rank as (M, K) times weights (N, K); the output keeps the axes if asked to."""
+    fields = application.operator.options.fields("FullyConnectedOptions")
+    if fields.integer("WeightsFormat") != 0:
+        application.refuse("shuffled weights", "convert the model with default weights")
+    data = application.operand(0)
+    weight = layer_weights(application, 1, axis=0) if _constant(application, 1) else _computed_weights(application)
+    units, depth = application.rank(weight, 2)
+    kind = application.type(data)
+    if not kind.size or kind.size % depth:
+        application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
+    rows = kind.size // depth
+    attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
+    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
+    operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
+    keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
+    shape = (*kind.shape[:-1], units) if keep else (rows, units)
+    declared = application.target()
+    if not declared.unknown and prod(declared.type.shape) == rows * units and declared.type.shape:
+        shape = declared.type.shape
+    if shape == (rows, units):
+        application.result("dense", operands, attrs)
+    else:
+        application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
+
+
+def _constant(application: Application, position: int) -> bool:
+    return application.value(position) in application.builder.consts
+
+
+def _computed_weights(application: Application) -> str:
+    """Weights that the network computes, as converters make of a product of two matrices: of the dtype of the data."""
+    dtype = application.source(0).type.dtype
+    weights = application.source(1).type
+    if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
+        application.refuse(
+            f"{weights.dtype} weights that are computed, {dtype} data", "float32, int8 or uint8, both alike"
+        )
+    if weights.quant and weights.quant.axis is not None:
+        application.refuse("computed weights with a scale for each channel", "one scale")
+    return application.operand(1)
+
+
+def svdf(application: Application) -> None:
+    """SVDF: a dense layer over time, factored in rank one or more; its memory is a state of the graph."""
+    fields = application.operator.options.fields("SVDFOptions", required=True)
+    data = application.operand(0)
+    depth = application.rank(data, 2)[1]
+    kinds = [application.source(position).type for position in (1, 2, 4)]
+    real = application.target().type.dtype == "float32"
+    wanted = [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
+    if any(kind.dtype not in dtypes for kind, dtypes in zip(kinds, wanted, strict=True)):
+        application.refuse(
+            f"weights and state of {', '.join(kind.dtype for kind in kinds)}",
+            "int8 data takes int8 features, int8 or int16 time weights and state; float data floats or int8 weights",
+        )
+    for position in (1, 2):
+        application.constant(position)
+    if real:
+        feature, time = (layer_weights(application, position, axis=0) for position in (1, 2))
+    else:
+        feature, time = application.value(1), application.value(2)
+    filters, taps = application.rank(time, 2)
+    rank = fields.integer("Rank", 1)
+    if application.rank(feature, 2) != (filters, depth) or filters % rank:
+        application.broken(f"weights of {filters} filters, rank {rank}, for data of depth {depth}")
+    bias = layer_bias(application, 3, filters // rank)
+    memory = application.source(4)
+    if not memory.variable:
+        application.refuse(
+            f"the state {memory.name!r} is not a variable tensor", "mark it is_variable, as converters do"
+        )
+    if prod(memory.type.shape) != prod(application.type(data).shape[:1]) * filters * taps:
+        application.broken(f"state of shape {memory.type.shape} for {filters} filters of {taps} taps")
+    state = application.builder.define_state(memory.name, memory.type, None, application.where)
+    code = fields.integer("FusedActivationFunction")
+    attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code)}
+    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
+    if not bias:
+        kind = "float32" if real else "int32"
+        bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, kind)),)
+    application.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
+
+
+def pool(op: str) -> Spelling:
+    """AVERAGE_POOL_2D (over the elements inside the image) and MAX_POOL_2D."""
+
+    def spell(application: Application) -> None:
+        fields = application.operator.options.fields("Pool2DOptions", required=True)
+        data = application.operand(0)
+        application.rank(data, 4)
+        kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+        attrs = _window(application, fields, data, kernel, dilated=False)
+        attrs |= {"kernel": kernel, "layout": "NHWC"}
+        if op == "avg_pool2d":
+            attrs["count_include_pad"] = False
+        application.result(op, (data,), attrs)
+
+    return Spelling(spell)
+
+
+def l2_pool(application: Application) -> None:
+    """L2_POOL_2D: the root of the mean square of the elements inside the image."""
+    fields = application.operator.options.fields("Pool2DOptions", required=True)
+    data = application.operand(0)
+    application.rank(data, 4)
+    kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+    attrs = _window(application, fields, data, kernel, dilated=False)
+    function = str(attrs.pop("activation"))
+    attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
+    mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
+    root = application.emit("sqrt", (mean,), {})
+    real_clip(application, root, function)
+
+
+def softmax(application: Application) -> None:
+    """SOFTMAX over the last axis; int8 data may give int16 probabilities."""
+    fields = application.operator.options.fields("SoftmaxOptions")
+    source, target = application.source(0).type.dtype, application.target().type.dtype
+    if source != target and (source, target) != ("int8", "int16"):
+        application.refuse(f"{source} input and {target} output", "one dtype, or int8 data and int16 probabilities")
+    data = application.operand(0, source, symmetric=source == target)
+    axis = len(application.rank(data, *range(1, 9))) - 1
+    beta = fields.real("Beta") if application.operator.options.kind else 1.0
+    if not beta > 0:
+        application.broken(f"beta is {beta}")
+    application.result("softmax", (data,), {"axis": axis, "beta": beta})
+
+
+def log_softmax(application: Application) -> None:
+    """LOG_SOFTMAX over the last axis."""
+    application.result("log_softmax", (application.operand(0),), {})
+
+
+def _window(
+    application: Application, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
+) -> dict[str, Attr]:
+    """The attributes that convolutions and pools share: strides, padding, dilation, activation."""
+    strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
+    dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if dilated else (1, 1)
+    height, width = application.type(data).shape[1:3]
+    padding = explicit_padding(application, fields.integer("Padding"), (height, width), kernel, strides, dilation)
+    attrs: dict[str, Attr] = {
+        "strides": strides,
+        "padding": padding,
+        "activation": activation(application, fields.integer("FusedActivationFunction")),
+    }
+    if dilated:
+        attrs["dilation"] = dilation
+    return attrs
+
+
+def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
+    """How LiteRT quantises the float data of a layer with integer weights; None: asymmetrically where weights have a scale for
+    each channel."""
+    target, weights = application.target().type, application.source(1).type
+    if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
+        return {}
+    if asymmetric is None:
+        asymmetric = weights.quant.axis is not None
+    return {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+
+
+def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
+    """Constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
+
+    Integer weights of a float layer are widened by ``dequantize``; attribute ``dynamic`` of the layer says what LiteRT does.
+    """
+    tensor, dtype = application.source(position), application.target().type.dtype
+    kind = tensor.type
+    if kind.dtype not in _WEIGHT_DTYPES[dtype]:
+        application.refuse(
+            f"{kind.dtype} weights and {dtype} output",
+            f"{dtype} layers take weights of {' or '.join(_WEIGHT_DTYPES[dtype])}",
+        )
+    data = application.constant(position)
+    if kind.dtype != "float32" and kind.quant is None:
+        application.refuse(f"{kind.dtype} weights {tensor.name!r} without quantisation", "give them scales")
+    if kind.quant and kind.quant.axis not in (None, axis):
+        application.refuse(
+            f"weights quantised along axis {kind.quant.axis} instead of {axis}",
+            "per output channel, or per tensor",
+        )
+    name, quant = tensor.name, kind.quant
+    if order:
+        if data.ndim != len(order):
+            application.broken(f"weights of rank {data.ndim}, not {len(order)}")
+        quant = replace(quant, axis=0) if quant and quant.axis is not None else quant
+        name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(order), quant)
+    if dtype == "float32" and quant is not None:
+        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+        name = application.emit("dequantize", (name,), attrs, like=replace(kind, dtype="float32", quant=None))
+    return name
+
+
+def layer_bias(application: Application, position: int, channels: int) -> tuple[str, ...]:
+    """The constant bias of ``channels`` elements, or nothing where the layer has none."""
+    if not application.has(position):
+        return ()
+    tensor, dtype = application.source(position), application.target().type.dtype
+    if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
+        application.refuse(
+            f"{tensor.type.dtype} bias and {dtype} output",
+            f"{dtype} layers take a bias of {' or '.join(_BIAS_DTYPES[dtype])}",
+        )
+    data = application.constant(position)
+    if data.size != channels:
+        application.broken(f"bias of shape {data.shape} for {channels} channels")
+    if data.ndim == 1:
+        return (tensor.name,)
+    return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
+
+
+NEURAL_SPELLINGS: Mapping[str, Spelling] = {
+    "AVERAGE_POOL_2D": pool("avg_pool2d"),
+    "CONV_2D": Spelling(conv2d),
+    "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
+    "FULLY_CONNECTED": Spelling(fully_connected),
+    "L2_POOL_2D": Spelling(l2_pool, FLOAT),
+    "LOG_SOFTMAX": Spelling(log_softmax, (*FLOAT, "int8")),
+    "MAX_POOL_2D": pool("max_pool2d"),
+    "SOFTMAX": Spelling(softmax),
+    "SVDF": Spelling(svdf, ("float32", "int8")),
+}
+
+
+# ---- Spelling of TFLite's BATCH_MATMUL, of floats, integers, and floats by constant integers.
+
+
+def batch_matmul(application: Application) -> None:
+    """BATCH_MATMUL; an adjoint operand is transposed first. int8 by int16 data is constant, and widened here."""
+    fields = application.operator.options.fields("BatchMatMulOptions")
+    adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
+    left, right = (application.source(position).type.dtype for position in (0, 1))
+    data = _turned(application, application.operand(0), adjoint[0])
+    if (left, right) == ("float32", "int8"):
+        _by_integers(application, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
+        return
+    if (left, right) == ("int16", "int8"):
+        other = application.new_constant(
+            "widened", application.constant(1).astype(np.int16), application.source(1).type.quant
+        )
+    else:
+        other = application.operand(1)
+    application.result("matmul", (data, _turned(application, other, adjoint[1])), {})
+
+
+def _turned(application: Application, value: str, adjoint: bool) -> str:
+    rank = len(application.rank(value, 2, 3, 4, 5))
+    axes = (*range(rank - 2), rank - 1, rank - 2)
+    return application.emit("transpose", (value,), {"axes": axes}) if adjoint else value
+
+
+def _by_integers(application: Application, data: str, adjoint: bool, asymmetric: bool) -> None:
+    """Floats by a constant matrix of int8: a dense layer, whose rows ``--hybrid dynamic`` quantises; by several: of floats."""
+    tensor, weight = application.source(1), application.constant(1)
+    quant = tensor.type.quant
+    if quant is None:
+        application.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
+    attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+    if weight.ndim != 2 or quant.axis not in (None, int(not adjoint)) or len(application.type(data).shape) < 2:
+        real = application.emit(
+            "dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None)
+        )
+        application.result("matmul", (data, _turned(application, real, adjoint)), {})
+        return
+    rows = weight if adjoint else np.ascontiguousarray(weight.T)
+    attrs["axis"] = None if quant.axis is None else 0
+    name = application.new_constant("weights", rows, replace(quant, axis=None if quant.axis is None else 0))
+    real = application.emit(
+        "dequantize", (name,), attrs, like=replace(tensor.type, shape=rows.shape, dtype="float32", quant=None)
+    )
+    shape = application.type(data).shape
+    if shape[-1] != rows.shape[1]:
+        application.broken(f"data of shape {shape} by weights of {rows.shape[1]} x {rows.shape[0]}")
+    dynamic: Mapping[str, Attr] = (
+        {} if any(quant.zero_point) else {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+    )
+    flat = application.reshaped(data, (prod(shape[:-1]), shape[-1]))
+    made = application.emit("dense", (flat, real), {"activation": "", **dynamic})
+    application.result_reshape(made, (*shape[:-1], rows.shape[0]))
+
+
+MATMUL_SPELLINGS: Mapping[str, Spelling] = {"BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16"))}

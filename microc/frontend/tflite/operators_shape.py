@@ -1,0 +1,522 @@
+"""TFLite operators on shapes and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from microc.base.immutable import frozen
+from microc.frontend.tflite.context import FLOAT, MOVABLE, PLAIN, Application, Piece, Spelling, activation, check_alike
+from microc.graph.ir import Attr
+from microc.ops.attributes import Ties
+
+# ---- Spellings of TFLite's operators whose results are known when compiling: shapes, ranks, ranges, tensors full of
+# a value.
+
+_MOST = 1 << 20
+_SMALL = 1 << 16
+"""Elements of a filled tensor that is stored; larger ones are filled while running."""
+
+
+def shape_of(application: Application) -> None:
+    """SHAPE: every shape is known when compiling."""
+    application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
+
+
+def rank_of(application: Application) -> None:
+    """RANK: the number of axes."""
+    application.result_constant(
+        np.array(len(application.type(application.value(0)).shape), application.target().type.dtype)
+    )
+
+
+def range_of(application: Application) -> None:
+    """RANGE: from a constant start on by constant steps, below a constant limit."""
+    start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
+    if not (start.size == limit.size == step.size == 1) or step[0] == 0:
+        application.broken("a range without a start, a limit or a step")
+    count = (float(limit[0]) - float(start[0])) / float(step[0])
+    if not count <= _MOST:
+        application.refuse(f"a range of {count} elements", f"microc makes ranges of up to {_MOST}")
+    numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
+    application.result_constant(numbers.astype(application.target().type.dtype))
+
+
+def fill(application: Application) -> None:
+    """FILL: a constant shape full of a value."""
+    shape, value = application.integers(0), application.moved(1)
+    check_alike(application, [1])
+    if any(extent < 0 for extent in shape) or application.type(value).size != 1:
+        application.broken(f"shape {shape} filled with {application.type(value).shape} values")
+    known = application.builder.consts.get(value)
+    if known is not None and prod(shape) <= _SMALL:
+        application.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
+    else:
+        application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
+
+
+def zeros_like(application: Application) -> None:
+    """ZEROS_LIKE: stored zeros in the shape of the operand."""
+    kind = application.type(application.value(0))
+    application.result_constant(np.zeros(kind.shape, application.target().type.dtype))
+
+
+def broadcast_args(application: Application) -> None:
+    """BROADCAST_ARGS: the shape to which two constant shapes broadcast."""
+    shapes = (application.integers(0), application.integers(1))
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        application.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
+    application.result_constant(np.array(shape, application.target().type.dtype))
+
+
+KNOWN_SPELLINGS: Mapping[str, Spelling] = {
+    "BROADCAST_ARGS": Spelling(broadcast_args, PLAIN),
+    "FILL": Spelling(fill, MOVABLE),
+    "RANGE": Spelling(range_of, (*FLOAT, *PLAIN)),
+    "RANK": Spelling(rank_of, PLAIN),
+    "SHAPE": Spelling(shape_of, PLAIN),
+    "ZEROS_LIKE": Spelling(zeros_like, MOVABLE),
+}
+
+
+# ---- Spellings of TFLite's operators that move elements and compute nothing.
+
+_ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
+
+
+def reshape(application: Application) -> None:
+    """RESHAPE: the shape is an operand, an option, or (where the network computes it) the declared one."""
+    data, target = _moved(application), application.target()
+    if application.has(1) and application.value(1) in application.builder.consts:
+        shape = application.integers(1)
+    elif not application.has(1) and application.operator.options.kind:
+        shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
+    else:
+        shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
+    _result(application, data, _completed(application, shape, _shape(application, data)))
+
+
+def _moved(application: Application) -> str:
+    """The operand; of a complex one its parts, an axis more."""
+    source = application.source(0)
+    if source.type.dtype != "complex64":
+        return application.moved(0)
+    if source.name not in application.builder.complexes:
+        application.refuse(f"{source.name!r} of complex64", "only what RFFT2D makes may be complex")
+    return application.builder.complexes[source.name]
+
+
+def _shape(application: Application, data: str) -> tuple[int, ...]:
+    """The shape of the operand; a complex one's parts do not count."""
+    shape = application.type(data).shape
+    return shape[:-1] if application.source(0).name in application.builder.complexes else shape
+
+
+def _result(application: Application, data: str, shape: tuple[int, ...]) -> None:
+    """The operand in a new shape is the result; of a complex one its parts are."""
+    complexes = application.builder.complexes
+    if application.source(0).name in complexes:
+        complexes[application.target().name] = application.reshaped(data, (*shape, 2))
+    else:
+        application.result_reshape(data, shape)
+
+
+def same_elements(application: Application) -> None:
+    """SQUEEZE and EXPAND_DIMS: the axes follow from the operator, the elements stay."""
+    data = _moved(application)
+    shape = _shape(application, data)
+    if application.operator.code == "EXPAND_DIMS":
+        places = application.integers(1) if application.has(1) else (0,)
+        if len(places) != 1:
+            application.broken(f"{len(places)} axes, where TFLite takes one")
+        axis = application.axis(places[0], len(shape) + 1)
+        _result(application, data, (*shape[:axis], 1, *shape[axis:]))
+        return
+    dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
+    axes = {application.axis(axis, len(shape)) for axis in dims}
+    axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
+    _result(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+
+
+def concatenation(application: Application) -> None:
+    """CONCATENATION along one axis, of operands with the output's quantisation."""
+    fields = application.operator.options.fields("ConcatenationOptions")
+    if activation(application, fields.integer("FusedActivationFunction")):
+        application.refuse("a fused activation", "make the activation an operator of its own")
+    if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
+        _replaced_element(application)
+        return
+    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    if not values:
+        application.broken("input 0 is missing")
+    if application.target().type.dtype == "uint8":
+        values = [_rescaled(application, value) for value in values]
+    else:
+        check_alike(application, range(len(values)))
+    axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
+    application.result("concat", values, {"axis": axis})
+
+
+def _rescaled(application: Application, value: str) -> str:
+    """uint8 with the output's scale, to which LiteRT's concatenation brings its operands."""
+    own, quant = application.type(value).quant, application.target().type.quant
+    if own == quant or own is None or quant is None:
+        return value
+    attrs: dict[str, Attr] = {"scale": own.scale, "zero_point": own.zero_point, "axis": None}
+    real = application.emit("dequantize", (value,), attrs)
+    attrs = {
+        "scale": quant.scale,
+        "zero_point": quant.zero_point,
+        "axis": None,
+        "out_dtype": "uint8",
+        "rounding": Ties.AWAY,
+    }
+    return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
+
+
+def _replaced_element(application: Application) -> None:
+    """What comes before a place, an element, and what comes behind it, all of one tensor: that tensor with the element replaced.
+
+    Converters write lists so. Where the parts together are as large as the tensor, the element stands where the first ends.
+    """
+    pieces = application.builder.pieces
+    if len(application.operator.inputs) != 3:
+        application.refuse("slices of computed size", _ONE_ELEMENT)
+    first, last = (pieces.get(application.source(k).name) for k in (0, 2))
+    item = application.value(1)
+    if first is None or last is None or first.data != last.data or application.source(1).name in pieces:
+        application.refuse("slices of computed size", _ONE_ELEMENT)
+    start = application.builder.consts.get(first.begin)
+    if start is None or start.any() or last.begin in application.builder.consts:
+        application.refuse("slices of computed size", _ONE_ELEMENT)
+    application.result("dynamic_update_slice", (first.data, item, first.size), {})
+
+
+def pack(application: Application) -> None:
+    """PACK: operands of one shape along a new axis."""
+    fields = application.operator.options.fields("PackOptions", required=True)
+    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    if not values:
+        application.broken("input 0 is missing")
+    check_alike(application, range(len(values)))
+    shape = application.type(values[0]).shape
+    axis = application.axis(fields.integer("Axis"), len(shape) + 1)
+    widened = (*shape[:axis], 1, *shape[axis:])
+    if any(application.type(value).shape != shape for value in values):
+        application.broken("the operands differ in shape")
+    application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
+
+
+def tile(application: Application) -> None:
+    """TILE: the tensor repeated along every axis."""
+    data, multiples = application.moved(0), application.integers(1)
+    shape = application.type(data).shape
+    if len(multiples) != len(shape) or min(multiples, default=1) < 0:
+        application.broken(f"multiples {multiples} of shape {shape}")
+    check_alike(application, [0])
+    apart = [extent for size in shape for extent in (1, size)]
+    wide = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
+    data = application.emit("broadcast_to", (application.reshaped(data, apart),), {"shape": wide})
+    application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
+
+
+def transpose(application: Application) -> None:
+    """TRANSPOSE by a constant permutation."""
+    data = application.moved(0)
+    rank = len(application.type(data).shape)
+    axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
+    if sorted(axes) != list(range(rank)):
+        application.broken(f"{axes} is no permutation of {rank} axes")
+    application.result("transpose", (data,), {"axes": axes})
+
+
+def pad(application: Application) -> None:
+    """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, stored as the data is)."""
+    data, kind = application.moved(0), application.target().type
+    rank = len(application.type(data).shape)
+    amounts = application.integers(1)
+    if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
+        application.broken(f"padding {amounts} for {rank} axes")
+    check_alike(application, [0])
+    value: int | float = 0.0 if kind.dtype == "float32" else 0
+    if application.operator.code == "PADV2":
+        filler = application.constant(2)
+        if filler.size != 1 or str(filler.dtype) != kind.dtype:
+            application.broken(f"a padding value of shape {filler.shape} and {filler.dtype}")
+        value = filler.reshape(-1)[0].item()
+    elif kind.quant is not None:
+        value = kind.quant.zero_point[0]
+    padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
+    application.result("pad", (data,), {"padding": padding, "value": value})
+
+
+def depth_and_space(application: Application) -> None:
+    """SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels become channels and back."""
+    to_depth = application.operator.code == "SPACE_TO_DEPTH"
+    options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
+    block = application.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
+    data = application.moved(0)
+    batch, height, width, depth = application.rank(data, 4)
+    if (height % block or width % block) if to_depth else depth % (block * block):
+        application.broken(f"blocks of {block} in shape {(batch, height, width, depth)}")
+    if to_depth:
+        rows, columns = height // block, width // block
+        blocked = (batch, rows, block, columns, block, depth)
+        shape = (batch, rows, columns, block * block * depth)
+    else:
+        depth //= block * block
+        blocked = (batch, height, width, block, block, depth)
+        shape = (batch, height * block, width * block, depth)
+    blocks = application.emit("reshape", (data,), {"shape": blocked})
+    application.result_reshape(application.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
+
+
+def _completed(application: Application, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """``shape`` with one -1 resolved from the number of elements."""
+    known = prod(extent for extent in shape if extent != -1)
+    if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
+        application.broken(f"shape {shape}")
+    return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
+
+
+SHAPES_SPELLINGS: Mapping[str, Spelling] = {
+    "CONCATENATION": Spelling(concatenation, MOVABLE),
+    "DEPTH_TO_SPACE": Spelling(depth_and_space, MOVABLE),
+    "EXPAND_DIMS": Spelling(same_elements, (*MOVABLE, "complex64")),
+    "PACK": Spelling(pack, MOVABLE),
+    "PAD": Spelling(pad, MOVABLE),
+    "PADV2": Spelling(pad, MOVABLE),
+    "RESHAPE": Spelling(reshape, (*MOVABLE, "complex64")),
+    "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
+    "SQUEEZE": Spelling(same_elements, (*MOVABLE, "complex64")),
+    "TILE": Spelling(tile, MOVABLE),
+    "TRANSPOSE": Spelling(transpose, MOVABLE),
+}
+
+
+# ---- Spellings of TFLite's operators that cut a tensor into parts.
+
+
+def unpack(application: Application) -> None:
+    """UNPACK: one output per index of an axis, which disappears."""
+    fields = application.operator.options.fields("UnpackOptions", required=True)
+    data = application.moved(0)
+    shape = application.type(data).shape
+    axis = application.axis(fields.integer("Axis"), len(shape))
+    if len(application.operator.outputs) != shape[axis]:
+        application.broken(f"{len(application.operator.outputs)} outputs of an axis of extent {shape[axis]}")
+    for position in range(shape[axis]):
+        part = application.emit("slice", (data,), _along(shape, axis, position, position + 1))
+        application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
+
+
+def split(application: Application) -> None:
+    """SPLIT: equal parts along a constant axis (input 0)."""
+    data = application.moved(1)
+    (axis,) = application.integers(0)[:1] or (0,)
+    shape = application.type(data).shape
+    axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
+    if not count or shape[axis] % count:
+        application.broken(f"{count} equal parts of an axis of extent {shape[axis]}")
+    _parts(application, data, axis, [shape[axis] // count] * count)
+
+
+def split_v(application: Application) -> None:
+    """SPLIT_V: parts of given sizes along a constant axis; one size may be -1, the rest."""
+    data, sizes = application.moved(0), list(application.integers(1))
+    (axis,) = application.integers(2)[:1] or (0,)
+    shape = application.type(data).shape
+    axis = application.axis(axis, len(shape))
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = shape[axis] - sum(sizes) - 1
+    if len(sizes) != len(application.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
+        application.broken(f"parts of {sizes} of an axis of extent {shape[axis]}")
+    _parts(application, data, axis, sizes)
+
+
+def slice_(application: Application) -> None:
+    """SLICE: begin and size per axis; size -1 is all the rest."""
+    data = application.moved(0)
+    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
+        _computed_slice(application, data)
+        return
+    begin, size = application.integers(1), application.integers(2)
+    shape = application.type(data).shape
+    if not len(begin) == len(size) == len(shape):
+        application.broken(f"begin {begin} and size {size} for shape {shape}")
+    end = tuple(
+        extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
+    )
+    if any(not 0 <= first <= last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
+        application.broken(f"begin {begin} and size {size} leave shape {shape}")
+    if begin and any(first == last for first, last in zip(begin, end, strict=True)):
+        sizes = [last - first for first, last in zip(begin, end, strict=True)]
+        application.result_constant(np.zeros(sizes, application.target().type.dtype))
+        return
+    application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+
+
+def _computed_slice(application: Application, data: str) -> None:
+    """A slice from computed indices on: of constant size, or a piece that waits for the others to be joined to."""
+    begin, size, shape = application.value(1), application.value(2), application.type(data).shape
+    known = application.builder.consts.get(size)
+    if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
+        application.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
+    else:
+        application.builder.pieces[application.target().name] = Piece(data, begin, size)
+
+
+@frozen
+class _Masks:
+    """The bit masks of STRIDED_SLICE, bit i for entry i of the specification."""
+
+    begin: int
+    end: int
+    ellipsis: int
+    new_axis: int
+    shrink_axis: int
+
+
+def strided_slice(application: Application) -> None:
+    """STRIDED_SLICE: numpy's slicing, with new and removed axes. Axes with negative strides are turned round first."""
+    fields = application.operator.options.fields("StridedSliceOptions", required=True)
+    masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
+    data = application.moved(0)
+    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
+        _computed_places(application, data, masks)
+        return
+    begin, end, strides = (application.integers(position) for position in (1, 2, 3))
+    if not len(begin) == len(end) == len(strides):
+        application.broken(f"begin {begin}, end {end} and strides {strides} differ in length")
+    if fields.integer("Offset"):
+        end = tuple(first + count for first, count in zip(begin, end, strict=True))
+    ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
+    turned = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
+    if turned:
+        data = application.emit("reverse", (data,), {"axes": turned})
+        extents = application.type(data).shape
+        ranges = [
+            (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
+            for axis, (first, last, step) in enumerate(ranges)
+        ]
+    if 0 in shape:
+        application.result_constant(np.zeros(shape, application.target().type.dtype))
+        return
+    first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
+    attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
+    if masks.new_axis or masks.shrink_axis:
+        application.result_reshape(application.emit("slice", (data,), attrs), shape)
+    else:
+        application.result("slice", (data,), attrs)
+
+
+def _computed_places(application: Application, data: str, masks: _Masks) -> None:
+    """``x[:, i]``, ``x[i : i + 3]``: from computed places on, in steps of one; the declared shape tells how many.
+
+    Negative places count from the end, as in a constant STRIDED_SLICE.
+    """
+    begin, shape, target = application.value(1), application.type(data).shape, application.target()
+    entries = prod(application.type(begin).shape)
+    if any(step != 1 for step in application.integers(3)) or masks.ellipsis or masks.new_axis:
+        application.refuse("a slice from computed places with steps, an ellipsis or new axes", "slice, then reshape")
+    kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
+    if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
+        application.refuse(f"a slice of {shape} of computed size", "a fixed size: x[:, i], x[i : i + 3]")
+    size = [1] * len(shape)
+    for axis, extent in zip(kept, target.type.shape, strict=True):
+        size[axis] = extent
+    if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
+        application.broken(f"{tuple(size)} elements of shape {shape}")
+    whole = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
+    kind = application.type(begin).dtype
+    extents, zeros, used = (
+        application.new_constant(stem, np.array(numbers, kind))
+        for stem, numbers in (("extents", shape[:entries]), ("zeros", [0] * entries), ("used", [not w for w in whole]))
+    )
+    from_end = application.emit("less", (begin, zeros), {})
+    places = application.emit("where", (from_end, application.emit("add", (begin, extents), {}), begin), {})
+    places = application.emit("mul", (places, used), {})
+    if entries < len(shape):
+        places = application.emit("pad", (places,), {"padding": ((0, len(shape) - entries),), "value": 0})
+    application.result_reshape(
+        application.emit("dynamic_slice", (data, places), {"size": tuple(size)}), target.type.shape
+    )
+
+
+def _slice_ranges(
+    application: Application, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
+) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """(begin, end, stride) per data axis, and the output's shape."""
+    entries = len(spec[0])
+    consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
+    if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
+        application.broken(f"a slice of {entries} entries of shape {shape}")
+    ranges: list[tuple[int, int, int]] = []
+    result: list[int] = []
+
+    def whole(count: int) -> None:
+        for extent in shape[len(ranges) : len(ranges) + count]:
+            ranges.append((0, extent, 1))
+            result.append(extent)
+
+    for i, (first, last, stride) in enumerate(zip(*spec, strict=True)):
+        if masks.ellipsis >> i & 1:
+            whole(len(shape) - consumed)
+        elif masks.new_axis >> i & 1:
+            result.append(1)
+        elif masks.shrink_axis >> i & 1:
+            ranges.append(_one_index(application, first, shape[len(ranges)]))
+        else:
+            extent = shape[len(ranges)]
+            first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
+            last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
+            ranges.append(_one_range(application, first, last, stride, extent))
+            result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
+    whole(len(shape) - len(ranges))
+    return ranges, result
+
+
+def _one_index(application: Application, index: int, extent: int) -> tuple[int, int, int]:
+    index += extent if index < 0 else 0
+    if not 0 <= index < extent:
+        application.broken(f"index {index} of an axis of extent {extent}")
+    return index, index + 1, 1
+
+
+def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
+    """Bounds within the axis: from 0 to the extent, or (backwards) from its last index to -1."""
+    if stride == 0:
+        application.broken("stride 0")
+    first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
+    low, high = (0, extent) if stride > 0 else (-1, extent - 1)
+    first, last = min(max(first, low), high), min(max(last, low), high)
+    return (first, last, stride) if (last - first) * stride > 0 else (0, 0, 1)
+
+
+def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
+    """The slice of indices first..last-1 along ``axis``, everything along the others."""
+    begin = tuple(first if i == axis else 0 for i in range(len(shape)))
+    end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
+    return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
+
+
+def _parts(application: Application, data: str, axis: int, sizes: Sequence[int]) -> None:
+    first = 0
+    for position, size in enumerate(sizes):
+        attrs = _along(application.type(data).shape, axis, first, first + size)
+        application.result("slice", (data,), attrs, position)
+        first += size
+
+
+SLICES_SPELLINGS: Mapping[str, Spelling] = {
+    "SLICE": Spelling(slice_, MOVABLE),
+    "SPLIT": Spelling(split, MOVABLE),
+    "SPLIT_V": Spelling(split_v, MOVABLE),
+    "STRIDED_SLICE": Spelling(strided_slice, MOVABLE),
+    "UNPACK": Spelling(unpack, MOVABLE),
+}

@@ -1,0 +1,112 @@
+"""Words that any compiler compiles well, and the cost of library functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from microc.isa.instruction_set import Body, InstructionSet, Turns
+
+# ---- Costs of what cores leave to library functions.
+
+SOFT_FLOAT = {
+    "call_float_add": 53.0,
+    "call_float_multiply": 33.0,
+    "call_float_divide": 149.0,
+    "call_float_compare": 37.0,
+    "call_float_convert": 25.0,
+}
+"""Instructions of libgcc's functions for Armv7-M, moves of their arguments and the test of a comparison's result included.
+Measured: ``benchmarks/soft_floats.py``, gcc 12.2, normal operands. Measure again for another libgcc."""
+LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide_long": 120.0, "call_double": 80.0}
+"""Of a core with a floating-point unit."""
+SOFT_LIBRARY = {
+    **LIBRARY, **SOFT_FLOAT, "call_math": 1050.0, "call_sqrt": 320.0, "call_tanh": 1810.0, "call_erf": 1590.0, "call_log": 1200.0,
+}  # fmt: skip
+"""Costs on a 32-bit core without an FPU, which multiplies to 64 bits. ``call_math`` is ``expf`` of newlib; functions that
+take longer have kinds of their own."""
+PORTABLE_LIBRARY = {
+    **SOFT_LIBRARY, "call_float_add": 75.0, "call_float_multiply": 109.0, "call_float_divide": 103.0, "call_float_compare": 22.0,
+    "call_float_convert": 45.0, "call_math": 1870.0, "call_sqrt": 265.0, "call_tanh": 3290.0, "call_erf": 3030.0,
+    "call_log": 2340.0,
+}  # fmt: skip
+"""Of one whose library is C: libgcc and picolibc on RISC-V, measured as :data:`SOFT_FLOAT` is. Picolibc's ``expf`` computes in
+double."""
+SHORT_LIBRARY = {
+    **LIBRARY, "call_float_add": 62.0, "call_float_multiply": 118.0, "call_float_divide": 200.0, "call_float_compare": 30.0,
+    "call_float_convert": 40.0, "call_multiply_long": 30.0, "call_divide": 70.0, "call_sqrt": 400.0, "call_math": 1500.0,
+    "call_rint": 60.0, "call_shift_long": 12.0,
+}  # fmt: skip
+"""Of a core that multiplies to 32 bits and does not divide."""
+THUMB_LIBRARY = {
+    **SHORT_LIBRARY, "call_float_add": 72.0, "call_float_divide": 379.0, "call_float_compare": 38.0, "call_math": 2200.0,
+    "call_sqrt": 320.0, "call_tanh": 3930.0, "call_erf": 3600.0, "call_log": 2710.0,
+}  # fmt: skip
+"""Of Armv6-M, whose libgcc divides floats bit by bit: measured as :data:`SOFT_FLOAT` is."""
+
+
+# ---- Bodies that any compiler makes good code of: words at any address, on cores that allow it; runs of memory by
+# words where both ends allow it, on cores that do not.
+
+ALIGNED_WORD = "typedef int32_t __attribute__((may_alias)) word;\n"
+"""A word at a multiple of four bytes, of whatever type its bytes are. (With ``memcpy`` of an assumed alignment gcc keeps every
+address in a register of its own.)"""
+_LOAD = Body("int32_t r;\n(void)memcpy(&r, p, sizeof r);\nreturn r;")
+_STORE = Body("(void)memcpy(p, &a, sizeof a);")
+ALIGNED: Mapping[str, Body] = MappingProxyType(
+    {
+        "load_i16x2_aligned": Body(f"{ALIGNED_WORD}return *(const word *)(const void *)p;", (("load", 1),)),
+        "store_i16x2_aligned": Body(f"{ALIGNED_WORD}*(word *)(void *)p = a;", (("store", 1),)),
+    }
+)
+UNALIGNED: Mapping[str, Body] = MappingProxyType(
+    {
+        **{
+            f"{kind}_{lanes}": body
+            for lanes in ("i8x4", "u8x4", "i16x2")
+            for kind, body in (("load", _LOAD), ("store", _STORE))
+        },
+        **ALIGNED,
+    }
+)
+"""Little-endian words."""
+
+_MOVE = """typedef uint32_t __attribute__((may_alias)) word;
+int32_t k = 0;
+if ((((uintptr_t)p ^ (uintptr_t)q) & 3u) == 0u) {
+    for (; k < n && ((uintptr_t)&p[k] & 3u) != 0u; ++k) {
+        p[k] = q[k];
+    }
+    for (; n - k >= STEP; k += STEP) {
+        word *to = (word *)(void *)&p[k];
+        const word *from = (const word *)(const void *)&q[k];
+        const word a = from[0], b = from[1], c = from[2], d = from[3];
+        to[0] = a;
+        to[1] = b;
+        to[2] = c;
+        to[3] = d;
+    }
+}
+for (; n - k >= 4; k += 4) {
+    p[k] = q[k];
+    p[k + 1] = q[k + 1];
+    p[k + 2] = q[k + 2];
+    p[k + 3] = q[k + 3];
+}
+for (; k < n; ++k) {
+    p[k] = q[k];
+}"""
+"""Turns are read before they are written, from the first to the last, so that memory may move down over itself."""
+
+
+def _move(step: int) -> Body:
+    turns = Turns("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
+    return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), turns, apart=True)
+
+
+WORD_MOVES = InstructionSet(
+    "word moves",
+    "defined(__GNUC__)",
+    {f"move_{short}": _move(step) for short, step in (("i8", 16), ("u8", 16), ("i16", 8), ("u16", 8))},
+    frozenset({"words"}),
+)

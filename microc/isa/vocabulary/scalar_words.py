@@ -1,0 +1,308 @@
+"""Intrinsics on scalars: arithmetic, memory, pairs, sums of four."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc.isa.instruction_set import ANY, A, B, C, Intrin, i32, pack16, sign8, sign16
+from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
+from microc.isa.tensor_intrinsics import Part, Step, TensorIntrin
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Var
+
+# ---- Words of the vocabulary on single numbers: high halves of products, saturation, floats to integers.
+#
+# ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
+# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as
+# ``saturate_i8``, where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want
+# it. ``float16_low`` and ``float16_high`` widen the half floats in a word, which is a float by its bits. ``high_mul(x, m)``:
+# round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down; ``product_2_30(x,
+# m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, where 64-bit products are calls.
+#
+# With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
+#
+#     x m / 2**16  =  2**15 h u + l u + (h v + l v / 2**15) / 2,
+#
+# and a floor may be taken at every division by a power of two, for what is added outside is an integer. For |x| < 2**30 each
+# product and each sum fits 32 signed bits: l u < 2**30, l v < 2**31, |h v + 2**16| <= 2**31 - 1, and the half of that plus l u
+# plus 2**14 stays below 2**31.
+#
+# For |x| <= 2**20 there are fewer: m in thirds, m = 2**20 a + 2**10 b + c with a < 2**11 and b, c < 2**10, gives
+#
+#     floor(x m / 2**20)  =  x a + floor((x b + floor(x c / 2**10)) / 2**10),
+#
+# where |x c| < 2**30, |x b| + 2**20 <= 2**30, and the sum is x m / 2**20 rounded down, within 32 signed bits.
+
+SATURATED = {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
+"""What words clamp to."""
+_F, _X, _M = Var("x", "float32"), Var("x"), Var("m")
+_END = float(1 << 31)
+_H, _L = _X >> 15, _X & 0x7FFF
+_U, _V = _M >> 16, _M & 0xFFFF
+_MANTISSA = ("m", 0, (1 << 31) - 1)
+_SCALARS_HALVES = (("x", -(1 << 30), (1 << 30) - 1), _MANTISSA)
+_WIDE = A.astype("int64") * B.astype("int64")
+_TOP = _H * _U
+_REST = _L * _U + ((_H * _V + ((_L * _V) >> 15)) >> 1)
+"""x m / 2**31 as an integer and a number of 2**-15."""
+_ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
+"""The high half rounded half up: plus the highest bit of the low half, which needs no carry."""
+_NEAREST = ir.select(
+    _F < _END,
+    ir.select(_F >= -_END, ir.cast("int32", ir.call("rint", _F)), ir.const(-(1 << 31), "int32")),
+    ir.select(_F >= _END, i32((1 << 31) - 1), 0),
+)
+"""Half to even, saturating; NaN, which is neither below nor above, becomes 0."""
+
+
+def _saturation() -> Iterator[Intrin]:
+    for name, (low, high) in SATURATED.items():
+        yield Intrin(name, (A,), ir.clamp(A, low, high))
+        yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
+
+
+_BITS = ir.reinterpret("int32", _F)
+
+
+def _half(bits: ir.Expr) -> ir.Expr:
+    return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
+
+
+SCALARS = (
+    *_saturation(),
+    Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
+    Intrin("nearest_i32", (_F,), _NEAREST),
+    Intrin("hold", (A,), A),
+    Intrin("float16_low", (_F,), _half(_BITS & 0xFFFF)),
+    Intrin("float16_high", (_F,), _half(_BITS >> 16 & 0xFFFF)),
+    Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
+    Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
+    Intrin("high_mul_round", (A, B), _ROUNDED),
+    Intrin("high_product", (A, B), (_WIDE >> 32).astype("int32")),
+    Intrin("high_mac", (A, B, C), C + (_WIDE >> 32).astype("int32"), limits=INSTRUCTION_SET_SUMS),
+    Intrin("high_mac_round", (A, B, C), C + _ROUNDED, limits=INSTRUCTION_SET_SUMS),
+    Intrin("high_mul", (_X, _M), _TOP + ((_REST + (1 << 14)) >> 15), limits=_SCALARS_HALVES),
+    Intrin("product_2_31", (_X, _M), _TOP + (_REST >> 15), limits=_SCALARS_HALVES),
+    Intrin(
+        "product_2_30",
+        (_X, _M),
+        (_X * (_M >> 20) + ((_X * (_M >> 10 & 1023) + ((_X * (_M & 1023)) >> 10)) >> 10)) >> 10,
+        limits=(("x", -(1 << 20), 1 << 20), _MANTISSA),
+    ),
+)
+
+
+# ---- Words of the vocabulary that reach memory: whole words loaded and stored, runs of memory moved or filled.
+#
+# ``load_i8x4`` gives four bytes as a little-endian word, ``store_i16x2`` stores two 16-bit numbers; an ``_aligned`` one does so
+# at a multiple of four bytes. ``move_<t>`` and ``copy_<t>`` bring ``n`` elements from ``q`` to ``p`` from the first to the last,
+# so that memory may move down over itself; ``fill_<t>`` stores one number. ``move`` is by words where both ends allow it,
+# ``copy`` by vectors. ``copy_strided_<t>`` brings elements that lie ``step`` apart to neighbours.
+
+MOVED = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
+COPIED = {**MOVED, "int32": "i32", "float32": "f32"}
+"""What runs consist of, and how intrinsics are called by it."""
+FARTHEST = ((1 << 16) - 1) // 7
+"""The largest step of a strided copy: eight elements lie at offsets of 16 bits."""
+
+
+def _bytes(p: Buffer) -> Expr:
+    """Four bytes from ``p`` on as a little-endian word."""
+    parts = [p[k].astype("int32") & 0xFF for k in range(4)]
+    top = sign8(parts[3])
+    return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
+
+
+def _low_byte(x: Expr, dtype: str) -> Expr:
+    return ir.cast(dtype, sign8(x) if dtype == "int8" else x & 0xFF)
+
+
+def _words() -> Iterator[Intrin]:
+    for dtype in ("int8", "uint8"):
+        p = Buffer("p", (4,), dtype)
+        stored = (ir.Store(p, (i32(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
+        yield Intrin(f"load_{MOVED[dtype]}x4", (p,), _bytes(p))
+        yield Intrin(f"store_{MOVED[dtype]}x4", (p, A), ir.seq(*stored))
+    for suffix in ("", "_aligned"):
+        p = Buffer("p", (2,), "int16")
+        stored = (ir.Store(p, (i32(k),), sign16(A >> (16 * k)).astype("int16")) for k in range(2))
+        yield Intrin(f"load_i16x2{suffix}", (p,), pack16(p[0].astype("int32"), p[1].astype("int32")))
+        yield Intrin(f"store_i16x2{suffix}", (p, A), ir.seq(*stored))
+
+
+def _runs() -> Iterator[Intrin]:
+    k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
+    for dtype, short in COPIED.items():
+        p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
+        moved = ir.For(k, n, ir.Store(p, (k,), q[k]))
+        if dtype in MOVED:
+            yield Intrin(f"move_{short}", (p, q, n), moved)
+            apart = ir.For(k, n, ir.Store(p, (k,), q[k * step]))
+            yield Intrin(f"copy_strided_{short}", (p, q, n, step), apart, limits=(("step", 1, FARTHEST),))
+        yield Intrin(f"copy_{short}", (p, q, n), moved)
+        if dtype != "float32":  # one number is an integer in a core register
+            yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))
+
+
+WORDS = (*_words(), *_runs())
+
+
+# ---- Words of the vocabulary on the lanes of a 32-bit word: pairs of 16-bit numbers, four bytes.
+#
+# ``dot2(a, b, c)`` adds both products of two pairs, ``mac_low_high`` that of one half each; ``dot4_<s>(a, b, c)`` adds the
+# products of four bytes, of ``a`` unsigned in ``dot4_u8``, of ``b`` signed; ``dot4_i16_aligned(p, a, b, c)`` those of four 16-bit
+# numbers in memory, at a multiple of four bytes, by the pairs ``a`` and ``b``. ``evens`` and ``odds`` widen bytes 0 and 2, or 1
+# and 3, to a pair, ``widen`` four bytes to four numbers in memory. ``add_i16x2``, ``max_u8x4`` and their like work lane by
+# lane.
+
+_Z = Var("z")
+_PAIRS_HALVES = {"low": (sign16(A), sign16(B)), "high": (A >> 16, B >> 16)}
+_PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
+_FOUR = Buffer("p", (4,), "int16")
+
+
+def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
+    """Four bytes of a word become four 16-bit numbers in memory, in their order; ``p`` lies at a multiple of four bytes.
+    ``less``: minus the number that ``z`` holds twice."""
+    pointer = Buffer("p", (4,), "int16")
+
+    def element(k: int) -> Expr:
+        part = A >> (8 * k)
+        value = sign8(part) if signed else part & 0xFF
+        return ir.cast("int16", value - sign16(_Z) if less else value)
+
+    stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
+    return Intrin(name, (pointer, A, *((_Z,) if less else ())), ir.seq(*stores))
+
+
+def _larger(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
+    """The larger number of every lane of two words, or the smaller."""
+    bits = 32 // lanes
+    mask, sign = (1 << bits) - 1, 1 << (bits - 1)
+
+    def lane(word: Expr, k: int) -> Expr:
+        part = (word >> (bits * k)) & mask
+        return (part ^ sign) - sign if signed else part
+
+    total: Expr = i32(0)
+    for k in range(lanes):
+        found: Expr = ir.binary("min" if smallest else "max", lane(A, k), lane(B, k))
+        found = found if k < lanes - 1 or signed else (found ^ sign) - sign
+        total = total | ((found & mask) * (1 << (bits * k)) if k < lanes - 1 else found * (1 << (bits * k)))
+    return Intrin(name, (A, B), total)
+
+
+def _widenings() -> Iterator[Intrin]:
+    for short, signed in (("i8", True), ("u8", False)):
+        yield _widen(f"widen_{short}x4", signed)
+        yield _widen(f"widen_less_{short}x4", signed, less=True)
+        for name, first in (("evens", 0), ("odds", 8)):
+            word = A >> first if first else A
+            pair = pack16(sign8(word), sign8(A >> (first + 16))) if signed else word & 0x00FF00FF
+            yield Intrin(f"{name}_{short}", (A,), pair)
+
+
+def _wrapping(*products: Expr) -> Expr:
+    """``c`` and products of 32 bits, modulo 2**32."""
+    return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
+
+
+def _dot4(signed: bool) -> Expr:
+    parts = ((sign8(A >> k) if signed else (A >> k) & 0xFF) * sign8(B >> k) for k in (0, 8, 16, 24))
+    return C + sum(parts, i32(0))
+
+
+PAIRS = (
+    *(
+        _larger(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", smallest=name == "min")
+        for name in ("max", "min")
+        for letter, bits in (("i", 8), ("u", 8), ("i", 16))
+    ),
+    Intrin("add_i16x2", (A, B), pack16(sign16(A) + sign16(B), sign16((A >> 16) + (B >> 16)))),
+    Intrin("sub_i16x2", (A, B), pack16(sign16(A) - sign16(B), sign16((A >> 16) - (B >> 16)))),
+    *_widenings(),
+    Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot2_wrapping", (A, B, C), _wrapping(*_PRODUCTS)),
+    Intrin(
+        "dot4_i16_aligned",
+        (_FOUR, A, B, C),
+        _wrapping(
+            *(
+                ir.Load(_FOUR, (i32(k),)).astype("int32") * half
+                for k, half in enumerate((sign16(A), A >> 16, sign16(B), B >> 16))
+            )
+        ),
+    ),
+    *(
+        Intrin(
+            f"mac_{left}_{right}",
+            (A, B, C),
+            C + _PAIRS_HALVES[left][0] * _PAIRS_HALVES[right][1],
+            limits=INSTRUCTION_SET_SUMS,
+        )
+        for left in _PAIRS_HALVES
+        for right in _PAIRS_HALVES
+    ),
+    Intrin("dot4_i8", (A, B, C), _dot4(signed=True), limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot4_u8", (A, B, C), _dot4(signed=False), limits=INSTRUCTION_SET_SUMS),
+)
+
+
+# ---- Tensor intrinsics of four products of bytes, or of two or four of 16-bit numbers.
+
+WIDENED = {
+    "int8": (("load_i8x4", "evens_i8"), ("load_i8x4", "odds_i8")),
+    "uint8": (("load_u8x4", "evens_u8"), ("load_u8x4", "odds_u8")),
+}
+"""How a word of four bytes becomes the pairs (0, 2) and (1, 3)."""
+NATURAL = (0, 1, 2, 3)
+CROSSED = (0, 2, 1, 3)
+"""Bytes stored in this order come out of ``evens`` and ``odds`` as the pairs (0, 1) and (2, 3)."""
+_PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
+_CROSSED_BYTES = tuple(Part(0, names, 4) for names in WIDENED["int8"])
+_WORD = Part(0, ("load_i8x4",), 4)
+
+
+def _halved(a: str) -> TensorIntrin:
+    """Four products of 8-bit values: bytes 0, 2 and 1, 3 pair up alike on both sides, so nothing is repacked."""
+    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True))
+    return TensorIntrin(f"dot4_{a}_int8", a, "int8", NATURAL, NATURAL, steps)
+
+
+def _by_pairs(name: str, order: tuple[int, ...]) -> TensorIntrin:
+    steps = tuple(map(Step, _PAIRS, _PAIRS))
+    return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
+
+
+_NEIGHBOURS = Part(0, ("load_i16x2",), 2)
+
+SUMS = (
+    TensorIntrin("dot4_int8_int8_word", "int8", "int8", NATURAL, NATURAL, (Step(_WORD, _WORD, "dot4_i8"),)),
+    TensorIntrin(
+        "dot4_uint8_int8_word", "uint8", "int8", NATURAL, NATURAL, (Step(Part(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),)
+    ),
+    _halved("int8"),
+    _halved("uint8"),
+    TensorIntrin(
+        "dot4_int16_crossed_int8",
+        "int16",
+        "int8",
+        NATURAL,
+        CROSSED,
+        tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
+        aligned_a=True,
+    ),
+    _by_pairs("dot4_int16_int16", NATURAL),
+    _by_pairs("dot4_crossed_int16_int16", CROSSED),
+    TensorIntrin(
+        "dot4_int16_int16_loaded",
+        "int16",
+        "int16",
+        NATURAL,
+        NATURAL,
+        (Step(_PAIRS[0], Part(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
+        aligned_a=True,
+        aligned_b=True,
+    ),
+    TensorIntrin("dot2_int16_int16", "int16", "int16", (0, 1), (0, 1), (Step(_NEIGHBOURS, _NEIGHBOURS),)),
+)

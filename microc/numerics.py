@@ -1,0 +1,351 @@
+"""Fixed-point arithmetic: the one definition of every rounding, and functions as TFLite Micro computes them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.errors import UnsupportedError
+
+# ---- Fixed-point arithmetic: the one definition of every rounding in microc.
+#
+# The formulas are written over operators that numpy int64 arrays and TIR expressions both have, so the reference, the
+# interpreter and the printed C share them. ``Arith`` supplies the three things that operators cannot spell.
+#
+# Sources: gemmlowp ``fixedpoint.h`` (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT), TFLite
+# ``quantization_util.cc`` (QuantizeMultiplier), TFLite ``common.h`` (MultiplyByQuantizedMultiplier).
+#
+# Scales that are far apart make these overflow, which C leaves undefined: what TFLite Micro gives then is an accident of its
+# compiler. Where the numbers of the model decide, it is refused (:func:`quantize_multiplier`); where data do, the operand is
+# saturated first (:func:`shifted_left`), so that results are clamped to the end that they would have passed.
+
+T = TypeVar("T")
+
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+TO_WHOLE = 1.5 * (1 << 23)
+"""Added to a float32 of a magnitude below 2**22 it leaves no bits below one, so that the addition rounds half to even."""
+
+
+class Arith(Protocol[T]):
+    """What the formulas need beyond Python's operators."""
+
+    def wide(self, x: T) -> T:
+        """``x`` as int64."""
+
+    def narrow(self, x: T) -> T:
+        """``x``, known to fit, as int32."""
+
+    def wrapped(self, x: T) -> T:
+        """The lower 32 bits of ``x`` as int32."""
+
+    def select(self, condition: Any, a: T, b: T) -> T:
+        """``a`` where the condition holds, else ``b``."""
+
+    def clamp(self, x: T, low: Any, high: Any) -> T:
+        """``x`` brought into low..high."""
+
+
+class NumpyArith:
+    """:class:`Arith` over numpy int64 arrays; everything is wide already."""
+
+    def wide(self, x: Any) -> Any:
+        return np.asarray(x, dtype=np.int64)
+
+    def narrow(self, x: Any) -> Any:
+        return x
+
+    def wrapped(self, x: Any) -> Any:
+        return np.asarray(x).astype(np.int32).astype(np.int64)
+
+    def select(self, condition: Any, a: Any, b: Any) -> Any:
+        return np.where(condition, a, b)
+
+    def clamp(self, x: Any, low: Any, high: Any) -> Any:
+        return np.clip(x, low, high)
+
+
+NUMPY = NumpyArith()
+
+
+FAR_APART = "its scales are too far apart for integers: look at how the tensors around it were quantised"
+
+
+def quantize_multiplier(real: float, most: int = 30) -> tuple[int, int]:
+    """``real`` as (mantissa, shift): real = mantissa / 2**31 * 2**shift with mantissa in [2**30, 2**31), or (0, 0).
+
+    The mantissa rounds half away from zero as TFLite's does; multipliers below 2**-32 become zero. UnsupportedError of what is
+    no positive number, and of shifts above ``most``, which 32 bits do not hold.
+    """
+    mantissa, shift = mantissa_and_shift(real)
+    if not mantissa or shift < -31:
+        return 0, 0
+    if shift > most:
+        raise UnsupportedError(f"a multiplier of {real:.3g}, which is more than 2**{most}", hint=FAR_APART)
+    return mantissa, shift
+
+
+def mantissa_and_shift(real: float) -> tuple[int, int]:
+    """As :func:`quantize_multiplier`, whatever the shift."""
+    if real == 0.0:
+        return 0, 0
+    if not (real > 0.0 and math.isfinite(real)):
+        raise UnsupportedError(f"a multiplier of {real}", hint=FAR_APART)
+    fraction, shift = math.frexp(real)
+    mantissa = math.floor(fraction * (1 << 31) + 0.5)
+    return (mantissa // 2, shift + 1) if mantissa == 1 << 31 else (mantissa, shift)
+
+
+def doubling_high_mul(a: Any, b: Any, k: Arith[Any]) -> Any:
+    """``round(a * b / 2**31)``, ties to plus infinity: gemmlowp's SaturatingRoundingDoublingHighMul.
+
+    gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products; that equals the floor
+    written here for every product. The one saturating pair (both operands INT32_MIN) cannot occur, for ``b`` is a mantissa >= 0.
+    """
+    return k.narrow((k.wide(a) * k.wide(b) + (1 << 30)) >> 31)
+
+
+def rounding_shift_right(x: Any, exponent: Any, k: Arith[Any]) -> Any:
+    """``round(x / 2**exponent)``, ties away from zero (gemmlowp's RoundingDivideByPOT), 0 <= exponent <= 31.
+
+    ``exponent`` may be an int or an expression; both arms are evaluated on int64 so that nothing overflows.
+    """
+    if isinstance(exponent, int):
+        if exponent == 0:
+            return x
+        wide = k.wide(x)
+        return k.narrow((wide + (wide >> 63) + (1 << (exponent - 1))) >> exponent)
+    wide, e = k.wide(x), k.wide(exponent)
+    half = (k.wide(x * 0 + 1) << e) >> 1
+    return k.narrow(k.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
+
+
+def shifted_left(x: Any, left: Any, k: Arith[Any]) -> Any:
+    """``x * 2**left`` of an int32, 0 <= left <= 30; x is saturated so that the result fits int32.
+
+    What was saturated is at least 2**30 in size once ``left`` bits are added, so that any mantissa makes more than 16 bits of it.
+    """
+    if isinstance(left, int):
+        return k.clamp(x, INT32_MIN >> left, INT32_MAX >> left) << left if left else x
+    least, most = left * 0 + INT32_MIN >> left, left * 0 + INT32_MAX >> left
+    return k.clamp(x, least, most) << left
+
+
+def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any], fits: bool = False) -> Any:
+    """TFLite's MultiplyByQuantizedMultiplier with double rounding; ``shift`` positive is to the left.
+
+    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates, which costs nothing where it
+    is known that it ``fits``.
+    """
+    if isinstance(shift, int):
+        left, right = max(shift, 0), max(-shift, 0)
+    else:
+        zero = shift * 0
+        left, right = k.select(shift > 0, shift, zero), k.select(shift > 0, zero, zero - shift)
+    shifted = x << left if fits else shifted_left(x, left, k)
+    return rounding_shift_right(doubling_high_mul(shifted, multiplier, k), right, k)
+
+
+def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any]) -> Any:
+    """``round(x * multiplier * 2**shift / 2**31)``, one rounding, ties to plus infinity (TFLite's TFLITE_SINGLE_ROUNDING).
+
+    The result saturates where the multiplier is above one.
+    """
+    total = 31 - shift
+    product = k.wide(x) * k.wide(multiplier)
+    if isinstance(total, int):
+        scaled = (product + (1 << (total - 1))) >> total
+        return k.narrow(scaled if shift <= 0 else k.clamp(scaled, INT32_MIN, INT32_MAX))
+    wide_total = k.wide(total)
+    one = k.wide(x * 0 + 1)
+    scaled = (product + (one << (wide_total - 1))) >> wide_total
+    return k.narrow(k.clamp(scaled, INT32_MIN, INT32_MAX))
+
+
+def shifted_right_even(x: Any, distance: int, near: int, k: Arith[Any]) -> Any:
+    """``round(x / 2**distance)``, ties to even, distance >= 1; x within ``near`` of a tie is one.
+
+    Factors that are no fractions of powers of two move ties by less than ``near``. Where it is negative there are no ties; they
+    would go to plus infinity.
+    """
+    lifted = x + ((1 << (distance - 1)) + max(near, 0))
+    level = lifted >> distance
+    if near < 0:
+        return level
+    return k.select((lifted & ((1 << distance) - 1)) <= 2 * near, level & -2, level)
+
+
+def reduce_multiplier(multiplier: Any) -> Any:
+    """The 15-bit mantissa that TFLite uses for int64 accumulators."""
+    m = np.asarray(multiplier, dtype=np.int64)
+    reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
+    return int(reduced) if reduced.ndim == 0 else reduced
+
+
+def multiply_reduced(x: Any, reduced: Any, shift: Any, k: Arith[Any]) -> Any:
+    """``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity, x int64 within 47 bits and a sign, reduced from
+    :func:`reduce_multiplier`, shift <= 7. What does not fit int32 loses its upper bits, as in TFLite.
+    """
+    total = 15 - shift
+    product = k.wide(x) * k.wide(reduced)
+    if isinstance(total, int):
+        return k.wrapped((product + (1 << (total - 1))) >> total)
+    wide_total = k.wide(total)
+    one = k.wide(reduced * 0 + 1)
+    return k.wrapped((product + (one << (wide_total - 1))) >> wide_total)
+
+
+def round_half_away(x: Array) -> Array:
+    """Floats to the nearest integer, ties away from zero (C's ``round``, TFLite's ``TfLiteRound``)."""
+    floor = np.floor(np.abs(x))
+    with np.errstate(invalid="ignore"):  # an infinity less itself: it rounds to itself
+        rounded: Array = np.copysign(floor + (np.abs(x) - floor >= 0.5), x)
+    return rounded
+
+
+def bounded(x: Array, low: Any, high: Any) -> Array:
+    """Floats brought into low..high; NaN becomes ``low``, as where C compares."""
+    found: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
+    return found
+
+
+def round_half_even(x: Array) -> Array:
+    """Floats to the nearest integer, ties to even (C's ``rint``, ONNX's rounding)."""
+    rounded: Array = np.rint(x)
+    return rounded
+
+
+# ---- Transcendental functions in fixed point, bit for bit as TFLite Micro computes them.
+#
+# A value in format Qm.n is an int32 ``raw`` that stands for raw / 2**n, with m + n = 31. Formulas are written over operators and
+# :class:`microc.numerics.Arith`, so the numpy reference and the generated loops share them.
+#
+# Source of the formulas: gemmlowp ``fixedpoint.h`` (exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1, logistic,
+# tanh); TFLite ``common.h`` (GetReciprocal).
+
+ONE_THIRD = round((1 << 31) / 3)
+EXP_OF_EIGHTH = 1895147668  # exp(-1/8) in Q0.31
+EXP_OF_POWERS = {  # exp(-2**k) in Q0.31
+    -2: 1672461947,
+    -1: 1302514674,
+    0: 790015084,
+    1: 290630308,
+    2: 39332535,
+    3: 720401,
+    4: 242,
+}
+NEWTON_START, NEWTON_SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 in Q2.29
+ONE_Q2 = 1 << 29
+
+
+def shift_right_half_up(x: Any, exponent: int) -> Any:
+    """``round(x / 2**exponent)`` of x >= 0, ties upwards, exponent >= 1, without leaving 32 bits."""
+    return (x >> exponent) + ((x >> (exponent - 1)) & 1)
+
+
+def saturating_double(x: Any) -> Any:
+    """``2 x`` for 0 <= x < 2**31; what does not fit int32 becomes its largest value (SaturatingRoundingMultiplyByPOT).
+
+    Without a branch: bit 30 says whether it fits, and sets all the bits below it if not.
+    """
+    too_large = (x >> 30) & 1
+    return (((x | -too_large) & ((1 << 30) - 1)) << 1) + too_large
+
+
+def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
+    """exp(a) in Q0.31 of a <= 0 with ``integer_bits`` (at most 5) integer bits, over numpy int64 arrays.
+
+    exp of the remainder of a by a quarter (a Taylor polynomial around -1/8) times exp of the powers of two in the rest.
+    """
+    fraction = 31 - integer_bits
+    quarter = 1 << (fraction - 2)
+    remainder = (a & (quarter - 1)) - quarter
+    rest = remainder - a
+    x = (remainder << integer_bits) + (1 << 28)
+    square = doubling_high_mul(x, x, NUMPY)
+    cube = doubling_high_mul(square, x, NUMPY)
+    fourth = doubling_high_mul(square, square, NUMPY)
+    tail = doubling_high_mul(rounding_shift_right(fourth, 2, NUMPY) + cube, ONE_THIRD, NUMPY) + square
+    polynomial = x + rounding_shift_right(tail, 1, NUMPY)
+    result = EXP_OF_EIGHTH + doubling_high_mul(EXP_OF_EIGHTH, polynomial, NUMPY)
+    for power, factor in EXP_OF_POWERS.items():
+        if integer_bits > power:
+            bit = (rest >> (fraction + power)) & 1
+            result = NUMPY.select(bit > 0, doubling_high_mul(result, factor, NUMPY), result)
+    return NUMPY.select(a >= 0, result * 0 + INT32_MAX, result)
+
+
+def reciprocal(half_denominator: Any, k: Arith[Any]) -> Any:
+    """1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
+
+    The step x * (1 - d x) is below 2/17, so its shift to Q2.29 never saturates as gemmlowp's may.
+    """
+    x = doubling_high_mul(half_denominator, NEWTON_SLOPE, k) + NEWTON_START
+    for _ in range(3):
+        error = ONE_Q2 - doubling_high_mul(half_denominator, x, k)
+        x = x + (doubling_high_mul(x, error, k) << 2)
+    return x
+
+
+def half_of_one_plus(x: Any) -> Any:
+    """(1 + x) / 2 in Q0.31 of x in [0, 1) in Q0.31, where one is 2**31 - 1 (RoundingHalfSum)."""
+    return (x >> 1) + (1 << 30)
+
+
+def logistic(a: Any, integer_bits: int) -> Any:
+    """1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
+    decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
+    positive = saturating_double(reciprocal(half_of_one_plus(decay), NUMPY))
+    result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
+    return NUMPY.select((a >= 0) & (a <= 0), result * 0 + (1 << 30), result)
+
+
+def tanh(a: Any, integer_bits: int) -> Any:
+    """tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x) with x = exp(-2 |a|)."""
+    decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
+    size = reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
+    size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
+    result = NUMPY.select(a > 0, size, -size)
+    return NUMPY.select((a >= 0) & (a <= 0), result * 0, result)
+
+
+HALF_ROOT_OF_TWO = 1518500250
+"""sqrt(2) / 2 in Q0.31."""
+
+
+def _saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
+    """``x * 2**exponent`` within int32."""
+    most = INT32_MAX >> exponent
+    shifted = k.select(x > most, x * 0 + most, x) << exponent
+    return k.select(x > most, x * 0 + INT32_MAX, shifted)
+
+
+NEWTON_STEPS = 5
+ONE_Q3 = 1 << 28
+
+
+def inverse_root_step(root: Any, half: Any, k: Arith[Any]) -> Any:
+    """A Newton step towards 1 / sqrt(2 ``half``), everything Q3.28; it starts from one."""
+    cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
+    cube = _saturating_shift_left(cube, 6, k)
+    step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), k) - doubling_high_mul(half, cube, k)
+    return _saturating_shift_left(step, 3, k)
+
+
+def inverse_square_root(x: int) -> tuple[int, int]:
+    """(mantissa in Q0.31, shift to the left) of 1 / sqrt(x) of an int32 x (TFLite ``common.h``,
+    GetInvSqrtQuantizedMultiplierExp); 0 counts as 1."""
+    if x <= 1:
+        return INT32_MAX, 0
+    right = 11
+    while x >= 1 << 29:
+        x, right = x // 4, right + 1
+    pairs = (32 - x.bit_length() - 1) // 2 - 1
+    right -= pairs
+    half, root = rounding_shift_right(np.int64((x << 2 * pairs) >> 1), 1, NUMPY), np.int64(ONE_Q3)
+    for _ in range(NEWTON_STEPS):
+        root = inverse_root_step(root, half, NUMPY)
+    mantissa = int(doubling_high_mul(root, HALF_ROOT_OF_TWO, NUMPY))
+    return (mantissa << -right, 0) if right < 0 else (mantissa, -right)

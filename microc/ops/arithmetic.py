@@ -1,0 +1,349 @@
+"""Arithmetic that operator families share: dtypes, fixed point over TIR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import InternalError, UnsupportedError
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.numerics import FAR_APART, INT32_MAX, round_half_away, round_half_even
+from microc.ops import registry
+from microc.ops.attributes import Rounding, Ties
+from microc.ops.registry import Legalized
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- What operators on numbers share: dtypes that they take, the dtype they compute in, arithmetic that wraps, order
+# with NaN.
+
+FLOAT = ("float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NUMBERS = (*FLOAT, *INTEGERS)
+SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32, narrow floats to float32."""
+    kind, bits, _ = dtypes.info(dtype)
+    return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
+
+
+def wrapping(op: str, a: Expr, b: Expr) -> Expr:
+    """A binary operator; ``add``, ``sub`` and ``mul`` of integers of 32 and 64 bits are modulo 2**bits, as in numpy: C gives
+    overflow no meaning. What has been widened from 16 bits or less does not overflow."""
+    if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_narrow(a) and _narrow(b)):
+        return ir.binary(op, a, b)
+    wide = f"u{a.dtype}"
+    return ir.cast(a.dtype, ir.binary(op, ir.cast(wide, a), ir.cast(wide, b)))
+
+
+def _narrow(x: Expr) -> bool:
+    """Whether a number certainly fits 16 bits, with or without a sign."""
+    match x:
+        case ir.Const(int() as value):
+            return -(1 << 15) <= value < 1 << 15
+        case ir.Cast(_, a):
+            return dtypes.info(a.dtype).kind != "float" and dtypes.info(a.dtype).bits <= 16 and a.dtype != "uint16"
+        case _:
+            return False
+
+
+def beats(op: str, a: Expr, b: Expr) -> Expr:
+    """Whether ``a`` compares so, ``gt`` or ``lt``, with the best so far, ``b``; NaN is larger than any number."""
+    wins = ir.binary(op, a, b)
+    if not dtypes.is_float(a.dtype):
+        return wins
+    larger, smaller = (a, b) if op == "gt" else (b, a)
+    return ir.Bin("or", wins, ir.Bin("and", larger.ne(larger), smaller.eq(smaller)))
+
+
+def contestants(x: Array, largest: bool) -> Array:
+    """Numbers of which ``argmax`` (or ``argmin``) finds the best that is no NaN: NaN behind all others, -inf (or inf) just before
+    the largest that is finite."""
+    if x.dtype.kind != "f":
+        return x
+    wide, most = x.astype(np.float64), np.finfo(np.float64).max
+    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -contestants(-x, True)
+
+
+def bound(value: float, dtype: str) -> Expr:
+    """A clipping bound as a literal; beyond the range of an integer dtype it is that range's end."""
+    if dtypes.is_float(dtype):
+        return ir.const(value, dtype)
+    low, high = dtypes.int_range(dtype)
+    if math.isinf(value):
+        return ir.const(low if value < 0 else high, dtype)
+    return ir.const(min(max(math.ceil(value), low), high), dtype)
+
+
+# ---- What the operator families share: fixed-point formulas over TIR, quantised activation ranges, rewriting of one
+# node.
+#
+# Sources: TFLite ``kernel_util.cc`` (CalculateActivationRangeQuantized).
+
+
+class TirArith:
+    """:class:`microc.numerics.Arith` over TIR expressions: int32 unless widened. Python ints become literals."""
+
+    def wide(self, x: Expr | int) -> Expr:
+        return ir.cast("int64", x) if isinstance(x, Expr) else ir.const(x, "int64")
+
+    def narrow(self, x: Expr) -> Expr:
+        return ir.cast("int32", x)
+
+    def wrapped(self, x: Expr) -> Expr:
+        return ir.cast("int32", x)
+
+    def select(self, condition: Expr, a: Expr, b: Expr | int) -> Expr:
+        return ir.select(condition, a, b)
+
+    def clamp(self, x: Expr, low: Expr | int, high: Expr | int) -> Expr:
+        return ir.minimum(ir.maximum(x, low), high)
+
+
+TIR = TirArith()
+
+
+def clamped(x: Expr, low: int, high: int, dtype: str) -> Expr:
+    """``x`` clamped to low..high (which ``dtype`` holds), as ``dtype``. Bounds that ``x``'s dtype implies cost nothing."""
+    least, most = dtypes.int_range(x.dtype)
+    if low > least:
+        x = ir.maximum(x, low)
+    if high < most:
+        x = ir.minimum(x, high)
+    return ir.cast(dtype, x)
+
+
+def fitted(dtype: str, x: Any) -> Array:
+    """An integer array of any width as ``dtype``; the values must fit."""
+    array = np.asarray(x)
+    low, high = dtypes.int_range(dtype)
+    if array.size and (array.min() < low or array.max() > high):
+        raise InternalError(f"values {array.min()}..{array.max()} do not fit {dtype}")
+    return array.astype(dtypes.to_numpy(dtype))
+
+
+def activation_range(
+    activation: str, quant: Quant, dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
+) -> tuple[int, int]:
+    """The quantised values that ``activation`` lets through: ``(minimum, maximum)`` within ``dtype``.
+
+    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even when ``rounding`` is
+    ``even`` (then quantising after clamping, which ONNX does, equals clamping after quantising).
+    """
+    low, high = dtypes.int_range(dtype)
+    bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+    if activation not in bounds:
+        raise UnsupportedError(
+            f"activation {activation!r} fused into a quantised operator",
+            where=where,
+            hint="make it an operator of its own",
+        )
+    if quant.axis is not None:
+        raise UnsupportedError(
+            "an activation quantised per channel", where=where, hint="quantise activations per tensor"
+        )
+    rounded = round_half_even if rounding == Rounding.EVEN else round_half_away
+
+    def quantised(real: float) -> int:
+        with np.errstate(over="ignore"):
+            steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
+        if abs(steps) > INT32_MAX:
+            raise UnsupportedError(
+                f"{activation} of values with a scale of {quant.scale[0]:.3g}", where=where, hint=FAR_APART
+            )
+        return quant.zero_point[0] + int(steps)
+
+    least, most = bounds[activation]
+    return (
+        low if least is None else max(low, min(high, quantised(least))),
+        high if most is None else min(high, max(low, quantised(most))),
+    )
+
+
+class Rewrite:
+    """The core nodes that replace one surface node, being collected.
+
+    ``value`` and ``constant`` give new names that start with the replaced node's first output; ``emit`` appends a node
+    with the replaced one's location; the last node must write the replaced node's outputs.
+    """
+
+    def __init__(self, node: Node, graph: Graph) -> None:
+        self.node = node
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.consts: dict[str, Array] = {}
+
+    def _name(self, stem: str) -> str:
+        name, number = f"{self.node.outputs[0]}.{stem}", 1
+        while name in self.graph.types or name in self.types:
+            name, number = f"{self.node.outputs[0]}.{stem}_{number}", number + 1
+        return name
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value, new or old."""
+        return self.types[name] if name in self.types else self.graph.types[name]
+
+    def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
+        """A new intermediate value."""
+        name = self._name(stem)
+        self.types[name] = TensorType(tuple(shape), dtype, quant)
+        return name
+
+    def constant(self, stem: str, array: Array) -> str:
+        """A new constant."""
+        name = self._name(stem)
+        self.types[name] = TensorType(array.shape, array.dtype.name)
+        self.consts[name] = array
+        return name
+
+    def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str, attrs: Mapping[str, Attr]) -> str:
+        """Append a node; the name of its first output."""
+        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        self.nodes.append(Node(op, tuple(inputs), names, attrs, self.node.loc, self.node.group))
+        return names[0]
+
+    def legalized(self) -> Legalized:
+        return tuple(self.nodes), self.types, self.consts
+
+
+def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
+    """Names, and the number of bits of a uint32 (0 of 0): halves of it are searched for the highest that is set."""
+    lets: list[tuple[ir.Var, Expr]] = []
+    count: Expr = ir.const(0, "int32")
+    for step in (16, 8, 4, 2, 1):
+        here = ir.Var(f"{stem}_bits{step}")
+        above = ir.select(ir.binary("ge", x, 1 << step), ir.const(step, "int32"), 0)
+        lets.append((here, above))
+        rest = ir.Var(f"{stem}_above{step}", "uint32")
+        lets.append((rest, ir.binary("shr", x, ir.cast("uint32", here))))
+        count, x = count + here, rest
+    total = ir.Var(f"{stem}_bits")
+    lets.append((total, count + ir.cast("int32", x)))
+    return lets, total
+
+
+def with_names(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
+    """A statement with names for values, each of which may use those before it."""
+    for var, value in reversed(lets):
+        body = ir.Let(var, value, body)
+    return body
+
+
+def constant(graph: Graph, name: str) -> Array | None:
+    """The data of a value known at compile time, else None."""
+    return graph.consts.get(name) if name else None
+
+
+def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
+    """Scale and zero point of a per-tensor quantised value; anything else is refused with the node's location."""
+    quant = graph.types[name].quant
+    if quant is None or len(quant.scale) != 1:
+        raise UnsupportedError(
+            f"{node.op} needs one scale and zero point for {name!r}",
+            where=str(node.loc),
+            hint="quantise activations per tensor",
+        )
+    return quant.scale[0], quant.zero_point[0]
+
+
+def numbers_of(node: Node) -> tuple[str, ...]:
+    """The operands that may be quantised and say whether an operator is: two at most."""
+    return tuple(name for name in node.inputs[: 1 if registry.get(node.op).tables else 2] if name)
+
+
+def is_quantised(node: Node, graph: Graph) -> bool:
+    """Whether every present non-bias input and every output is integer with ``quant``: the first two inputs count, of an operator
+    with tables the first."""
+    names = (*numbers_of(node), *node.outputs)
+    return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
+
+
+# ---- Ways from a surface application to core ones that several families share: a split activation, a detour through
+# floats.
+
+ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
+    {
+        "relu": ("relu", {}),
+        "relu6": ("clip", {"minimum": 0.0, "maximum": 6.0}),
+        "relu_n1_to_1": ("clip", {"minimum": -1.0, "maximum": 1.0}),
+        "tanh": ("tanh", {}),
+        "sigmoid": ("sigmoid", {}),
+    }
+)
+"""The operator that each ``activation`` attribute stands for."""
+
+
+def split_activation(node: Node, graph: Graph) -> Legalized | None:
+    """A float operator with an ``activation`` as the operator and the activation; None without one."""
+    activation = node.attrs.get("activation", "")
+    if not activation:
+        return None
+    rewrite = Rewrite(node, graph)
+    kind = graph.types[node.outputs[0]]
+    plain = rewrite.value("linear", kind.shape, kind.dtype)
+    rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
+    emit_activation(rewrite, str(activation), plain, node.outputs[0])
+    return rewrite.legalized()
+
+
+def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) -> None:
+    """``output`` = activation of the float ``value``."""
+    if activation not in ACTIVATIONS:
+        raise UnsupportedError(f"activation {activation!r}", where=str(rewrite.node.loc))
+    op, attrs = ACTIVATIONS[activation]
+    rewrite.emit(op, (value,), output, attrs)
+
+
+def through_float(node: Node, graph: Graph) -> Legalized:
+    """A quantised operator as dequantize, the float operator with its activation, and quantize.
+
+    Every operand that carries ``quant`` is dequantised; the result is rounded half to even under rounding ``even``, else half
+    away from zero.
+    """
+    rewrite = Rewrite(node, graph)
+    operands = [dequantized(rewrite, name) for name in node.inputs]
+    result = graph.types[node.outputs[0]]
+    attrs = dict(node.attrs)
+    activation = str(attrs.get("activation", ""))
+    real = rewrite.value("float", result.shape, "float32")
+    if activation:
+        linear = rewrite.value("linear", result.shape, "float32")
+        rewrite.emit(node.op, operands, linear, {**attrs, "activation": ""})
+        emit_activation(rewrite, activation, linear, real)
+    else:
+        rewrite.emit(node.op, operands, real, attrs)
+    rewrite.emit("quantize", (real,), node.outputs[0], quantize_attrs(result, attrs.get("rounding")))
+    return rewrite.legalized()
+
+
+def dequantized(rewrite: Rewrite, name: str) -> str:
+    """The float value of a quantised operand; any other operand as it is."""
+    kind = rewrite.type(name) if name else None
+    if kind is None or kind.quant is None or not dtypes.is_integer(kind.dtype):
+        return name
+    quant = kind.quant
+    real = rewrite.value("real", kind.shape, "float32")
+    return rewrite.emit(
+        "dequantize", (name,), real, {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+    )
+
+
+def quantize_attrs(kind: TensorType, rounding: Any) -> dict[str, Attr]:
+    """Attributes of the ``quantize`` that makes a value of ``kind``."""
+    assert kind.quant is not None
+    return {
+        "scale": kind.quant.scale,
+        "zero_point": kind.quant.zero_point,
+        "axis": kind.quant.axis,
+        "out_dtype": kind.dtype,
+        "rounding": Ties.EVEN if rounding == Rounding.EVEN else Ties.AWAY,
+    }

@@ -1,0 +1,345 @@
+"""Algorithms of conv2d: sliding windows, float16 windows, Winograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import TensorType
+from microc.ops.convolution.geometry import DEFAULTS, Geometry, bordered, geometry, padded_input, within
+from microc.ops.matrix.gemm import (
+    HALF,
+    RUN,
+    columns_bias,
+    fits_unsigned,
+    half_weights,
+    padded_units,
+    product_notes,
+    start,
+)
+from microc.ops.registry import WORD, OpCall, Operand
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, HALVES, PADDED, ROWS, TILE, UNTILE, WINDOWS
+
+# ---- Convolution whose windows slide over the rows of an image, for cores that read what they multiply where it
+# lies.
+#
+# A row of a window's taps is one run of memory, KW * C long; ``acc`` (N, H, W, O) sums along rows of the window and along that
+# run. Nothing is gathered: neighbouring windows share what they read. Only a border is made: ``padded`` (N, H + padding, (W +
+# padding) * C). Runs of bytes are whole words: where they are not, zeros follow the weights, and the rows are longer.
+
+BYTES = ("int8", "uint8")
+LEAST = 8
+"""Outputs of a row from which on their tiles are as large as those of pixels that are gathered."""
+
+
+def suits_windows(call: OpCall) -> bool:
+    """Whether taps lie side by side, constant weights multiply floats by floats, or bytes by bytes."""
+    data, weight, _ = call.weighted
+    attrs = call.attrs
+    if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
+        return False
+    g = geometry(attrs, data.type.shape, weight.type.shape)
+    if g.direct or g.dilation[1] > 1 or g.kernel == (1, 1) or g.out_width < LEAST:
+        return False
+    kinds = (data.type.dtype, weight.type.dtype, attrs.get("out_dtype") or data.type.dtype)
+    return (kinds[0] in BYTES and kinds[1:] == ("int8", "int32")) or set(kinds) == {"float32"}
+
+
+def suits_unsigned_windows(call: OpCall) -> bool:
+    """The same of int8 data that may be stored as uint8, 128 more."""
+    return suits_windows(call) and fits_unsigned(call)
+
+
+def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsigned: bool = False) -> te.Tensor:
+    """``acc``; columns of zeros that were added to fill vectors are left out of what follows."""
+    data, weight, bias = call.weighted
+    dtype = attrs["out_dtype"] or data.type.dtype
+    assert weight.data is not None
+    taps = g.kernel[1] * g.channels
+    run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
+    rows = _rows(g, data, attrs["pad_value"], run - taps, unsigned)
+    more = padded_units(call, g.out_channels) - g.out_channels
+    notes = (*product_notes(data, weight, bias), (WINDOWS, 1))
+    zeros = ((0, more), (0, 0), (0, run - taps))
+    by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
+    factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
+    first = columns_bias(call, more, unsigned=unsigned)
+    ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
+    (down, across), step = g.strides, g.dilation[0]
+
+    def element(n: Var, y: Var, x: Var, o: Var) -> Expr:
+        value = rows[n, y * down + ky.var * step, x * (across * g.channels) + k.var]
+        product = ir.cast(dtype, value) * ir.cast(dtype, factors[o, ky.var * run + k.var])
+        return te.sum_reduce(product, ky, k, init=start(first, o, dtype))
+
+    shape = (g.batch, g.out_height, g.out_width, g.out_channels)
+    total = te.compute((*shape[:3], shape[3] + more), element, ACC, ("n", "y", "x", "o"), notes)
+    if not more:
+        return total
+    return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
+
+
+def _rows(g: Geometry, data: Operand, pad_value: int | float, more: int, unsigned: bool) -> te.Tensor:
+    """The image's rows with their border and ``more`` elements; the data itself where there are none, and bytes stay what they
+    are."""
+    row_size, (top, left, bottom, right) = g.width * g.channels, g.padding
+    source = data.tensor((g.batch, g.height, row_size))
+    if not any(g.padding) and not more and not unsigned:
+        return source
+
+    def element(n: Var, y: Var, i: Var) -> Expr:
+        row: Expr = y - top if top else y
+        place: Expr = i - left * g.channels if left else i
+        checks = within(row, g.height, -top, g.height - 1 + bottom)
+        checks += within(place, row_size, -left, row_size - 1 + right * g.channels + more)
+        return bordered(ir.all_of(checks), source[n, row, place], pad_value, unsigned)
+
+    extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + more)
+    return te.compute(extents, element, PADDED, ("n", "y", "i"))
+
+
+# ---- Depthwise convolutions in float16 (``--math half``): windows of three taps a row, all of whose terms are one
+# run (:mod:`microc.ops.matrix.gemm`, whose bound they have).
+
+WIDTH, STRIDES = 3, (1, 2)
+"""Taps of a row, and steps to the right, that there are words for."""
+
+
+def suits_half_windows(call: OpCall) -> bool:
+    """Whether a convolution has a window for every channel, and vectors of channels."""
+    data, weight, _ = call.weighted
+    attrs, channels = {**DEFAULTS, **call.attrs}, data.type.shape[-1]
+    if attrs["groups"] != channels or attrs.get("open") or weight.type.shape[0] != channels:
+        return False
+    _, *kernel, _ = weight.type.shape
+    known = kernel[1] == WIDTH and prod(kernel) <= RUN and attrs["strides"][1] in STRIDES
+    return known and attrs["dilation"] == (1, 1) and half_weights(call, channels) is not None
+
+
+def half_windows(call: OpCall) -> te.Tensor:
+    """The sums and the bias: (N, Y, X, C) in float32."""
+    data, weight, bias = call.weighted
+    attrs = {**DEFAULTS, **call.attrs}
+    g: Geometry = geometry(attrs, data.type.shape, weight.type.shape)
+    halves = half_weights(call, g.channels)
+    if halves is None:
+        raise InternalError("this convolution is not computed in float16")
+    taps = weight.packed(halves.reshape(g.channels, *g.kernel).transpose(1, 2, 0))
+    padded = padded_input(g, data, attrs["pad_value"], dtype=HALF)
+    ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
+    down, right = g.strides
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        value = padded[n, y * down + ky.var, x * right + kx.var, c]
+        return te.fma_reduce(value, taps[ky.var, kx.var, c], ky, kx, init=0.0)
+
+    shape, axes = (g.batch, g.out_height, g.out_width, g.channels), ("n", "y", "x", "c")
+    total = te.compute(shape, element, HALVES, axes)
+
+    def whole(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        real = ir.cast("float32", total[n, y, x, c])
+        return real if bias is None else real + start(bias, c, "float32")
+
+    return te.compute(shape, whole, "wide", axes)
+
+
+# ---- Winograd's minimal filtering F(2 x 2, 3 x 3): 16 products instead of 36 for four outputs; of integers exactly.
+#
+# A tile of 2 x 2 outputs reads 4 x 4 inputs d. With the matrices of Lavin and Gray (Fast Algorithms for Convolutional Neural
+# Networks, 2015, section 4.1)
+#
+#     B' = | 1  0 -1  0 |    G = 1/2 | 2  0  0 |    A' = | 1  1  1  0 |
+#          | 0  1  1  0 |            | 1  1  1 |         | 0  1 -1 -1 |
+#          | 0 -1  1  0 |            | 1 -1  1 |
+#          | 0  1  0 -1 |            | 0  0  2 |
+#
+# the outputs are Y = A' [sum over channels of (G g G') o (B' d B)] A, where o multiplies element by element.
+#
+# Exactness. The identity holds over the rationals, and 2 G is a matrix of integers. With U = (2 G) g (2 G)', computed at compile
+# time, and V = B' d B every number is an integer, and A' [sum of U o V] A = 4 Y by linearity. Hence the left side is a multiple
+# of four, the arithmetic shift by two is its exact quotient, and Y is the direct sum bit for bit, as long as no number
+# overflows: ``suits_winograd`` proves that from the weights. Elements of V are sums of four inputs with signs, so that |V| <=
+# 512 for bytes; |U| <= 9 max|g|. Border elements are read as the pad value like any other input.
+#
+# Floats. U = G g G' is rounded once, V by two additions a number, Y by four. With u = 2**-24 and first-order terms alone
+#
+#     |error of Y| <= (C + 8) u |A'| [sum over channels of |U| o (|B'| |d| |B|)] |A|,
+#
+# for numbers of one size 64 C (C + 8) u against 81 C**2 u of the direct sum: 1.2 times that at 16 channels, less from 31 on.
+# An infinity or NaN makes NaN of all outputs of its tiles, and sums of four inputs may overflow, so that who compiles has to
+# allow it (``--math fast``).
+#
+# F(4 x 4, 3 x 3), of floats alone: 36 products instead of 144 for 16 outputs, with the matrices for the points 0, 1, -1, 2 and -2
+# (there, too)
+#
+#     B' = | 4  0 -5  0  1  0 |    G = 1/24 | 6  0  0 |    A' = | 1  1  1  1  1  0 |
+#          | 0 -4 -4  1  1  0 |             |-4 -4 -4 |         | 0  1 -1  2 -2  0 |
+#          | 0  4 -4 -1  1  0 |             |-4  4 -4 |         | 0  1  1  4  4  0 |
+#          | 0 -2 -1  2  1  0 |             | 1  2  4 |         | 0  1 -1  8 -8  1 |
+#          | 0  2 -1 -2  1  0 |             | 1 -2  4 |
+#          | 0  4  0 -5  0  1 |             | 0  0 24 |
+#
+# Powers of two multiply exactly. V takes three roundings an axis at most, Y four, U and every product of its sums as above:
+#
+#     |error of Y| <= (C + 16) u |A'| [sum over channels of |U| o (|B'| |d| |B|)] |A|.
+#
+# Stages: ``padded`` (only where something is padded), ``tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
+# ``untile`` (Y and bias).
+
+POINTS = 4
+"""Inputs of a tile along an axis; it makes two outputs."""
+PAIR = 2
+"""Tiles in a row are counted in pairs, so that schedules can take two at once."""
+_TWICE_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int64)
+_A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
+_G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
+
+
+def tiles(g: Geometry, outputs: int = 2) -> tuple[int, int]:
+    """Rows of tiles, and tiles in a row, each of ``outputs`` squared; the last of four outputs may stick out."""
+    if outputs > 2:
+        return g.out_height // outputs, g.out_width // outputs
+    return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
+
+
+def transformed_weights(weight: Array, outputs: int = 2) -> Array:
+    """U (P, O, C) of OHWI weights with a 3 x 3 kernel: four times G g G' of integers, as int64; G g G' of floats, as float32."""
+    floats = weight.dtype.kind == "f"
+    wide = weight.astype(np.float64 if floats else np.int64)
+    matrix, scale = (_TWICE_G, 2) if outputs == 2 else (_G_OF_FOUR, 24)
+    u: Array = np.einsum("iy,jx,oyxc->ijoc", matrix, matrix, wide).reshape(-1, len(wide), wide.shape[3])
+    return (u / scale**2).astype(np.float32) if floats else u
+
+
+def _is_plain(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Whether a convolution has a 3 x 3 window that moves by one, and several outputs either way."""
+    attrs = {**DEFAULTS, **attrs}
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    plain = (g.kernel, g.strides, g.dilation, g.groups) == ((3, 3), (1, 1), (1, 1), 1)
+    return plain and min(g.out_height, g.out_width) >= 2 and bool(attrs["layout"] == "NHWC")
+
+
+def suits_floats(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
+    """Whether a conv2d of float32 with known weights may be computed so."""
+    kinds = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
+    known = all(array is not None for array in consts[1:]) and not attrs.get("open")
+    return kinds == {"float32"} and known and _is_plain(attrs, types)
+
+
+def suits_four(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
+    """Whether tiles of 4 x 4 outputs fill the image, too: guards of what sticks out would be longer than a tile's sums."""
+    g = geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
+    return g.out_height % 4 == 0 and g.out_width % 4 == 0 and suits_floats(attrs, types, consts)
+
+
+def suits_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
+    """Whether a core conv2d may be computed so: it has this form, and no number in it can overflow, whatever the data.
+
+    ``types`` and ``consts`` are those of the operands; a weight and a bias must be known. U must fit int16; V does for 8-bit
+    data. Every sum of U V, of M and of Y and the bias is part of 4 |Y| + |bias|, bounded without signs, in int32.
+    """
+    if not _is_plain(attrs, types) or attrs.get("out_dtype") != "int32":
+        return False
+    if types[0].dtype not in ("int8", "uint8") or any(array is None for array in consts[1:]):
+        return False
+    weight, *bias = (array for array in consts[1:] if array is not None)
+    u = np.abs(transformed_weights(weight))
+    low, high = dtypes.int_range(types[0].dtype)
+    sums = u.sum(axis=2).reshape(POINTS, POINTS, -1) * (4 * max(-low, high))
+    largest = np.einsum("ia,jb,ijo->abo", np.abs(_A), np.abs(_A), sums).max(initial=0)
+    start = max((int(np.abs(array.astype(np.int64)).max(initial=0)) for array in bias), default=0)
+    fits = u.max(initial=0) <= dtypes.int_range("int16")[1]
+    return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
+
+
+def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) int32 or float32, by tiles of ``outputs`` squared."""
+    data, weight, bias = call.weighted
+    floats = data.type.dtype == "float32"
+    suits = suits_winograd if not floats else suits_four if outputs == 4 else suits_floats
+    if not suits(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
+        raise InternalError("this convolution is not one for Winograd's algorithm")
+    assert weight.data is not None
+    rows, columns = tiles(g, outputs)
+    top, left = g.padding[:2]
+    reach = (top, left, outputs * rows + 2 - g.height - top, outputs * columns + 2 - g.width - left)
+    padded = padded_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
+    u = weight.packed(transformed_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
+    return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
+
+
+def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, outputs: int) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) from the input with its border and U (P, O, C): int32 with int16 V and U, or all float32."""
+    rows, columns = tiles(g, outputs)
+    points, image = outputs + 2, (g.batch, rows, columns)
+    narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
+    into, back = (_input_step, _output_step) if outputs == 2 else (_input_step_of_four, _output_step_of_four)
+
+    def tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
+        def column(q: int) -> Expr:
+            d = [ir.cast(wide, padded[n, y * outputs + p, x * outputs + q, c]) for p in range(points)]
+            return into(s // points, d)
+
+        return ir.cast(narrow, into(s % points, [column(q) for q in range(points)]))
+
+    v = te.compute((points * points, *image, g.channels), tile, TILE, ("s", "n", "y", "x", "c"))
+    k = te.reduce_axis(g.channels, "k")
+
+    def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+        return te.sum_reduce(ir.cast(wide, v[s, n, y, x, k.var]) * ir.cast(wide, weight[s, o, k.var]), k)
+
+    m = te.compute((points * points, *image, g.out_channels), multiply, ACC, ("s", "n", "y", "x", "o"))
+
+    def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+        return back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
+
+    z = te.compute((points, outputs, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
+
+    def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
+        total = back(x % outputs, [z[j, y % outputs, n, y // outputs, x // outputs, o] for j in range(points)])
+        total = total >> 2 if wide == "int32" else total
+        return total if bias is None else total + ir.cast(wide, bias[o])
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, UNTILE, ("n", "y", "x", "o"))
+
+
+def _input_step(i: Expr, d: list[Expr]) -> Expr:
+    """Element ``i`` of B' d."""
+    return _chosen(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
+
+
+def _output_step(a: Expr, m: list[Expr]) -> Expr:
+    """Element ``a`` of A' m."""
+    return _chosen(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
+
+
+def _input_step_of_four(i: Expr, d: list[Expr]) -> Expr:
+    """The same of F(4 x 4, 3 x 3)."""
+    even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
+    near, far = d[4] - d[2], (d[3] - d[1]) * 2.0
+    ends = [d[k + 4] - d[k + 2] * 5.0 + d[k] * 4.0 for k in (0, 1)]
+    return _chosen(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
+
+
+def _output_step_of_four(a: Expr, m: list[Expr]) -> Expr:
+    near, apart = m[1] + m[2], m[1] - m[2]
+    far, wide = m[3] + m[4], m[3] - m[4]
+    return _chosen(a, [m[0] + near + far, apart + wide * 2.0, near + far * 4.0, apart + wide * 8.0 + m[5]])
+
+
+def _chosen(index: Expr, elements: list[Expr]) -> Expr:
+    """The element at an index."""
+    found = elements[-1]
+    for k in range(len(elements) - 2, -1, -1):
+        found = ir.select(index.eq(k), elements[k], found)
+    return found

@@ -1,0 +1,527 @@
+"""Slices, gathers and scatters with runtime indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.arithmetic import compute_dtype
+from microc.ops.attributes import REDUCTION, flag, integer, integers, one_axis
+from microc.ops.constants import BOUNDED
+from microc.ops.data_movement.rearrange import INDICES, check_indices, clamped_index
+from microc.ops.elementwise.scalar_functions import SCATTERED
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+# ---- Parts of tensors that begin where data say: ``dynamic_slice``, ``dynamic_update_slice``. The beginning is
+# clamped so that the part lies inside. Source: TFLite ``dynamic_update_slice.cc``.
+
+
+def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]) -> None:
+    check_indices(name, begin)
+    if begin.shape != (len(data.shape),) or len(size) != len(data.shape):
+        raise ModelError(f"{name} of shape {data.shape} from {begin.shape} indices on")
+    if any(not 1 <= part <= extent for part, extent in zip(size, data.shape, strict=True)):
+        raise ModelError(f"{name} of {tuple(size)} elements of shape {data.shape}")
+
+
+def _starts(begin: Any, shape: Sequence[int], size: Sequence[int]) -> list[int]:
+    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begin, shape, size, strict=True)]
+
+
+def _infer_dynamic_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    _check_begin("dynamic_slice", attrs, types[0], types[1], attrs["size"])
+    return (TensorType(tuple(attrs["size"]), types[0].dtype),)
+
+
+def _reference_dynamic_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, begin = arrays
+    starts = _starts(begin, data.shape, attrs["size"])
+    return (data[tuple(slice(s, s + part) for s, part in zip(starts, attrs["size"], strict=True))].copy(),)
+
+
+def _compute_dynamic_slice(call: OpCall) -> te.Tensor:
+    data, begin = call.present
+    x, first, size = data.tensor(), begin.tensor(), call.attrs["size"]
+
+    def element(*index: Expr) -> Expr:
+        parts = zip(index, data.type.shape, size, strict=True)
+        return x[tuple(i + clamped_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
+
+    return te.compute(tuple(size), element, "part")
+
+
+def _cases_dynamic_slice() -> Iterable[Case]:
+    for shape, begin, size in (((5,), [2], (3,)), ((4, 6), [3, -1], (2, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
+        indices = np.array(begin, np.int32)
+        types = (TensorType(shape, "int8"), TensorType(indices.shape, "int32"))
+        yield Case({"size": size}, types, arrays=(None, indices))
+
+
+def _infer_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, update, begin = types
+    _check_begin("dynamic_update_slice", attrs, data, begin, update.shape)
+    if update.dtype != data.dtype:
+        raise ModelError(f"dynamic_update_slice of {update.dtype} into {data.dtype}")
+    return (TensorType(data.shape, data.dtype),)
+
+
+def _reference_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, update, begin = arrays
+    starts, result = _starts(begin, data.shape, update.shape), data.copy()
+    result[tuple(slice(s, s + part) for s, part in zip(starts, update.shape, strict=True))] = update
+    return (result,)
+
+
+def _compute_update(call: OpCall) -> te.Tensor:
+    data, update, begin = call.present
+    shape, size = data.type.shape, update.type.shape
+    x, new, first = data.tensor(), update.tensor(), begin.tensor()
+
+    def element(*index: Expr) -> Expr:
+        offsets = [
+            i - clamped_index(first[k], extent - part + 1)
+            for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
+        ]
+        inside = ir.all_of(
+            condition for offset, part in zip(offsets, size, strict=True) for condition in (offset >= 0, offset < part)
+        )
+        return x[index] if inside is None else ir.select(inside, new[tuple(offsets)], x[index])
+
+    return te.compute(shape, element, "updated")
+
+
+def _update_in_place(call: OpCall) -> te.Tensor:
+    """The update's elements alone, at their places."""
+    data, update, begin = call.present
+    shape, size = data.type.shape, update.type.shape
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (new, first), (out,) = operands, results
+        index = tuple(Var(f"i{k}") for k in range(len(size)))
+        places = tuple(
+            i + clamped_index(first[k], extent - part + 1)
+            for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
+        )
+        return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
+
+    return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build)[0]
+
+
+def _cases_update() -> Iterable[Case]:
+    for shape, begin, size in (((5,), [2], (2,)), ((4, 6), [9, -1], (1, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
+        indices = np.array(begin, np.int64)
+        types = (TensorType(shape, "int8"), TensorType(size, "int8"), TensorType(indices.shape, "int64"))
+        yield Case({}, types, arrays=(None, None, indices))
+
+
+DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "dynamic_slice",
+        attrs={"size": integers("of the part", least=0)},
+        infer=_infer_dynamic_slice,
+        reference=_reference_dynamic_slice,
+        compute=_compute_dynamic_slice,
+        cases=_cases_dynamic_slice,
+        constants={1: BOUNDED},
+        operand_names=("data", "begin"),
+        edges="What would begin outside begins at the nearest place where the part lies inside",
+    ),
+    OpDef(
+        "dynamic_update_slice",
+        infer=_infer_update,
+        reference=_reference_update,
+        compute=_compute_update,
+        update=_update_in_place,
+        cases=_cases_update,
+        constants={2: BOUNDED},
+        operand_names=("data", "update", "begin"),
+        edges="What would begin outside begins at the nearest place where the part lies inside",
+    ),
+)
+
+
+# ---- Elements chosen one by one along an axis: ``gather_elements``, ``scatter_elements``. Indices that lie outside
+# are clamped. Sources: ONNX GatherElements, ScatterElements.
+
+
+def _wrapped(index: Expr, extent: int) -> Expr:
+    """An index that counts from the end where it is negative, within the axis."""
+    return clamped_index(ir.select(index < 0, index + extent, index), extent)
+
+
+def _wrapped_array(indices: Array, extent: int) -> Array:
+    return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
+
+
+def _check(name: str, attrs: Mapping[str, Any], data: TensorType, indices: TensorType) -> None:
+    axis, rank = attrs["axis"], len(data.shape)
+    fits = 0 <= axis < rank == len(indices.shape) and 0 not in data.shape
+    others = [k for k in range(rank) if k != axis]
+    if not fits or any(indices.shape[k] > data.shape[k] for k in others) or indices.dtype not in INDICES:
+        raise ModelError(f"{name} of shape {data.shape} at {indices.dtype} {indices.shape} along axis {axis}")
+
+
+def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    _check("gather_elements", attrs, types[0], types[1])
+    return (TensorType(types[1].shape, types[0].dtype),)
+
+
+def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices = arrays
+    axis = attrs["axis"]
+    part = data[tuple(slice(None) if k == axis else slice(e) for k, e in enumerate(indices.shape))]
+    return (np.take_along_axis(part, _wrapped_array(indices, data.shape[axis]), axis),)
+
+
+def _compute_gather(call: OpCall) -> te.Tensor:
+    data, indices = call.present
+    axis = call.attrs["axis"]
+    x, at = data.tensor(), indices.tensor()
+
+    def element(*index: Expr) -> Expr:
+        place = _wrapped(at[index], data.type.shape[axis])
+        return x[(*index[:axis], place, *index[axis + 1 :])]
+
+    return te.compute(indices.type.shape, element, "gathered")
+
+
+def _cases_gather() -> Iterable[Case]:
+    for shape, places, axis in (
+        ((4,), [3, 0, -1], 0),
+        ((3, 4), [[0, 2, 1, -3]], 0),
+        ((3, 4), [[0, 3], [-4, 1]], 1),
+        ((2, 2, 3), [[[0, 9]], [[1, 2]]], 2),
+    ):
+        for dtype in INDICES:
+            indices = np.array(places, dtype)
+            types = (TensorType(shape, "float32"), TensorType(indices.shape, dtype))
+            yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{shape} {dtype}")
+
+
+def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, indices, updates = types
+    _check("scatter_elements", attrs, data, indices)
+    if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
+        raise ModelError(f"scatter_elements of {updates.dtype} {updates.shape} by {attrs['reduction']!r}")
+    return (TensorType(data.shape, data.dtype),)
+
+
+def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices, updates = arrays
+    axis, result = attrs["axis"], arrays[0].copy()
+    at: list[Any] = list(np.indices(indices.shape, sparse=True))
+    at[axis] = _wrapped_array(indices, data.shape[axis])
+    if attrs["reduction"]:
+        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce.at(result, tuple(at), updates)
+    else:
+        for place in np.ndindex(indices.shape):
+            where = list(place)
+            where[axis] = int(at[axis][place])
+            result[tuple(where)] = updates[place]
+    return (result,)
+
+
+def _compute_scatter(call: OpCall) -> te.Tensor:
+    """The data copied, then one update after the other."""
+    data, indices, updates = call.present
+    axis, reduction, kind = call.attrs["axis"], call.attrs["reduction"], data.type
+    compute = compute_dtype(kind.dtype)
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, at, new), (out,) = operands, results
+        copied = [Var(f"i{k}") for k in range(len(kind.shape))]
+        index = tuple(Var(f"j{k}") for k in range(len(kind.shape)))
+        copy = ir.loops(zip(copied, kind.shape, strict=True), ir.Store(out, tuple(copied), x[tuple(copied)]))
+        place = (*index[:axis], _wrapped(at[index], kind.shape[axis]), *index[axis + 1 :])
+        value: Expr = new[index]
+        if reduction:
+            combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
+            value = ir.cast(kind.dtype, combined)
+        update = ir.loops(zip(index, indices.type.shape, strict=True), ir.Store(out, place, value))
+        return ir.seq(copy, update)
+
+    tensors = tuple(operand.tensor() for operand in (data, indices, updates))
+    return te.extern("scatter", tensors, (("out", kind.shape, kind.dtype),), build)[0]
+
+
+def _cases_scatter() -> Iterable[Case]:
+    for shape, places, axis in (((4,), [3, 0, 3], 0), ((3, 4), [[0, 2, 1, -3]], 0), ((2, 3), [[0, -1], [1, 1]], 1)):
+        for reduction in ("", *SCATTERED):
+            for dtype in ("float32", "int8"):
+                indices = np.array(places, np.int64)
+                types = (TensorType(shape, dtype), TensorType(indices.shape, "int64"), TensorType(indices.shape, dtype))
+                small = (
+                    None if dtype == "float32" else (np.arange(indices.size) % 3).reshape(indices.shape).astype(dtype)
+                )
+                data = None if dtype == "float32" else (np.arange(np.prod(shape)) % 5 - 2).reshape(shape).astype(dtype)
+                arrays = (data, indices, small)
+                yield Case({"axis": axis, "reduction": reduction}, types, arrays=arrays, tolerance=1e-6, name=reduction)
+    types = (TensorType((2,), "float32"), TensorType((4,), "int32"), TensorType((4,), "float32"))
+    arrays = (None, np.array([0, 1, 0, 1], np.int32), np.array([np.nan, 1, 2, np.nan], np.float32))
+    for reduction in ("max", "min"):
+        yield Case({"axis": 0, "reduction": reduction}, types, arrays=arrays, name=f"NaN {reduction}")
+
+
+ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "gather_elements",
+        attrs={"axis": one_axis()},
+        infer=_infer_gather,
+        reference=_reference_gather,
+        compute=_compute_gather,
+        cases=_cases_gather,
+        constants={1: BOUNDED},
+        moves=True,
+        operand_names=("data", "indices"),
+        edges="Negative places count from the end; beyond the ends the nearest element is read",
+    ),
+    OpDef(
+        "scatter_elements",
+        infer=_infer_scatter,
+        reference=_reference_scatter,
+        compute=_compute_scatter,
+        cases=_cases_scatter,
+        constants={1: BOUNDED},
+        attrs={"axis": one_axis(), "reduction": REDUCTION},
+        operand_names=("data", "indices", "updates"),
+        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
+    ),
+)
+
+
+# ---- Elements at indices that are data: ``one_hot``, ``gather_nd``, ``scatter_nd``. Indices that lie outside are
+# clamped, so that nothing is read or written there.
+#
+# Sources: TFLite ``gather_nd``, ``scatter_nd``; ONNX OneHot, GatherND, ScatterND.
+
+
+def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Indices, the value on, the value off (both of one element)."""
+    indices, on, off = types
+    rank = len(indices.shape)
+    if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
+        raise ModelError(f"one_hot of {indices.shape} along axis {attrs['axis']} with {on.dtype} and {off.dtype}")
+    if indices.dtype not in (*INDICES, "uint8"):
+        raise ModelError(f"one_hot of {indices.dtype} indices to depth {attrs['depth']}")
+    axis = attrs["axis"] % (rank + 1)
+    return (TensorType((*indices.shape[:axis], attrs["depth"], *indices.shape[axis:]), on.dtype),)
+
+
+def _reference_one_hot(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    indices, on, off = arrays
+    axis, depth = attrs["axis"] % (indices.ndim + 1), attrs["depth"]
+    wrapped = np.where(indices < 0, indices.astype(np.int64) + depth, indices) if attrs["wrap"] else indices
+    places = np.arange(depth).reshape((depth,) + (1,) * (indices.ndim - axis))
+    hot = np.expand_dims(wrapped, axis) == places
+    return (np.where(hot, on.reshape(()), off.reshape(())).astype(on.dtype),)
+
+
+def _compute_one_hot(call: OpCall) -> te.Tensor:
+    indices, on, off = call.present
+    depth, rank = int(call.attrs["depth"]), len(indices.type.shape)
+    axis = call.attrs["axis"] % (rank + 1)
+    outer, inner = prod(indices.type.shape[:axis]), prod(indices.type.shape[axis:])
+    x, high, low = indices.tensor((outer, inner)), on.tensor((1,)), off.tensor((1,))
+
+    def element(n: Expr, d: Expr, i: Expr) -> Expr:
+        index = x[n, i] if indices.type.dtype != "uint8" else ir.cast("int32", x[n, i])
+        if call.attrs["wrap"]:
+            index = ir.select(index < 0, index + depth, index)
+        return ir.select(index.eq(ir.cast(index.dtype, d)), high[0], low[0])
+
+    return te.compute((outer, depth, inner), element, "hot", ("n", "d", "i"))
+
+
+def _cases_one_hot() -> Iterable[Case]:
+    for shape, axis, dtype in (((4,), -1, "int32"), ((2, 3), 0, "int64"), ((2, 3), 1, "int32"), ((), 0, "int32")):
+        indices = (np.arange(prod(shape)) * 2 - 3).reshape(shape).astype(dtype)
+        for wrap in (False, True):
+            types = (TensorType(shape, dtype), TensorType((), "float32"), TensorType((1,), "float32"))
+            attrs = {"depth": 4, "axis": axis, "wrap": wrap}
+            yield Case(attrs, types, arrays=(indices, None, None), name=f"{shape} {axis}")
+
+
+def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, indices = types
+    check_indices("gather_nd", indices)
+    batch = attrs["batch_dims"]
+    depth = indices.shape[-1] if indices.shape else 0
+    if not indices.shape or data.shape[:batch] != indices.shape[:batch] or batch + depth > len(data.shape):
+        raise ModelError(f"gather_nd of shape {data.shape} at indices of shape {indices.shape}")
+    if batch >= len(indices.shape) or 0 in data.shape:
+        raise ModelError(f"gather_nd of shape {data.shape} with {batch} batch axes")
+    return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
+
+
+def _places(data: Sequence[int], indices: Array, batch: int, wrap: bool) -> tuple[Array, ...]:
+    """numpy's index of every element that ``indices`` name."""
+    depth = indices.shape[-1]
+    found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch]) if batch else []
+    for k in range(depth):
+        extent, at = data[batch + k], indices[..., k].astype(np.int64)
+        found.append(np.clip(np.where(at < 0, at + extent, at) if wrap else at, 0, extent - 1))
+    return tuple(found)
+
+
+def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices = arrays
+    return (np.array(data[_places(data.shape, indices, attrs["batch_dims"], True)]),)
+
+
+def _flat_place(at: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
+    """The row that indices number ``n`` name, in a tensor of ``extents``; negative ones count from the end."""
+    flat: Expr = ir.const(0, "int32")
+    for k, extent in enumerate(extents):
+        index = at[n, k]
+        wrapped = ir.select(index < 0, ir.clamp(index, -extent, -1) + extent, ir.minimum(index, extent - 1))
+        flat = flat * extent + ir.cast("int32", wrapped)
+    return flat
+
+
+def _compute_gather_nd(call: OpCall) -> te.Tensor:
+    data, indices = call.present
+    batch, depth = int(call.attrs["batch_dims"]), indices.type.shape[-1]
+    shape, extents = data.type.shape, data.type.shape[batch : batch + depth]
+    groups, rows = prod(shape[:batch]), prod(indices.type.shape[batch:-1])
+    inner = prod(shape[batch + depth :])
+    x = data.tensor((groups, prod(extents), inner))
+    at = indices.tensor((groups * rows, depth))
+
+    def element(g: Expr, r: Expr, c: Expr) -> Expr:
+        return x[g, _flat_place(at, g * rows + r, extents), c]
+
+    return te.compute((groups, rows, inner), element, "gathered", ("g", "r", "c"))
+
+
+def _cases_gather_nd() -> Iterable[Case]:
+    for shape, places, batch in (
+        ((3, 4), [[0, 1], [2, -1], [-3, 9]], 0),
+        ((3, 4), [[2], [0]], 0),
+        ((2, 3, 2), [[[1, 0], [2, 1]], [[0, 0], [-1, -1]]], 1),
+        ((2, 2, 2, 3), [[[1, 0]], [[0, 1]]], 0),
+    ):
+        for dtype, kind in (("int32", "int8"), ("int64", "float32")):
+            indices = np.array(places, dtype)
+            types = (TensorType(shape, kind), TensorType(indices.shape, dtype))
+            yield Case({"batch_dims": batch}, types, arrays=(None, indices), name=f"{shape} {kind}")
+
+
+def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, indices, updates = types
+    check_indices("scatter_nd", indices)
+    depth = indices.shape[-1] if indices.shape else 0
+    if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
+        raise ModelError(f"scatter_nd of {updates.shape} into {data.shape} at indices of shape {indices.shape}")
+    if 0 in data.shape[:depth] and updates.size:
+        raise ModelError(f"scatter_nd of {updates.shape} into {data.shape}, which has no places")
+    if updates.dtype != data.dtype:
+        raise ModelError(f"scatter_nd of {updates.dtype} into {data.dtype} by {attrs['reduction']!r}")
+    return (TensorType(data.shape, data.dtype),)
+
+
+def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices, updates = arrays
+    result, at = data.copy(), _places(data.shape, indices, 0, True)
+    if attrs["reduction"]:
+        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce.at(result, at, updates)
+    else:
+        for place in np.ndindex(indices.shape[:-1]):
+            result[tuple(int(axis[place]) for axis in at)] = updates[place]
+    return (result,)
+
+
+def _compute_scatter_nd(call: OpCall) -> te.Tensor:
+    """The data copied, then one update after the other."""
+    data, indices, updates = call.present
+    shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
+    rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
+    compute = compute_dtype(dtype)
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, at, new), (out,) = operands, results
+        i, j, r, c = Var("i"), Var("j"), Var("r"), Var("c")
+        copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
+        place, value = _flat_place(at, r, shape[:depth]), ir.cast(compute, new[r, c])
+        if call.attrs["reduction"]:
+            value = SCATTERED[call.attrs["reduction"]].scalar(ir.cast(compute, out[place, c]), value)
+        update = ir.Store(out, (place, c), ir.cast(dtype, value))
+        return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
+
+    operands = (data.tensor((prod(shape[:depth]), inner)), indices.tensor((rows, depth)), updates.tensor((rows, inner)))
+    return te.extern("scatter", operands, (("out", (prod(shape[:depth]), inner), dtype),), build)[0]
+
+
+def _cases_scatter_nd() -> Iterable[Case]:
+    for shape, places, dtype in (
+        ((4, 3), [[1], [3], [1]], "int32"),
+        ((4, 3), [[1, 2], [-1, 0], [1, 2], [0, 0]], "int64"),
+        ((5,), [[4], [4], [0]], "int32"),
+        ((2, 2, 3), [[[0, 1]], [[1, 1]]], "int32"),
+    ):
+        indices = np.array(places, dtype)
+        updates = (*indices.shape[:-1], *shape[indices.shape[-1] :])
+        for reduction in ("", *SCATTERED):
+            for kind in ("float32", "int32"):
+                types = (TensorType(shape, kind), TensorType(indices.shape, dtype), TensorType(updates, kind))
+                arrays = (None, indices, None)
+                yield Case({"reduction": reduction}, types, arrays=arrays, tolerance=1e-6, name=f"{shape} {reduction}")
+    twice = np.array([[0], [1], [0], [1]], np.int32)
+    broken = (TensorType((2,), "float32"), TensorType((4, 1), "int32"), TensorType((4,), "float32"))
+    updates_of_each = np.array([np.nan, 1, 2, np.nan], np.float32)
+    for reduction in ("max", "min"):
+        yield Case({"reduction": reduction}, broken, arrays=(None, twice, updates_of_each), name=f"NaN {reduction}")
+
+
+INDEXING_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "one_hot",
+        infer=_infer_one_hot,
+        reference=_reference_one_hot,
+        compute=_compute_one_hot,
+        cases=_cases_one_hot,
+        constants={0: BOUNDED},
+        attrs={
+            "depth": integer("elements of the new axis", least=1),
+            "axis": integer("where it stands", -1),
+            "wrap": flag("negative indices count from the end", True),
+        },
+        operand_names=("indices", "on", "off"),
+    ),
+    OpDef(
+        "gather_nd",
+        infer=_infer_gather_nd,
+        reference=_reference_gather_nd,
+        compute=_compute_gather_nd,
+        cases=_cases_gather_nd,
+        constants={1: BOUNDED},
+        moves=True,
+        attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
+        operand_names=("data", "indices"),
+        edges="Negative places count from the end; beyond the ends the nearest element is read",
+    ),
+    OpDef(
+        "scatter_nd",
+        infer=_infer_scatter_nd,
+        reference=_reference_scatter_nd,
+        compute=_compute_scatter_nd,
+        cases=_cases_scatter_nd,
+        constants={1: BOUNDED},
+        attrs={"reduction": REDUCTION},
+        operand_names=("data", "indices", "updates"),
+        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
+    ),
+)
+
+
+OPERATORS = (*DYNAMIC_SLICES_OPERATORS, *ELEMENTS_OPERATORS, *INDEXING_OPERATORS)

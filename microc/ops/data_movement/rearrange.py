@@ -1,0 +1,345 @@
+"""Reverse, mirror, broadcast, triangles and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.attributes import choice, extents, flag, integer, one_axis, pairs_by_axis, some_axes
+from microc.ops.constants import BOUNDED
+from microc.ops.registry import Case, OpCall, OpDef, along_axes, broadcast, padded
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- Elements in other places: ``reverse``, ``mirror_pad``, ``broadcast_to``, ``triangle``; and what operators with
+# indices have in common.
+#
+# Sources: TFLite ``reverse.h``, ``mirror_pad``; ONNX Pad, Expand, Trilu.
+
+INDICES = ("int32", "int64")
+
+
+def clamped_index(index: Expr, extent: int) -> Expr:
+    """An index made of data, within 0..extent - 1."""
+    return ir.cast("int32", ir.clamp(index, 0, extent - 1))
+
+
+def check_indices(name: str, kind: TensorType) -> None:
+    if kind.dtype not in INDICES:
+        raise ModelError(f"{name} with {kind.dtype} indices", hint="indices are int32 or int64")
+
+
+def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    axes = attrs["axes"]
+    if len(set(axes)) < len(axes) or any(not 0 <= axis < len(types[0].shape) for axis in axes):
+        raise ModelError(f"reverse of shape {types[0].shape} along axes {attrs['axes']}")
+    return (TensorType(types[0].shape, types[0].dtype),)
+
+
+def _compute_reverse(call: OpCall) -> te.Tensor:
+    data, axes = call.data, call.attrs["axes"]
+    x, shape = data.tensor(), data.type.shape
+
+    def element(*index: Expr) -> Expr:
+        return x[tuple(shape[k] - 1 - i if k in axes else i for k, i in enumerate(index))]
+
+    return te.compute(shape, element, "turned")
+
+
+def _cases_reverse() -> Iterable[Case]:
+    for shape, axes in (((5,), (0,)), ((2, 3, 4), (1,)), ((2, 3, 4), (0, 2)), ((3, 2), ())):
+        yield Case({"axes": axes}, (TensorType(shape, "int8"),))
+    yield Case({"axes": (1,)}, (TensorType((2, 3), "float32"),))
+
+
+_MODES = ("reflect", "symmetric", "edge", "wrap")
+
+
+def _infer_mirror(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, padding, mode = types[0].shape, attrs["padding"], attrs["mode"]
+    if mode not in _MODES or len(padding) != len(shape) or any(min(p) < 0 for p in padding):
+        raise ModelError(f"padding {padding} of shape {shape} by mode {mode!r}")
+    most = {"reflect": -1, "symmetric": 0, "wrap": 0}
+    for extent, amounts in zip(shape, padding, strict=True):
+        if not extent or (mode in most and max(amounts) > extent + most[mode]):
+            raise ModelError(f"padding {amounts} of {extent} elements by mode {mode!r}")
+    extents = (before + extent + after for extent, (before, after) in zip(shape, padding, strict=True))
+    return (TensorType(tuple(extents), types[0].dtype),)
+
+
+def _reference_mirror(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (np.pad(arrays[0], attrs["padding"], mode=attrs["mode"]) if arrays[0].ndim else arrays[0],)
+
+
+def _compute_mirror(call: OpCall) -> te.Tensor:
+    data, mode = call.data, call.attrs["mode"]
+    x = data.tensor()
+
+    def place(index: Expr, extent: int, before: int, after: int) -> Expr:
+        inside = index - before if before else index
+        skipped = 0 if mode == "reflect" else 1
+        first = {"edge": ir.const(0, "int32"), "wrap": inside + extent}.get(mode, -inside - skipped)
+        last = {"edge": ir.const(extent - 1, "int32"), "wrap": inside - extent}.get(
+            mode, 2 * (extent - 1) + skipped - inside
+        )
+        found = ir.select(index >= before + extent, last, inside) if after else inside
+        return ir.select(index < before, first, found) if before else found
+
+    def element(*index: Expr) -> Expr:
+        parts = zip(index, data.type.shape, call.attrs["padding"], strict=True)
+        return x[tuple(place(i, extent, before, after) for i, extent, (before, after) in parts)]
+
+    return te.compute(call.out_types[0].shape, element, "padded_out")
+
+
+def _cases_mirror() -> Iterable[Case]:
+    for mode in _MODES:
+        for shape, padding in (((4,), ((3, 2),)), ((2, 3), ((0, 1), (2, 0))), ((1, 3, 2), ((0, 0), (2, 2), (1, 1)))):
+            yield Case({"padding": padding, "mode": mode}, (TensorType(shape, "int8"),), name=f"{mode} {shape}")
+    yield Case({"padding": ((1, 1),), "mode": "edge"}, (TensorType((1,), "float32"),), name="one element")
+
+
+def _infer_broadcast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = tuple(attrs["shape"])
+    try:
+        fits = np.broadcast_shapes(types[0].shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ModelError(f"shape {types[0].shape} cannot be broadcast to {shape}")
+    return (TensorType(shape, types[0].dtype),)
+
+
+def _compute_broadcast(call: OpCall) -> te.Tensor:
+    data, shape = call.data, call.attrs["shape"]
+    x, own = data.tensor(), data.type.shape
+
+    def element(*index: Expr) -> Expr:
+        mine = index[len(index) - len(own) :]
+        return x[tuple(0 if extent == 1 else i for i, extent in zip(mine, own, strict=True))]
+
+    return te.compute(tuple(shape), element, "spread")
+
+
+def _cases_broadcast() -> Iterable[Case]:
+    for shape, result in (
+        ((3,), (2, 3)),
+        ((2, 1), (2, 4)),
+        ((), (2, 2)),
+        ((), (2, 24)),
+        ((1, 3, 1), (2, 3, 2)),
+        ((2,), (2,)),
+    ):
+        yield Case({"shape": result}, (TensorType(shape, "int8"),))
+    yield Case({"shape": (2, 2)}, (TensorType((2, 1), "float32"),))
+    yield Case({"shape": (0, 3)}, (TensorType((1, 3), "float32"),), name="empty")
+
+
+def _infer_triangle(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if len(types[0].shape) < 2:
+        raise ModelError(f"a triangle of shape {types[0].shape}")
+    return (TensorType(types[0].shape, types[0].dtype),)
+
+
+def _reference_triangle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return ((np.triu if attrs["upper"] else np.tril)(arrays[0], attrs["diagonal"]),)
+
+
+def _compute_triangle(call: OpCall) -> te.Tensor:
+    (data,) = call.present
+    x, diagonal, upper = data.tensor(), int(call.attrs["diagonal"]), call.attrs["upper"]
+
+    def element(*index: Expr) -> Expr:
+        limit = index[-2] + diagonal
+        kept = index[-1] >= limit if upper else index[-1] <= limit
+        return ir.select(kept, x[index], ir.const(0, data.type.dtype))
+
+    return te.compute(data.type.shape, element, "triangle")
+
+
+def _cases_triangle() -> Iterable[Case]:
+    for shape, dtype in (((3, 4), "int64"), ((2, 4, 3), "float32"), ((1, 1), "bool")):
+        for diagonal in (0, 1, -1, 9, -9):
+            for upper in (True, False):
+                attrs = {"diagonal": diagonal, "upper": upper}
+                yield Case(attrs, (TensorType(shape, dtype),), name=f"{shape} {diagonal}")
+
+
+PLACES_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "reverse",
+        attrs={"axes": some_axes("that are turned round")},
+        axes=along_axes,
+        moves=True,
+        infer=_infer_reverse,
+        reference=lambda attrs, arrays: (np.ascontiguousarray(np.flip(arrays[0], attrs["axes"])),),
+        compute=_compute_reverse,
+        cases=_cases_reverse,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "mirror_pad",
+        attrs={
+            "padding": pairs_by_axis("elements before and behind each axis"),
+            "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
+        },
+        axes=padded,
+        moves=True,
+        infer=_infer_mirror,
+        reference=_reference_mirror,
+        compute=_compute_mirror,
+        cases=_cases_mirror,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "broadcast_to",
+        attrs={"shape": extents("of the result")},
+        axes=lambda attrs, types: (broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
+        moves=True,
+        infer=_infer_broadcast,
+        reference=lambda attrs, arrays: (np.broadcast_to(arrays[0], attrs["shape"]).copy(),),
+        compute=_compute_broadcast,
+        cases=_cases_broadcast,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "triangle",
+        infer=_infer_triangle,
+        reference=_reference_triangle,
+        compute=_compute_triangle,
+        cases=_cases_triangle,
+        attrs={
+            "diagonal": integer("the one that bounds it; positive above the main one", 0),
+            "upper": flag("what is kept: above it, or below", True),
+        },
+        operand_names=("data",),
+    ),
+)
+
+
+# ---- Rows of sequences: ``reverse_sequence`` and ``cache_update`` (the cache of keys and values of attention).
+# Sources: ONNX ReverseSequence, TensorScatter.
+
+
+def _infer_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, lengths = types
+    batch, time = attrs["batch_axis"], attrs["time_axis"]
+    inside = batch != time and 0 <= min(batch, time) <= max(batch, time) < len(data.shape)
+    if not inside or lengths.shape != (data.shape[batch],):
+        raise ModelError(f"reverse_sequence of {data.shape} by lengths {lengths.shape} along axes {batch} and {time}")
+    return (TensorType(data.shape, data.dtype),)
+
+
+def _reference_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, lengths = arrays
+    axes = (attrs["batch_axis"], attrs["time_axis"])
+    result, source = (np.moveaxis(array, axes, (0, 1)) for array in (data.copy(), data))
+    for row, length in enumerate(np.clip(lengths, 0, data.shape[attrs["time_axis"]])):
+        result[row, :length] = source[row, :length][::-1]
+    return (np.ascontiguousarray(np.moveaxis(result, (0, 1), axes)),)
+
+
+def _compute_sequence(call: OpCall) -> te.Tensor:
+    data, lengths = call.present
+    batch, time = call.attrs["batch_axis"], call.attrs["time_axis"]
+    x, ends, extent = data.tensor(), lengths.tensor(), data.type.shape[time]
+
+    def element(*index: Expr) -> Expr:
+        length = ir.cast("int32", ir.clamp(ends[index[batch]], 0, extent))
+        turned = clamped_index(length - 1 - index[time], extent)
+        place = tuple(turned if k == time else i for k, i in enumerate(index))
+        return ir.select(index[time] < length, x[place], x[index])
+
+    return te.compute(data.type.shape, element, "turned")
+
+
+def _cases_sequence() -> Iterable[Case]:
+    lengths = np.array([1, 4, 0], np.int64)
+    for shape, batch, time in (((4, 3), 1, 0), ((3, 4, 2), 0, 1), ((2, 3, 2, 4), 1, 3)):
+        types = (TensorType(shape, "float32"), TensorType((3,), "int64"))
+        yield Case({"batch_axis": batch, "time_axis": time}, types, arrays=(None, lengths), name=str(shape))
+
+
+def _infer_cache(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    cache, update, starts = types
+    axis = attrs["axis"]
+    fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
+    if not fits or any(c != u for k, (c, u) in enumerate(zip(cache.shape, update.shape, strict=True)) if k != axis):
+        raise ModelError(f"cache_update of {cache.shape} by {update.shape} along axis {axis}")
+    if starts.shape != cache.shape[:1] or starts.dtype not in INDICES or update.dtype != cache.dtype:
+        raise ModelError(f"cache_update at {starts.dtype} {starts.shape} with {update.dtype}")
+    return (TensorType(cache.shape, cache.dtype),)
+
+
+def _reference_cache(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    cache, update, starts = arrays
+    axis, result = attrs["axis"], arrays[0].copy()
+    extent = cache.shape[axis]
+    for row, start in enumerate(starts):
+        for k in range(update.shape[axis]):
+            place = int(start) + k
+            if attrs["circular"] or 0 <= place < extent:
+                result[row].swapaxes(0, axis - 1)[place % extent] = update[row].swapaxes(0, axis - 1)[k]
+    return (result,)
+
+
+def _compute_cache(call: OpCall) -> te.Tensor:
+    """Every place of the cache asks which row of the update, if any, lands on it."""
+    cache, update, starts = call.present
+    axis = call.attrs["axis"]
+    x, new, first = cache.tensor(), update.tensor(), starts.tensor()
+    extent, count = cache.type.shape[axis], update.type.shape[axis]
+
+    def element(*index: Expr) -> Expr:
+        start: Expr = first[index[0]]
+        start = start % extent if call.attrs["circular"] else ir.clamp(start, -count, extent)
+        row = index[axis] - ir.cast("int32", start)
+        if call.attrs["circular"]:
+            row = ir.select(row < 0, row + extent, row)
+        inside = ir.Bin("and", row >= 0, row < count)
+        place = tuple(clamped_index(row, count) if k == axis else i for k, i in enumerate(index))
+        return ir.select(inside, new[place], x[index])
+
+    return te.compute(cache.type.shape, element, "updated")
+
+
+def _cases_cache() -> Iterable[Case]:
+    starts = np.array([1, 3], np.int64)
+    for circular in (True, False):
+        for shape, update, axis in (((2, 4, 3), (2, 2, 3), 1), ((2, 1, 4), (2, 1, 3), 2)):
+            types = (TensorType(shape, "float32"), TensorType(update, "float32"), TensorType((2,), "int64"))
+            yield Case({"axis": axis, "circular": circular}, types, arrays=(None, None, starts), name=f"{shape}")
+
+
+SEQUENCES_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "reverse_sequence",
+        attrs={"time_axis": one_axis(), "batch_axis": one_axis()},
+        infer=_infer_sequence,
+        reference=_reference_sequence,
+        compute=_compute_sequence,
+        cases=_cases_sequence,
+        constants={1: BOUNDED},
+        moves=True,
+        operand_names=("data", "lengths"),
+    ),
+    OpDef(
+        "cache_update",
+        infer=_infer_cache,
+        reference=_reference_cache,
+        compute=_compute_cache,
+        cases=_cases_cache,
+        constants={2: BOUNDED},
+        attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
+        operand_names=("cache", "update", "starts"),
+    ),
+)
+
+
+OPERATORS = (*PLACES_OPERATORS, *SEQUENCES_OPERATORS)

@@ -1,0 +1,501 @@
+"""Reshape, transpose, slice, pad, concat, gather."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arithmetic import Rewrite, dequantized, quantize_attrs
+from microc.ops.attributes import ROUNDING, by_axis, extents, integer, integers, number, one_axis, pairs_by_axis
+from microc.ops.constants import BOUNDED, number_fault
+from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.registry import Alias, AxisMap, Case, Legalized, OpCall, OpDef, kept, padded, reshaped
+from microc.tir import ir
+from microc.tir.ir import Expr
+from microc.tir.names import PADDED
+
+# ---- ``concat`` and ``gather``: elements of several tensors, or of chosen places of one. Any dtype.
+
+# ---------------------------------------------------------------- concat
+
+
+def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, axis = types[0].shape, attrs["axis"]
+    if not -len(shape) <= axis < len(shape):
+        raise ModelError(f"concat along axis {axis} of shape {shape}")
+    axis %= len(shape)
+    for kind in types[1:]:
+        others = kind.shape[:axis] + kind.shape[axis + 1 :]
+        if len(kind.shape) != len(shape) or others != shape[:axis] + shape[axis + 1 :] or kind.dtype != types[0].dtype:
+            shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
+            raise ModelError(f"concat along axis {axis} of {shapes}")
+    total = sum(kind.shape[axis] for kind in types)
+    return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
+
+
+def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
+
+
+_FEW = 16
+"""Parts that are told apart one after the other; of more, halves are."""
+
+
+def _compute_concat(call: OpCall) -> te.Tensor:
+    """Rows made of one row of every operand."""
+    shape = call.out_types[0].shape
+    axis = call.attrs["axis"] % len(shape)
+    outer = prod(shape[:axis])
+    operands = call.present
+    tensors = [operand.tensor((outer, prod(operand.type.shape[axis:]))) for operand in operands]
+
+    starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
+
+    def element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
+        if last - first == 1:
+            return tensors[first][n, i - starts[first]]
+        middle = first + 1 if len(tensors) <= _FEW else (first + last) // 2
+        return ir.select(i < starts[middle], element(n, i, first, middle), element(n, i, middle, last))
+
+    return te.compute((outer, prod(shape[axis:])), lambda n, i: element(n, i), "joined", ("n", "i"))
+
+
+def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
+    """A quantised value with the scale, zero point and dtype of ``like``: through a table, or (16 bits) through floats."""
+    kind = rewrite.type(name)
+    scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
+    if dtypes.nbytes(kind.dtype) == 1:
+        op, attrs = IDENTITY
+        return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
+    return rewrite.emit("quantize", (dequantized(rewrite, name),), scaled, quantize_attrs(like, rounding))
+
+
+def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
+    """Operands with another scale or zero point than the result's are requantised first."""
+    result = graph.types[node.outputs[0]]
+    if result.quant is None or not dtypes.is_integer(result.dtype):
+        return None
+    differing = [name for name in node.inputs if graph.types[name].quant not in (None, result.quant)]
+    if not differing:
+        return None
+    rewrite = Rewrite(node, graph)
+    rounding = str(node.attr("rounding"))
+    operands = [rescaled(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
+    rewrite.emit("concat", operands, node.outputs[0], node.attrs)
+    return rewrite.legalized()
+
+
+def _alias_concat(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> Alias | None:
+    """The parts lie one after the other when nothing but ones stands before the axis."""
+    shape = out_types[0].shape
+    axis = attrs["axis"] % len(shape)
+    if prod(shape[:axis]) != 1:
+        return None
+    starts = [sum(t.size for t in types[:k]) for k in range(len(types))]
+    return Alias(parts=tuple(starts))
+
+
+def _cases_concat() -> Iterable[Case]:
+    for shapes, axis in (
+        (((2, 3), (2, 5)), 1),
+        (((2, 3), (1, 3), (4, 3)), 0),
+        (((1, 2, 2, 3), (1, 2, 2, 1)), -1),
+        (((3,), (1,)), -1),
+        (((2, 3),), 0),
+    ):
+        yield Case({"axis": axis}, tuple(TensorType(s, "int8") for s in shapes))
+    yield Case({"axis": 0}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
+
+
+# ---------------------------------------------------------------- gather
+
+
+def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, indices = types
+    axis, rank, batch = attrs["axis"], len(data.shape), attrs.get("batch_dims", 0)
+    if not -rank <= axis < rank or 0 in data.shape:
+        raise ModelError(f"gather along axis {axis} of shape {data.shape}")
+    if indices.dtype not in ("int32", "int64"):
+        raise ModelError(f"gather with {indices.dtype} indices", hint="indices are int32 or int64")
+    axis %= rank
+    if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
+        raise ModelError(
+            f"gather of shape {data.shape} at indices of shape {indices.shape}, {batch} axes of them batches"
+        )
+    found = (*indices.shape[batch:], *((attrs["span"],) if attrs.get("span", 1) > 1 else ()))
+    return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
+
+
+def _spans(indices: Array, span: int) -> Array:
+    """Places from indices of runs of so many neighbours."""
+    if span == 1:
+        return indices
+    near = np.clip(indices.astype(np.int64), -(1 << 32), 1 << 32)
+    return near[..., None] * span + np.arange(span)
+
+
+def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """What comes of an index takes the place of the axis that it is along."""
+    data, indices = (len(kind.shape) for kind in types)
+    if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
+        return ()
+    axis = attrs["axis"] % data
+    others = (None if k == axis else k if k < axis else k + indices - 1 for k in range(data))
+    return tuple(others), tuple(range(axis, axis + indices))
+
+
+def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices = arrays
+    axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
+    extent, indices = data.shape[axis], _spans(indices, attrs.get("span", 1))
+    places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
+    if not batch:
+        return (np.take(data, places, axis=axis),)
+    groups = prod(data.shape[:batch])
+    pairs = zip(data.reshape(groups, *data.shape[batch:]), places.reshape(groups, *places.shape[batch:]), strict=True)
+    found = np.stack([np.take(part, at, axis=axis - batch) for part, at in pairs])
+    return (found.reshape(*data.shape[:batch], *found.shape[1:]),)
+
+
+def _compute_gather(call: OpCall) -> te.Tensor:
+    data, indices = call.present
+    shape, batch = data.type.shape, call.attrs.get("batch_dims", 0)
+    axis = call.attrs["axis"] % len(shape)
+    groups, outer = prod(shape[:batch]), prod(shape[batch:axis])
+    extent, inner, count = shape[axis], prod(shape[axis + 1 :]), prod(indices.type.shape[batch:])
+    x, places, span = (
+        data.tensor((groups, outer, extent, inner)),
+        indices.tensor((groups, count)),
+        call.attrs.get("span", 1),
+    )
+
+    def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
+        place = places[g, i]
+        if span > 1:  # indices far outside would overflow: beyond the ends all runs read the same element
+            runs = extent // span + 1
+            place = ir.clamp(places[g, i // span], -runs, runs) * span + i % span
+        wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
+        return x[g, n, ir.cast("int32", wrapped), c]
+
+    return te.compute((groups, outer, count * span, inner), element, "gathered", ("g", "n", "i", "c"))
+
+
+def _cases_gather() -> Iterable[Case]:
+    for dtype, shape, axis, places, batch in (
+        ("float32", (5, 3), 0, [[0, 4], [-1, -5]], 0),
+        ("int8", (2, 4, 3), 1, [3, 0, 3], 0),
+        ("int8", (2, 4), -1, 2, 0),
+        ("float32", (3, 2), 0, [7, -9, 1], 0),
+        ("int8", (2, 4, 3), 1, [[3, 0], [1, -1]], 1),
+        ("float32", (2, 2, 3, 2), 2, [[0, 1, 2], [2, 2, 0]], 1),
+    ):
+        indices = np.array(places, np.int64 if dtype == "int8" else np.int32)
+        types = (TensorType(shape, dtype), TensorType(indices.shape, indices.dtype.name))
+        yield Case({"axis": axis, "batch_dims": batch}, types, arrays=(None, indices), name=f"{dtype} {places}")
+    kinds = TensorType((1, 7, 2), "int8"), TensorType((), "int32")
+    yield Case({"axis": 1, "span": 3}, kinds, arrays=(None, np.array(2, np.int32)), name="span")
+
+
+CONCAT = OpDef(
+    "concat",
+    infer=_infer_concat,
+    reference=_reference_concat,
+    compute=_compute_concat,
+    alias=_alias_concat,
+    cases=_cases_concat,
+    attrs={"axis": one_axis(), "rounding": ROUNDING},
+    axes=lambda attrs, types: tuple(kept(len(kind.shape), (attrs["axis"],)) for kind in types),
+    legalize=_legalize_concat,
+)
+GATHER = OpDef(
+    "gather",
+    infer=_infer_gather,
+    reference=_reference_gather,
+    compute=_compute_gather,
+    cases=_cases_gather,
+    constants={1: BOUNDED},
+    attrs={
+        "axis": one_axis("of the data", 0),
+        "batch_dims": integer("leading axes that both share", 0, least=0),
+        "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1, most=(1 << 28) - 1),
+    },
+    axes=_axes_gather,
+    moves=True,
+    operand_names=("data", "indices"),
+    edges="Negative places count from the end; beyond the ends the nearest element is read",
+)
+"""``gather``: data at indices along an axis, each of the leading ``batch_dims`` axes at indices of its own.
+
+Negative indices count from the end; beyond the ends the nearest element is read.
+"""
+
+
+# ---- Operators that move elements and compute nothing: reshape, transpose, slice, pad (concat and gather are in
+# ``concat.py``).
+
+# ---------------------------------------------------------------- reshape
+
+
+def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = tuple(attrs["shape"])
+    if min(shape, default=0) < 0 or prod(shape) != types[0].size:
+        raise ModelError(f"shape {types[0].shape} cannot become {shape}")
+    return (TensorType(shape, types[0].dtype),)
+
+
+def _axes_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    shape = types[0].shape
+    return (tuple(reshaped(shape, attrs["shape"], axis) for axis in range(len(shape))),)
+
+
+def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (arrays[0].reshape(attrs["shape"]),)
+
+
+def _compute_reshape(call: OpCall) -> te.Tensor:
+    """A copy, for where the result cannot be a view."""
+    data = call.data
+    x = data.tensor((data.type.size,))
+    return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
+
+
+def _cases_reshape() -> Iterable[Case]:
+    yield Case({"shape": (2, 0)}, (TensorType((0, 3), "int8"),), name="empty")
+    for before, after in (((2, 3, 4), (6, 4)), ((1,), ()), ((5,), (1, 5, 1))):
+        yield Case({"shape": after}, (TensorType(before, "int8"),))
+    yield Case({"shape": (4,)}, (TensorType((2, 2), "float32"),))
+
+
+# ---------------------------------------------------------------- transpose
+
+
+def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, axes = types[0].shape, attrs["axes"]
+    if sorted(axes) != list(range(len(shape))):
+        raise ModelError(f"axes {axes} are no order of the axes of shape {shape}")
+    return (TensorType(tuple(shape[axis] for axis in axes), types[0].dtype),)
+
+
+def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (arrays[0].transpose(attrs["axes"]).copy(),)
+
+
+def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A transposition of fewer axes with the same effect on memory: axes of one element go, neighbours that stay
+    neighbours become one. ``(shape, axes)`` again."""
+    order = [axis for axis in axes if shape[axis] != 1]
+    runs: list[list[int]] = []
+    for axis in order:
+        between = range(runs[-1][-1] + 1, axis) if runs else range(0)
+        if runs and axis > runs[-1][-1] and all(shape[b] == 1 for b in between):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    if not runs:
+        return (1,), (0,)
+    first = sorted(run[0] for run in runs)
+    extents = {run[0]: prod(shape[axis] for axis in run) for run in runs}
+    return tuple(extents[f] for f in first), tuple(first.index(run[0]) for run in runs)
+
+
+def _compute_transpose(call: OpCall) -> te.Tensor:
+    data = call.data
+    shape, axes = merged_axes(data.type.shape, call.attrs["axes"])
+    x: te.Tensor = data.tensor(shape)
+
+    def element(*index: Expr) -> Expr:
+        return x[tuple(index[axes.index(axis)] for axis in range(len(shape)))]
+
+    return te.compute(tuple(shape[axis] for axis in axes), element, "moved")
+
+
+def _cases_transpose() -> Iterable[Case]:
+    for shape, axes in (
+        ((2, 3), (1, 0)),
+        ((1, 4, 5, 3), (0, 3, 1, 2)),
+        ((2, 3, 4, 5), (2, 0, 1, 3)),
+        ((2, 3, 4), (0, 1, 2)),
+        ((1, 1, 3), (2, 1, 0)),
+        ((), ()),
+        ((2, 1, 3, 2), (3, 0, 1, 2)),
+    ):
+        yield Case({"axes": axes}, (TensorType(shape, "int8"),))
+    yield Case({"axes": (2, 1, 0)}, (TensorType((2, 3, 2), "float32"),))
+    yield Case({"axes": (1, 0)}, (TensorType((2, 3), "bool"),))
+
+
+# ---------------------------------------------------------------- slice
+
+
+def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, begin, end, strides = types[0].shape, attrs["begin"], attrs["end"], attrs["strides"]
+    lengths = {len(begin), len(end), len(strides)}
+    if lengths != {len(shape)} or any(
+        not 0 <= b < e <= extent or s < 1 for b, e, s, extent in zip(begin, end, strides, shape, strict=True)
+    ):
+        raise ModelError(f"a slice from {begin} to {end} with strides {strides} of shape {shape}")
+    extents = tuple(-(-(e - b) // s) for b, e, s in zip(begin, end, strides, strict=True))
+    return (TensorType(extents, types[0].dtype),)
+
+
+def _axes_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The axes of which everything is taken."""
+    taken = zip(attrs["begin"], attrs["end"], attrs["strides"], types[0].shape, strict=True)
+    return (tuple(k if part == (0, part[3], 1, part[3]) else None for k, part in enumerate(taken)),)
+
+
+def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    parts = zip(attrs["begin"], attrs["end"], attrs["strides"], strict=True)
+    return (arrays[0][tuple(slice(*part) for part in parts)].copy(),)
+
+
+def _compute_slice(call: OpCall) -> te.Tensor:
+    data, begin, strides = call.data, call.attrs["begin"], call.attrs["strides"]
+    shape = data.type.shape
+    x = data.tensor()
+
+    def element(*index: Expr) -> Expr:
+        return x[tuple(i * s + b for i, s, b in zip(index, strides, begin, strict=True))]
+
+    if not shape:
+        return te.compute((), lambda: x[()], "part")
+    return te.compute(call.out_types[0].shape, element, "part")
+
+
+def _alias_slice(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> Alias | None:
+    """A slice is one run of memory when it is whole along every axis after the first that it cuts to more than one."""
+    if any(s != 1 for s in attrs["strides"]):
+        return None
+    shape, result = types[0].shape, out_types[0].shape
+    free = next((axis for axis, extent in enumerate(result) if extent != 1), len(result))
+    if any(result[axis] != shape[axis] for axis in range(free + 1, len(result))):
+        return None
+    return Alias(source=sum(b * prod(shape[axis + 1 :]) for axis, b in enumerate(attrs["begin"])))
+
+
+def _cases_slice() -> Iterable[Case]:
+    for shape, begin, end, strides in (
+        ((5,), (1,), (4,), (1,)),
+        ((4, 6), (0, 1), (4, 6), (1, 2)),
+        ((1, 5, 5, 3), (0, 1, 0, 2), (1, 5, 5, 3), (1, 3, 2, 1)),
+        ((3, 4), (2, 0), (3, 4), (1, 1)),
+        ((1,), (0,), (1,), (1,)),
+    ):
+        yield Case({"begin": begin, "end": end, "strides": strides}, (TensorType(shape, "int8"),))
+    yield Case({"begin": (0, 1), "end": (2, 3), "strides": (1, 1)}, (TensorType((2, 3), "float32"),))
+
+
+# ---------------------------------------------------------------- pad
+
+
+def _infer_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, padding = types[0].shape, attrs["padding"]
+    if len(padding) != len(shape) or any(len(p) != 2 or min(p) < 0 for p in padding):
+        raise ModelError(f"padding {padding} of shape {shape}")
+    extents = tuple(before + extent + after for extent, (before, after) in zip(shape, padding, strict=True))
+    return (TensorType(extents, types[0].dtype),)
+
+
+def _reference_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (np.pad(x, attrs["padding"], constant_values=x.dtype.type(attrs["value"])) if x.ndim else x,)
+
+
+def _compute_pad(call: OpCall) -> te.Tensor:
+    data, padding = call.data, call.attrs["padding"]
+    shape = data.type.shape
+    x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
+
+    def element(*index: Expr) -> Expr:
+        inside = ir.all_of(
+            condition
+            for i, extent, (before, after) in zip(index, shape, padding, strict=True)
+            for condition in (*((i >= before,) if before else ()), *((i < before + extent,) if after else ()))
+        )
+        read = x[tuple(i - before if before else i for i, (before, _) in zip(index, padding, strict=True))]
+        return read if inside is None else ir.select(inside, read, value)
+
+    return te.compute(call.out_types[0].shape, element, PADDED)
+
+
+def _cases_pad() -> Iterable[Case]:
+    for shape, padding, value in (
+        ((3,), ((1, 2),), -128),
+        ((2, 3), ((0, 0), (2, 0)), 7),
+        ((1, 2, 3, 2), ((0, 0), (1, 1), (0, 2), (0, 0)), 0),
+        ((2, 2), ((0, 0), (0, 0)), 5),
+    ):
+        yield Case({"padding": padding, "value": value}, (TensorType(shape, "int8"),))
+    yield Case({"padding": ((1, 0),), "value": -1.5}, (TensorType((2,), "float32"),))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "reshape",
+        attrs={"shape": extents("of the result")},
+        axes=_axes_reshape,
+        moves=True,
+        infer=_infer_reshape,
+        reference=_reference_reshape,
+        compute=_compute_reshape,
+        cases=_cases_reshape,
+        view=True,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "transpose",
+        attrs={"axes": integers("of the data, in the result's order", least=0)},
+        axes=lambda attrs, types: (tuple(attrs["axes"].index(k) for k in range(len(attrs["axes"]))),),
+        moves=True,
+        infer=_infer_transpose,
+        reference=_reference_transpose,
+        compute=_compute_transpose,
+        cases=_cases_transpose,
+        operand_names=("data",),
+    ),
+    CONCAT,
+    GATHER,
+    OpDef(
+        "slice",
+        attrs={
+            "begin": by_axis("the first of each axis", least=0),
+            "end": by_axis("behind the last", least=0),
+            "strides": by_axis("of each axis", least=1),
+        },
+        axes=_axes_slice,
+        moves=True,
+        infer=_infer_slice,
+        reference=_reference_slice,
+        compute=_compute_slice,
+        alias=_alias_slice,
+        cases=_cases_slice,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "pad",
+        infer=_infer_pad,
+        reference=_reference_pad,
+        compute=_compute_pad,
+        cases=_cases_pad,
+        sound=(lambda application: number_fault("value", application.attrs["value"], application.types[0].dtype),),
+        attrs={
+            "padding": pairs_by_axis("elements before and behind each axis"),
+            "value": number("what they are, as stored", 0),
+        },
+        axes=padded,
+        operand_names=("data",),
+    ),
+)

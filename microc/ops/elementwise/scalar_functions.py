@@ -1,0 +1,362 @@
+"""Functions of one number and of two, for numpy, TIR and comments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from math import log
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.numerics import TO_WHOLE
+from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, bound, wrapping
+from microc.ops.attributes import Attributes, number, real
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- exp of float32 numbers that are not positive, in arithmetic that any core has: what softmax asks for, without
+# the library.
+#
+#     exp(x) = 2**n p(x - n ln 2),    n = round(x / ln 2),
+#
+# with a polynomial p of degree 5 on -ln 2 / 2 .. ln 2 / 2, one at zero, of the least relative error, 9.2e-8. The product n ln 2
+# is rounded once, relative to x; since -x e**x is 1 / e at most, the error of exp stays below 2e-7 for every x. Powers of two
+# are made of the bits that adding 1.5 * 2**23 leaves, so that NaN is no number to convert, and comes out again.
+
+_LEAST = -87.0
+"""Where results are taken for zero: below, powers of two leave the normal numbers."""
+_POLYNOMIAL = (0.008290272, 0.04189816, 0.16667638, 0.49999148, 0.9999997, 1.0)
+_EXPONENT_BITS, _ONE = 23, 127 << 23
+"""Where a float32 keeps its exponent, and the bits of 1.0; the bits of 1.5 * 2**23 vanish when shifted as far."""
+
+
+def exp_of_negative(x: Expr) -> Expr:
+    """exp(x) of a float32 x <= 0, or NaN."""
+    moved = x * (1 / log(2)) + TO_WHOLE
+    rest = x - (moved - TO_WHOLE) * log(2)
+    value: Expr = ir.const(_POLYNOMIAL[0], "float32")
+    for coefficient in _POLYNOMIAL[1:]:
+        value = value * rest + coefficient
+    bits = (ir.reinterpret("uint32", moved) << _EXPONENT_BITS) + _ONE
+    return ir.select(x < _LEAST, ir.const(0.0, "float32"), value * ir.reinterpret("float32", bits))
+
+
+# ---- The mathematical functions of one number that elementwise operators apply: each said once for numpy, once in
+# TIR.
+#
+# NaN goes through ``relu`` and ``clip`` as ONNX wants; TFLite's do the same.
+
+
+@frozen
+class Unary:
+    """``name``: ``array`` over numpy float64 (integers: int64), ``scalar`` over one TIR value of 32 or 64 bits.
+
+    ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef.
+    """
+
+    name: str
+    array: Callable[[Mapping[str, Any], Array], Array]
+    scalar: Callable[[Mapping[str, Any], Expr], Expr]
+    dtypes: tuple[str, ...] = FLOAT
+    attrs: Attributes = field(default_factory=dict)
+    domain: tuple[float, float] = (-6.0, 6.0)
+    tolerance: float = 2e-6
+    edges: str = ""
+
+
+def _zero(x: Expr) -> Expr:
+    return ir.const(0, x.dtype)
+
+
+def _call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
+    return lambda _, x: ir.call(name, x)
+
+
+def _relu(_: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.select(x < 0, _zero(x), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
+
+
+def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
+    low, high = bound(attrs["minimum"], x.dtype), bound(attrs["maximum"], x.dtype)
+    if dtypes.is_float(x.dtype):
+        return ir.select(x < low, low, ir.select(x > high, high, x))
+    return ir.clamp(x, low, high)
+
+
+def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
+    low, high = attrs["minimum"], attrs["maximum"]
+    if x.dtype.kind in "iu":  # of 64 bits floats hold the ends only nearly
+        low, high = (x.dtype.type(ir.int_value(bound(end, x.dtype.name)) or 0) for end in (low, high))
+    return np.where(x < low, low, np.where(x > high, high, x))
+
+
+def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _negative({}, x), x)
+
+
+def _negative(_: Mapping[str, Any], x: Expr) -> Expr:
+    return -x if dtypes.is_float(x.dtype) else wrapping("sub", ir.const(0, x.dtype), x)
+
+
+def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
+    return 1.0 / (ir.call("exp", -x) + 1.0)
+
+
+def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
+    """log(1 + exp(x)) without overflow."""
+    return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
+
+
+def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
+    """The factor is made before the product, which would overflow at numbers of which it is one."""
+    return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
+
+
+def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
+
+
+def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
+    one = ir.const(1, x.dtype)
+    if dtypes.info(x.dtype).kind == "uint":
+        return ir.minimum(x, one)
+    return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
+
+
+def _numpy(name: str) -> Callable[[Mapping[str, Any], Array], Array]:
+    """numpy spells inverse functions out: ``arcsin`` for ``asin``."""
+    function = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
+    return lambda _, x: np.asarray(function(x))
+
+
+TRANSCENDENTAL = (
+    ("tan", (-1.5, 1.5)),
+    ("asin", (-1.0, 1.0)),
+    ("acos", (-1.0, 1.0)),
+    ("atan", (-6.0, 6.0)),
+    ("sinh", (-6.0, 6.0)),
+    ("cosh", (-6.0, 6.0)),
+    ("asinh", (-6.0, 6.0)),
+    ("acosh", (1.0, 9.0)),
+    ("atanh", (-0.99, 0.99)),
+)
+"""Functions of ``<math.h>`` and the domain that they are tested on."""
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+_LOWEST = "The lowest integer stays what it is"
+
+_BOUNDS: Attributes = {
+    "minimum": number("the least result; of integers, as stored", 0.0),
+    "maximum": number("the largest", 6.0),
+}
+UNARY: tuple[Unary, ...] = (
+    Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
+    Unary("clip", _clip_array, _clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
+    Unary(
+        "leaky_relu",
+        lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
+        lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
+        attrs={"alpha": real("the slope below 0", 0.01)},
+    ),
+    Unary(
+        "elu",
+        lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
+        _elu,
+        attrs={"alpha": real("what it falls to", 1.0)},
+    ),
+    Unary("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
+    Unary("tanh", lambda _, x: np.tanh(x), _call("tanh")),
+    Unary("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
+    Unary("exp", lambda _, x: np.exp(x), _call("exp"), domain=(-90.0, 80.0)),
+    Unary("log", lambda _, x: np.log(x), _call("log"), domain=(1e-6, 1e4)),
+    Unary("sqrt", lambda _, x: np.sqrt(x), _call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
+    Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
+    Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
+    Unary("neg", lambda _, x: -x, _negative, SIGNED, tolerance=0.0, edges=_LOWEST),
+    *(Unary(name, _numpy(name), _call(name), domain=domain, tolerance=4e-6) for name, domain in TRANSCENDENTAL),
+    Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
+    Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
+    Unary("sin", lambda _, x: np.sin(x), _call("sin")),
+    Unary("cos", lambda _, x: np.cos(x), _call("cos")),
+    Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
+    Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
+    Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
+    Unary("erf", lambda _, x: np.asarray(_ERF(x)), _call("erf")),
+    Unary("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
+)
+
+UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})
+
+
+def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
+    """``function`` of an array, rounded once from double (exact in int64), in the array's dtype."""
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
+    with np.errstate(all="ignore"):
+        return np.asarray(function.array(attrs, wide)).astype(x.dtype)
+
+
+# ---- The functions of two numbers that elementwise operators apply: each said once for numpy, once in TIR.
+#
+# NaN goes through ``maximum`` and ``minimum`` as ONNX wants.
+
+
+@frozen
+class Binary:
+    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits; ``edges``
+    as in OpDef."""
+
+    name: str
+    array: Callable[[Array, Array], Array]
+    scalar: Callable[[Expr, Expr], Expr]
+    dtypes: tuple[str, ...] = NUMBERS
+    tolerance: float = 0.0
+    edges: str = ""
+
+
+def _quotient(op: str, a: Expr, b: Expr) -> Expr:
+    """An integer quotient: by zero it is zero, by -1 the negative, of which the lowest number has none but itself."""
+    found: Expr = ir.binary(op, a, b)
+    if dtypes.info(a.dtype).kind == "int":
+        found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
+    return ir.select(b.eq(0), ir.const(0, a.dtype), found)
+
+
+def _remainder(op: str, a: Expr, b: Expr) -> Expr:
+    """What an integer quotient leaves: nothing by zero and by -1."""
+    none: Expr = b.eq(0)
+    if dtypes.info(a.dtype).kind == "int":
+        none = ir.Bin("or", none, b.eq(-1))
+    return ir.select(none, ir.const(0, a.dtype), ir.binary(op, a, b))
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    return a / b if dtypes.is_float(a.dtype) else _quotient("truncdiv", a, b)
+
+
+def _divide_array(a: Array, b: Array) -> Array:
+    """Quotients; of integers rounded to zero, exactly."""
+    if a.dtype.kind == "f":
+        return a / b
+    by = np.where(b == 0, 1, b)
+    down = a // by
+    return np.where(b == 0, 0, down + ((a % by != 0) & ((a < 0) != (by < 0))))
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    if not dtypes.is_float(a.dtype):
+        return ir.maximum(a, b)
+    return ir.select(b > a, b, ir.select(b.ne(b), b, a))
+
+
+def _smaller(a: Expr, b: Expr) -> Expr:
+    if not dtypes.is_float(a.dtype):
+        return ir.minimum(a, b)
+    return ir.select(b < a, b, ir.select(b.ne(b), b, a))
+
+
+def _squared_difference(a: Expr, b: Expr) -> Expr:
+    difference = wrapping("sub", a, b)
+    return wrapping("mul", difference, difference)
+
+
+def _power(a: Expr, b: Expr) -> Expr:
+    """Squares and square roots, which networks ask for most, without ``pow``."""
+    match b:
+        case ir.Const(2.0):
+            return a * a
+        case ir.Const(0.5):  # the square root of -inf is NaN, that of -0.0 has its sign: powers of them are inf and 0.0
+            return ir.select(a.eq(float("-inf")), ir.const(float("inf"), a.dtype), ir.call("sqrt", a + 0.0))
+        case _:
+            return ir.call("pow", a, b)
+
+
+def _power_array(a: Array, b: Array) -> Array:
+    """numpy takes square roots where all exponents are one half: those of -inf and -0.0 are no powers."""
+    found = np.power(a, b)
+    return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
+
+
+def _floor_divide(a: Expr, b: Expr) -> Expr:
+    """The quotient rounded down. In double it is exact: no quotient of two floats is so close to an integer as to round to it."""
+    if not dtypes.is_float(a.dtype):
+        return _quotient("floordiv", a, b)
+    return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
+
+
+def _floor_mod(a: Expr, b: Expr) -> Expr:
+    """What the quotient rounded down leaves: it has the divisor's sign, as a zero, too."""
+    if not dtypes.is_float(a.dtype):
+        return _remainder("floormod", a, b)
+    rest = ir.call("fmod", a, b)
+    apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
+    zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
+    return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
+
+
+def _shift(a: Expr, b: Expr, op: str) -> Expr:
+    """Shifts; by as many places as there are bits, or more, nothing is left but the sign of what goes to the right."""
+    bits = dtypes.info(a.dtype).bits
+    if op == "shr" and dtypes.info(a.dtype).kind == "int":
+        return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
+    wide = "uint64" if bits == 64 else "uint32"
+    x, places = ir.cast(wide, a), ir.cast(wide, b)
+    moved = ir.select(places < bits, ir.binary(op, x, ir.minimum(places, bits - 1)), ir.const(0, wide))
+    return ir.cast(a.dtype, moved)
+
+
+def _shift_left_array(a: Array, b: Array) -> Array:
+    return np.asarray(np.where((b >= 0) & (b < 64), a << (b & 63), 0))
+
+
+def _shift_right_array(a: Array, b: Array) -> Array:
+    signs = a >> 63 if a.dtype.kind == "i" else 0
+    return np.asarray(np.where((b >= 0) & (b < 64), a >> (b & 63), signs))
+
+
+_WRAPS = "Integers wrap around"
+_QUOTIENT = "An integer by zero is 0, the lowest by -1 itself"
+_REMAINDER = "An integer by zero leaves 0"
+_NAN = "NaN goes through"
+_PLACES = (
+    "By as many places as there are bits, or more, or fewer than none, only the sign of what goes to the right is left"
+)
+
+BINARY: tuple[Binary, ...] = (
+    Binary("add", np.add, lambda a, b: wrapping("add", a, b), edges=_WRAPS),
+    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b), edges=_WRAPS),
+    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b), edges=_WRAPS),
+    Binary("div", _divide_array, _divide, edges=_QUOTIENT),
+    Binary("maximum", np.maximum, _larger, edges=_NAN),
+    Binary("minimum", np.minimum, _smaller, edges=_NAN),
+    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
+    Binary(
+        "floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide, edges=_QUOTIENT
+    ),
+    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6, edges=_REMAINDER),
+    Binary(
+        "fmod",
+        np.fmod,
+        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _remainder("truncmod", a, b),
+        edges=_REMAINDER,
+    ),
+    Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
+    Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
+    Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
+    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS, edges=_PLACES),
+    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS, edges=_PLACES),
+    Binary("pow", _power_array, _power, FLOAT, 4e-6),
+    Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
+)
+
+_BY_NAME = {function.name: function for function in BINARY}
+SCATTERED: Mapping[str, Binary] = MappingProxyType(
+    {"add": _BY_NAME["add"], "mul": _BY_NAME["mul"], "max": _BY_NAME["maximum"], "min": _BY_NAME["minimum"]}
+)
+"""What combines updates with the data that they are scattered into; of numpy's functions it is a ufunc."""

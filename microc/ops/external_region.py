@@ -1,0 +1,58 @@
+"""A part of a network that somebody else's code computes: an operator whose attribute holds that part, which is its meaning.
+
+Readers never write it; :mod:`microc.external.partition` puts it in the place of a region. Where no code is at hand (the host
+that a board is compared with), the driver lowers the graph inside as it does control flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.attributes import names, subgraph
+from microc.ops.control import one_node, run, total_macs
+from microc.ops.registry import Case, OpDef
+
+EXTERNAL = "external"
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    body = attrs["body"]
+    inside = [body.types[name] for name in body.inputs]
+    if [(t.shape, t.dtype) for t in inside] != [(t.shape, t.dtype) for t in types] or body.state:
+        raise ModelError(f"the region of graph {body.name} takes other values than it is given")
+    return tuple(TensorType(body.types[name].shape, body.types[name].dtype) for name in body.outputs)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return tuple(np.asarray(array) for array in run(attrs["body"], arrays))
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return total_macs(attrs["body"])
+
+
+def _cases() -> Iterable[Case]:
+    kind = TensorType((2, 3), "float32")
+    yield Case({"body": one_node("relu", kind), "code": ("somebody", "0")}, (kind,))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        EXTERNAL,
+        infer=_infer,
+        reference=_reference,
+        cases=_cases,
+        attrs={
+            "body": subgraph("what the code computes: of the operands -> the results"),
+            "code": names("whose code it is, and the region's number"),
+        },
+        macs=_macs,
+        regions=("body",),
+    ),
+)

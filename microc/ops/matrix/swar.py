@@ -1,0 +1,343 @@
+"""Products of bytes in the fields of a word, on cores without SIMD."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from microc import te
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.ops.matrix.gemm import byte_weights
+from microc.ops.registry import OpCall, Operand
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, COLUMN, ENTRY, PAIRS, PART, VALUE
+
+# ---- Products of bytes on cores without SIMD: one multiplication serves two pixels.
+#
+# Two pixels' values x and y of the same input lie in one word, x + 2**16 y. A product with a weight w is the word w x + 2**16 w
+# y, and so is a sum of such products as long as both fields, a = sum(w x) and b = sum(w y), stay within 16 bits. The bounds
+# follow from the weights: at most ``terms`` products are summed before the fields are taken apart. With c = 2**15 + 2**31
+# added, the fields are A = a + 2**15 and B = b + 2**15, both within 0..2**16 - 1, and the word is t = A + 2**16 B exactly. Two
+# sums are kept, modulo 2**32:
+#
+#     s = sum(t) = sum(A) + 2**16 sum(B),        h = sum(t >> 16) = sum(B),        s - 2**16 h = sum(A).
+#
+# Weights are stored as unsigned bytes u = w + 128, which Armv6-M loads at an offset without sign extension; what that adds, 128
+# times the words, is the same for all channels: a word behind each block's holds c less it, the shift that its sums start from.
+#
+# Where the weights of a block would leave the fields, part of the largest moves to a block of its own at the end of the channel,
+# which reads its inputs by index. All of it is exact; :func:`pack` proves the bounds with the weights at hand.
+
+FIELD = 1 << 15
+"""Fields hold -FIELD .. FIELD - 1."""
+LOW, HIGH = -128, 127
+"""The values of a pixel."""
+TERMS = (8, 6, 4, 3, 2)
+"""Products before the fields are taken apart."""
+MOST_MOVED = 8
+"""Entries of the block at the end of a channel."""
+ADDED = (FIELD << 16) + FIELD
+"""What makes both fields of a word positive."""
+
+
+@frozen
+class Packing:
+    """Weights (O, K), K a multiple of ``terms``, as bytes w + 128 (``unsigned``), and what was moved: for every channel the same
+    number of inputs (``places`` in ``pairs``) and weights (``moved``), 0 where fewer are needed."""
+
+    terms: int
+    unsigned: Array
+    places: Array
+    moved: Array
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a channel."""
+        return int(self.unsigned.shape[1]) // self.terms + (1 if self.moved.size else 0)
+
+    @property
+    def cost(self) -> float:
+        """Instructions for a channel and two pixels, as far as packings differ."""
+        depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
+        return 3.5 * depth + 5.5 * self.blocks + 6 * moved
+
+
+def pack(weights: Array) -> Packing | None:
+    """The cheapest packing of int8 weights (O, K); None when no number of terms suits them."""
+    found = [p for p in (_pairs_packing(weights, terms) for terms in TERMS) if p is not None]
+    return min(found, key=lambda p: p.cost, default=None)
+
+
+def pair_packing(call: OpCall) -> Packing | None:
+    """The packing for a product of several pixels with constant weights and bias; None where there is none."""
+    weights = byte_weights(call)
+    if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
+        return None
+    return pack(weights)
+
+
+def padded_depth(depth: int, terms: int) -> int:
+    """The next multiple of ``terms``."""
+    return -(-depth // terms) * terms
+
+
+def _pairs_packing(weights: Array, terms: int) -> Packing | None:
+    channels, depth = weights.shape
+    total = padded_depth(depth, terms)
+    kept = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
+    moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
+    for channel, block in np.argwhere(overflow(kept) > 0):
+        row = kept[channel, block]
+        while (excess := int(overflow(row))) > 0:
+            place = int(np.argmax(np.abs(row)))
+            part = int(np.sign(row[place])) * min(-(-excess // HIGH), abs(int(row[place])))
+            row[place] -= part
+            moves[channel].append((int(block) * (terms + 1) + place, part))
+    most = max(map(len, moves))
+    places, moved = np.zeros((channels, most), np.uint16), np.zeros((channels, most), np.int32)
+    for channel, entries in enumerate(moves):
+        for k, (place, part) in enumerate(entries):
+            places[channel, k], moved[channel, k] = place, part
+    if most > MOST_MOVED or (most and int(overflow(moved.astype(np.int64)).max()) > 0):
+        return None
+    return Packing(terms, (kept.reshape(channels, total) + 128).astype(np.uint8), places, moved)
+
+
+def overflow(weights: Array) -> Array:
+    """How far sums over the last axis can leave a field, for all pixel values; at most 0 where they cannot."""
+    positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
+    above = positive * HIGH + negative * LOW - (FIELD - 1)
+    below = -(positive * LOW + negative * HIGH) - FIELD
+    excess: Array = np.maximum(above, below)
+    return excess
+
+
+def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
+    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs``
+    (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the
+    sums s and h, and ``value``."""
+    rows, depth = pixels.shape
+    channels, terms = packing.unsigned.shape[0], packing.terms
+    taps, first = weight.packed(packing.unsigned), _pairs_start(weight, bias, packing, channels)
+    half = (count + 1) // 2
+
+    def pair(p: Var, k: Expr) -> Expr:
+        partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
+        return word(pixels[p * 2, k]) + (word(pixels[partner, k]) << 16)
+
+    def entry(p: Var, e: Var) -> Expr:
+        block, place = e // (terms + 1) * terms, e % (terms + 1)
+        total = pair(p, block)
+        for k in range(1, terms):
+            total = total + pair(p, block + k)
+        return ir.select(place < terms, pair(p, block + place), number(ADDED) - (total << 7))
+
+    pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
+    term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
+
+    def summed(p: Var, j: Var, o: Var) -> Expr:
+        product = pairs[p, j * (terms + 1) + term.var] * ir.cast("uint32", taps[o, j * terms + term.var])
+        return te.sum_reduce(product, term, init=pairs[p, j * (terms + 1) + terms])
+
+    part = te.compute((half, depth // terms, channels), summed, PART, ("p", "j", "o"))
+
+    def field(p: Var, h: Var, o: Var) -> Expr:
+        total, start = part[p, block.var, o], ir.cast("uint32", first[o])
+        low, high = start * number(65537), start
+        if packing.moved.size:
+            rest = _moved(weight, packing, pairs, p, o)
+            low, high = low + rest, high + (rest >> 16)
+        return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
+
+    acc = te.compute((half, 2, channels), field, ACC, ("p", "h", "o"))
+
+    def value(p: Var, o: Var) -> Expr:
+        low = acc[p // 2, 0, o] - (acc[p // 2, 1, o] << 16)
+        return ir.cast("int32", ir.select(p % 2 < 1, low, acc[p // 2, 1, o]))
+
+    return te.compute((count, channels), value, VALUE, ("p", "o"))
+
+
+def _pairs_start(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:
+    """What a channel's fields start from: the bias less what the blocks add."""
+    given = (
+        np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    return weight.packed((given - packing.blocks * FIELD).astype(np.int32))
+
+
+def _moved(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
+    """The last block of a channel."""
+    places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
+    total: Expr = number(ADDED)
+    for k in range(packing.moved.shape[1]):
+        total = total + ir.cast("uint32", parts[o, k]) * pairs[p, ir.cast("int32", places[o, k])]
+    return total
+
+
+def word(x: Expr) -> Expr:
+    """An integer modulo 2**32."""
+    return ir.cast("uint32", ir.cast("int32", x))
+
+
+def number(value: int) -> Expr:
+    """A constant modulo 2**32."""
+    return ir.const(value, "uint32")
+
+
+# ---- Products of bytes on cores without SIMD: four channels' weights in a word, two multiplications for them.
+#
+# For a single row of data there are no two pixels to share a multiplication (``pairs``), but two channels can. Four channels'
+# weights of the same input are the bytes u = w + 128 of a word v = u0 + 2**8 u1 + 2**16 u2 + 2**24 u3, and (v >> 8) & 0xFF00FF is
+# u1 + 2**16 u3. With sums over the inputs x of a block, modulo 2**32,
+#
+#     q = sum(x ((v >> 8) & 0xFF00FF)) = sum(x u1) + 2**16 sum(x u3),        p - 2**8 q = sum(x u0) + 2**16 sum(x u2),
+#
+# where p = sum(x v). Both are two sums side by side. A word behind each block of inputs, 2**15 + 2**31 - 128 (2**16 + 1) sum(x),
+# takes what the offset of the bytes added, and makes each sum one of x w plus 2**15, which lies within 0..2**16 - 1 as long as
+# the block's weights permit: what ``pairs`` says of fields holds from there on.
+#
+# Where the weights of a block would leave the fields, part of the largest moves to a column of its own at the end, which reads
+# the same input again; channels share these columns. All of it is exact; :func:`pack_quads` proves the bounds with the weights
+# at hand.
+
+CHANNELS = 4
+"""Weights in a word."""
+MOST_REPEATED = 0.25
+"""Columns at the end, as a share of the others."""
+_MASK = 0xFF00FF
+
+
+@frozen
+class QuadPacking:
+    """Weights (O, K) as int8 (O up to a multiple of four, columns: a multiple of ``terms``); the inputs of columns from K on."""
+
+    terms: int
+    weights: Array
+    repeated: Array
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a channel."""
+        return int(self.weights.shape[1]) // self.terms
+
+    @property
+    def words(self) -> Array:
+        """The weights as uint32 (O / 4, columns)."""
+        channels, columns = self.weights.shape
+        unsigned = (self.weights.astype(np.int64) + 128).reshape(channels // CHANNELS, CHANNELS, columns)
+        words: Array = (unsigned << (8 * np.arange(CHANNELS)).reshape(1, CHANNELS, 1)).sum(1).astype(np.uint32)
+        return words
+
+    @property
+    def cost(self) -> float:
+        """Instructions for four channels, as far as packings differ; and a little for the flash of a column."""
+        return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
+
+
+def pack_quads(weights: Array) -> QuadPacking | None:
+    """The cheapest packing of int8 weights (O, K); None when no number of terms suits them."""
+    found = [p for p in (_packing(weights, terms) for terms in TERMS) if p is not None]
+    return min(found, key=lambda p: p.cost, default=None)
+
+
+def quad_packing(call: OpCall) -> QuadPacking | None:
+    """The packing for a product of data with constant weights (O, ...) and bias; None where there is none."""
+    weights = byte_weights(call)
+    return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
+
+
+def _packing(weights: Array, terms: int) -> QuadPacking | None:
+    """Weights by blocks of ``terms`` columns; None where too many columns would be repeated."""
+    channels, depth = weights.shape
+    most = depth + int(MOST_REPEATED * depth)
+    kept = np.zeros((channels, padded_depth(most, terms)), np.int64)
+    kept[:, :depth] = weights
+    blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
+    over = overflow(blocks)
+    while over.max(initial=0) > 0:
+        end = len(places)
+        if end == most:
+            return None
+        block = int(over.max(0).argmax())
+        wanted = np.maximum(-(-over[:, block] // HIGH), 0)[:, None]
+        possible = np.minimum(np.abs(blocks[:, block]), wanted)
+        column = int(possible.sum(0).argmax())
+        part = np.sign(blocks[:, block, column]) * possible[:, column]
+        blocks[:, block, column] -= part
+        kept[:, end] = part
+        places.append(places[block * terms + column])
+        for changed in (block, end // terms):
+            over[:, changed] = overflow(blocks[:, changed])
+    total = padded_depth(len(places), terms)
+    repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
+    return QuadPacking(terms, kept[:, :total].astype(np.int8), repeated)
+
+
+def quad_product(
+    rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, widened: bool
+) -> te.Tensor:
+    """Rows (P, K) times weights as int32 (P, O). Stages: ``column`` (P, columns) the inputs of all columns, ``entry`` (P, blocks
+    of their words and the word behind them; only this unless ``widened``), ``part`` (P, block, O / 4, 2) the sums q and p of
+    blocks, ``acc`` (P, O / 4, 2, 2) their fields' sums as in ``pairs``, and ``value``."""
+    terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
+    count, kept = rows.shape[0], terms if widened else 0
+    words, first = weight.packed(packing.words), _start(weight, bias, packing)
+    inputs = _columns(rows, weight, packing)
+
+    def entry(p: Var, e: Var) -> Expr:
+        block, place = e // (kept + 1) * terms, e % (kept + 1)
+        total = word(inputs[p, block])
+        for k in range(1, terms):
+            total = total + word(inputs[p, block + k])
+        total = total << 7
+        behind = number(ADDED) - total - (total << 16)
+        return ir.select(place < terms, word(inputs[p, block + place]), behind) if widened else behind
+
+    entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
+    term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
+
+    def summed(p: Var, j: Var, g: Var, f: Var) -> Expr:
+        taps = words[g, j * terms + term.var]
+        factor = ir.select(f < 1, (taps >> 8) & number(_MASK), taps)
+        x = entries[p, j * (terms + 1) + term.var] if widened else word(inputs[p, j * terms + term.var])
+        return te.sum_reduce(factor * x, term)
+
+    part = te.compute((count, blocks, quads, 2), summed, PART, ("p", "j", "g", "f"))
+
+    def field(p: Var, g: Var, f: Var, h: Var) -> Expr:
+        odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
+        total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
+        return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
+
+    acc = te.compute((count, quads, 2, 2), field, ACC, ("p", "g", "f", "h"))
+
+    def value(p: Var, o: Var) -> Expr:
+        low, high = acc[p, o // CHANNELS, o % 2, 0], acc[p, o // CHANNELS, o % 2, 1]
+        return ir.cast("int32", ir.select(o % CHANNELS < 2, low - (high << 16), high))
+
+    return te.compute((count, quads * CHANNELS), value, VALUE, ("p", "o"))
+
+
+def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
+    """The input of every column."""
+    count, depth = rows.shape
+    if not packing.repeated.size:
+        return rows
+    places = weight.packed(packing.repeated, table=True)
+
+    def column(p: Var, k: Var) -> Expr:
+        again = ir.cast("int32", places[ir.binary("max", k - depth, ir.const(0, "int32"))])
+        return rows[p, ir.select(k < depth, k, again)]
+
+    return te.compute((count, packing.weights.shape[1]), column, COLUMN, ("p", "k"))
+
+
+def _start(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
+    """What the sums of fields (O / 4, 2, 2) start from: the bias less what the blocks add, as ``pairs`` sums it up."""
+    channels = packing.weights.shape[0]
+    given = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
+    starts = (given.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)
+    low, high = starts[:, 0], starts[:, 1]
+    return weight.packed(np.stack((low + (high << 16), high), axis=2).astype(np.uint32))

@@ -1,0 +1,503 @@
+"""L2 and layer normalisation, of floats and integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, frexp, log2, prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.errors import ModelError, UnsupportedError
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.numerics import (
+    HALF_ROOT_OF_TWO,
+    INT32_MAX,
+    NEWTON_STEPS,
+    NUMPY,
+    ONE_Q3,
+    doubling_high_mul,
+    inverse_root_step,
+    inverse_square_root,
+    multiply_double_rounding,
+    rounding_shift_right,
+)
+from microc.ops.arithmetic import (
+    TIR,
+    Rewrite,
+    bit_length,
+    clamped,
+    is_quantised,
+    scalar_quant,
+    through_float,
+    with_names,
+)
+from microc.ops.attributes import STORED, SURFACE, Rounding, integer, real
+from microc.ops.constants import Application, Constant, Use, stored, zero_point_of
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+# ---- ``l2_normalize``: rows divided by the root of the sum of their squares, at least 1e-6; bytes exactly as TFLite
+# computes them.
+#
+# Sources: TFLite ``reference/l2normalization.h``, ``integer_ops/l2normalization.h``, ``common.h``
+# (GetInvSqrtQuantizedMultiplierExp).
+
+_LEAST = 1e-6
+_OUTPUT_BITS = 7
+_MOST_DEPTH = 1 << 15
+"""Elements of a row whose squares are sure to fit 31 bits."""
+
+
+def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind = types[0]
+    if not kind.shape or 0 in kind.shape or (kind.dtype != "float32" and kind.quant is None):
+        raise ModelError(f"l2_normalize of {kind.dtype} {kind.shape}")
+    return (TensorType(kind.shape, kind.dtype),)
+
+
+def _l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0].astype(np.float64)
+    norm = np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), _LEAST)
+    return ((x / norm).astype(np.float32),)
+
+
+def _l2_normalize_compute(call: OpCall) -> te.Tensor:
+    data = call.data
+    depth = data.type.shape[-1]
+    x, k = data.tensor((data.type.size // depth, depth)), te.reduce_axis(depth, "k")
+    squares = te.compute((x.shape[0],), lambda n: te.sum_reduce(x[n, k.var] * x[n, k.var], k), "squares", ("n",))
+    least = ir.const(_LEAST32, "float32")
+    roots = te.compute((x.shape[0],), lambda n: ir.maximum(least, ir.call("sqrt", squares[n])), "norms", ("n",))
+    return te.compute(x.shape, lambda n, i: x[n, i] / roots[n], "normal", ("n", "i"))
+
+
+_LEAST32 = float(np.float32(_LEAST))
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return None
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    exact = source.dtype == result.dtype == "int8" and result.quant == Quant((1 / 128,), (0,))
+    if node.attr("rounding") == Rounding.EVEN or not exact:
+        return through_float(node, graph)
+    if source.shape[-1] > _MOST_DEPTH:
+        raise UnsupportedError(
+            f"rows of {source.shape[-1]} elements",
+            where=str(node.loc),
+            hint=f"at most {_MOST_DEPTH}, or leave the layer in floats",
+        )
+    rewrite = Rewrite(node, graph)
+    zero = scalar_quant(node, graph, node.inputs[0])[1]
+    rewrite.emit("ql2_normalize", node.inputs, node.outputs, {"zero_point": zero})
+    return rewrite.legalized()
+
+
+def _l2_normalize_cases() -> Iterable[Case]:
+    for shape in ((5,), (2, 3, 4), (3, 1)):
+        yield Case({}, (TensorType(shape, "float32"),), tolerance=1e-6)
+    x = np.zeros((2, 3), np.float32)
+    yield Case({}, (TensorType((2, 3), "float32"),), arrays=(x,), name="zeros")
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
+        raise ModelError(f"ql2_normalize of {types[0].dtype} {types[0].shape}")
+    return (TensorType(types[0].shape, "int8"),)
+
+
+def _sound_bytes(application: Application) -> str:
+    depth = application.types[0].shape[-1]
+    return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
+
+
+def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    rows = arrays[0].astype(np.int64).reshape(-1, arrays[0].shape[-1]) - attrs["zero_point"]
+    made = []
+    for row in rows:
+        mantissa, shift = inverse_square_root(int((row * row).sum()))
+        scaled = multiply_double_rounding(row, mantissa, shift + _OUTPUT_BITS, NUMPY)
+        made.append(np.clip(scaled, -128, 127))
+    return (np.stack(made).astype(np.int8).reshape(arrays[0].shape),)
+
+
+def _compute_bytes(call: OpCall) -> te.Tensor:
+    """The squares' sum, its inverse root by Newton's method, and the row times it."""
+    data = call.data
+    depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
+    rows = data.type.size // depth
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out,) = operands, results
+        n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
+        total = Buffer("total", (1,), "int32", "register")
+        add = ir.Let(value, ir.cast("int32", x[n, i]) - zero_point, ir.Store(total, (zero,), total[0] + value * value))
+        lets, mantissa, shift = inverse_root(total[0])
+        scaled = multiply_double_rounding(ir.cast("int32", x[n, j]) - zero_point, mantissa, shift + _OUTPUT_BITS, TIR)
+        store = ir.Store(out, (n, j), ir.cast("int8", ir.clamp(scaled, -128, 127)))
+        scale = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
+        start = ir.Store(total, (zero,), zero)
+        body = ir.seq(start, ir.For(i, ir.const(depth, "int32"), add), scale)
+        return ir.loops([(n, rows)], ir.Alloc(total, body))
+
+    results = (("out", (rows, depth), "int8"),)
+    return te.extern("normal", (data.tensor((rows, depth)),), results, build)[0]
+
+
+def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+    """Names, and the mantissa and shift that :func:`microc.numerics.inverse_square_root` gives."""
+    square, large, small = Var("square"), Var("large", "bool"), Var("small")
+    lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]
+    more, bits = bit_length(ir.cast("uint32", small), "square")
+    pairs, half = Var("pairs"), Var("half")
+    lets += more
+    lets += [
+        (pairs, ir.maximum((31 - bits) // 2 - 1, 0)),
+        (half, rounding_shift_right((small << (pairs * 2)) >> 1, 1, TIR)),
+    ]
+    root: Expr = ir.const(ONE_Q3, "int32")
+    for step in range(NEWTON_STEPS):
+        lets.append((Var(f"root{step}"), inverse_root_step(root, half, TIR)))
+        root = lets[-1][0]
+    right, tiny = Var("right"), square <= 1
+    mantissa, shift = Var("mantissa"), Var("shift")
+    found = doubling_high_mul(root, HALF_ROOT_OF_TWO, TIR)
+    lets += [
+        (right, ir.select(large, ir.const(12, "int32"), 11) - pairs),
+        (mantissa, ir.select(tiny, ir.const((1 << 31) - 1, "int32"), found << ir.maximum(-right, 0))),
+        (shift, ir.select(tiny, ir.const(0, "int32"), ir.minimum(-right, 0))),
+    ]
+    return lets, mantissa, shift
+
+
+def _cases_bytes() -> Iterable[Case]:
+    for shape, zero in (((3, 7), 5), ((2, 300), -128), ((4, 1), 0)):
+        yield Case({"zero_point": zero}, (TensorType(shape, "int8"),), name=f"{shape}")
+    x = np.array([[5, 5, 5], [5, 5, 6], [-128, 127, 5]], np.int8)
+    yield Case({"zero_point": 5}, (TensorType((3, 3), "int8"),), arrays=(x,), name="small")
+
+
+L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "l2_normalize",
+        infer=_l2_normalize_infer,
+        reference=_l2_normalize_reference,
+        compute=_l2_normalize_compute,
+        cases=_l2_normalize_cases,
+        attrs=SURFACE,
+        axes=along_axis,
+        legalize=_legalize,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "ql2_normalize",
+        attrs={"zero_point": integer("of the data")},
+        infer=_infer_bytes,
+        reference=_reference_bytes,
+        compute=_compute_bytes,
+        cases=_cases_bytes,
+        sound=(zero_point_of("zero_point", 0), _sound_bytes),
+        operand_names=("data",),
+    ),
+)
+
+
+# ---- ``qlayer_norm``: normalised rows of integers, times a factor and plus a term for each channel, in integers of
+# any scale.
+#
+# Of the stored numbers q of a row of N, T = N q - sum(q) and V = N sum(q * q) - sum(q) ** 2 + N ** 2 epsilon / scale ** 2 are
+# exact, zero points fall out, and T / sqrt(V) is the normalised number, within the root of N. The root is Newton's (TFLite's
+# GetInvSqrtQuantizedMultiplierExp), off by a few units of 2**-27 of itself. The normalised number is rounded to ``fraction``
+# bits; its product with the channel's factor, and the term, keep ``right`` bits below the result's unit. What is shifted to the
+# right is rounded, ties upwards.
+
+DTYPES = ("int8", "uint8", "int16")
+LAYER_NORM_FIXED_MOST_DEPTH = 1 << 11
+"""Elements of a row, for which V has 52 bits."""
+
+MOST_EPSILON = float(1 << 52)
+
+GUARD = 4
+"""V has twice as many fractional bits, for its epsilon."""
+
+_ROOM = 26
+"""Bits of a normalised number in fixed point. Mantissas of inverse roots are 0.088 at least, so that a distance, which is within
+the root of N V, takes at most 2 * 11.4 times as much when it is shifted to the left: 31 bits."""
+
+
+@frozen
+class Affine:
+    """Factors (Q0.29 of a power of two) and terms (int32, with the zero point and half a unit) of the channels, the normalised
+    numbers' fractional bits, and the result's. Factors are of either sign: what schedules make of products with mantissas, which
+    are not, does not hold for them, so that their operand is doubled twice, as no such product's is."""
+
+    factors: Array
+    terms: Array
+    fraction: int
+    right: int
+
+
+def affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
+    """``gamma`` and ``beta`` (depth) over the result's scale in fixed point; None where that has too few bits."""
+    scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
+    factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
+    if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
+        return None
+    exponent = frexp(float(np.abs(factors).max()))[1]
+    finest = 30 - dtypes.info(dtype).bits - 2
+    fraction = min(_ROOM - ceil(log2(depth) / 2), finest + 1 + exponent)
+    right = fraction - 1 - exponent
+    if right < 4 or fraction < 4:
+        return None
+    mantissas = np.rint(np.ldexp(factors, 29 - exponent)).astype(np.int64)
+    levels = np.clip(np.rint(np.ldexp(terms + zero + 0.5, right)), -(1 << 30), 1 << 30)
+    return Affine(mantissas.astype(np.int32), levels.astype(np.int32), fraction, right)
+
+
+def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, factors, terms = types
+    if data.dtype not in DTYPES or not data.shape or not 0 < data.shape[-1] <= LAYER_NORM_FIXED_MOST_DEPTH:
+        raise ModelError(f"qlayer_norm of {data.dtype} {data.shape}")
+    if any((kind.shape, kind.dtype) != (data.shape[-1:], "int32") for kind in (factors, terms)):
+        raise ModelError("qlayer_norm takes a factor and a term of int32 for each channel")
+    return (TensorType(data.shape, attrs["out_dtype"]),)
+
+
+def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, factors, terms = (array.astype(np.int64) for array in arrays)
+    depth, made = data.shape[-1], np.empty_like(data)
+    for row, out in zip(data.reshape(-1, depth), made.reshape(-1, depth), strict=True):
+        total = int(row.sum())
+        spread = (depth * int((row * row).sum()) - total * total << 2 * GUARD) + attrs["epsilon"]
+        halved = max(spread.bit_length() - 30, 0) >> 1
+        mantissa, shift = inverse_square_root(spread >> 2 * halved)
+        left = shift - halved + GUARD + attrs["fraction"]
+        left, right = max(left, 0), max(-left, 0)
+        shifted = doubling_high_mul((depth * row - total) << left, mantissa, NUMPY)
+        normal = (shifted + ((1 << right) >> 1)) >> right
+        levels = (doubling_high_mul(normal << 1, factors, NUMPY) + terms) >> attrs["right"]
+        out[:] = np.clip(levels, attrs["minimum"], attrs["maximum"])
+    return (made.astype(dtypes.to_numpy(attrs["out_dtype"])),)
+
+
+def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
+    """Row by row: both sums, the inverse root, the results."""
+    data, factors, terms = call.present
+    depth, attrs = data.type.shape[-1], call.attrs
+    rows = data.type.size // depth
+    largest = max(abs(end) for end in dtypes.int_range(data.type.dtype))
+    squares = "int32" if depth * largest**2 <= INT32_MAX else "int64"
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, factor, term), (out,) = operands, results
+        n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
+        total, square = Buffer("total", (1,), "int32", "register"), Buffer("squares", (1,), squares, "register")
+        added = ir.Store(square, (zero,), square[0] + ir.cast(squares, value * value))
+        add = ir.Let(value, ir.cast("int32", x[n, i]), ir.seq(ir.Store(total, (zero,), total[0] + value), added))
+        spread = ir.cast("int64", square[0]) * depth - ir.cast("int64", total[0]) * ir.cast("int64", total[0])
+        lets, mantissa, shift = _root((spread << 2 * GUARD) + ir.const(attrs["epsilon"], "int64"))
+        left, right, half, root = Var("left"), Var("right_shift"), Var("half_unit"), Var("inverse_root")
+        lets += [
+            (root, mantissa),
+            (left, ir.maximum(shift + (attrs["fraction"] + GUARD + 1), 1)),
+            (right, ir.maximum(-(shift + (attrs["fraction"] + GUARD)), 0)),
+            (half, (ir.const(1, "int32") << right) >> 1),
+        ]
+        distance = ir.cast("int32", x[n, j]) * depth - total[0]
+        normal = ir.call("high_mac_round", distance << left, root, half) >> right
+        level = ir.call("high_mac_round", normal << 2, factor[j], term[j]) >> attrs["right"]
+        store = ir.Store(out, (n, j), clamped(level, attrs["minimum"], attrs["maximum"], attrs["out_dtype"]))
+        scaled = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
+        start = ir.seq(ir.Store(total, (zero,), zero), ir.Store(square, (zero,), ir.const(0, squares)))
+        body = ir.seq(start, ir.For(i, ir.const(depth, "int32"), add), scaled)
+        return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(square, body)))
+
+    tensors = (data.tensor((rows, depth)), factors.tensor(), terms.tensor())
+    return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build)[0]
+
+
+def _root(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+    """Names, and mantissa and shift of the inverse root of a positive ``spread`` of 62 bits, of which 31 are looked at."""
+    whole, halved = Var("spread", "int64"), Var("halved")
+    lets: list[tuple[Var, Expr]] = [(whole, spread)]
+    high = Var("high", "uint32")
+    lets.append((high, ir.cast("uint32", whole >> 30)))
+    more, bits = bit_length(high, "spread")
+    lets += [*more, (halved, bits >> 1)]
+    root, mantissa, shift = inverse_root(ir.cast("int32", whole >> ir.cast("int64", halved * 2)))
+    return [*lets, *root], mantissa, shift - halved
+
+
+def _layer_norm_fixed_cases() -> Iterable[Case]:
+    """Ends and ties; the last row is constant but for its first number, which is the furthest from a mean that there is."""
+    for dtype, out_dtype in (("int8", "int8"), ("uint8", "int16"), ("int16", "int16"), ("int16", "int8")):
+        low, high = dtypes.int_range(dtype)
+        for shape, epsilon in (
+            ((2, 3, 4), 0.1),
+            ((3, 1), 5.0),
+            ((2, 200), 1e6),
+            ((2, LAYER_NORM_FIXED_MOST_DEPTH), 1e-3),
+        ):
+            depth = shape[-1]
+            wave = np.sin(np.arange(depth) * 2.3)
+            quant = Quant((0.05 if out_dtype == "int8" else 3e-4,), (3,))
+            made = affine(wave + 0.3, wave[::-1] * 2, depth, quant, out_dtype)
+            assert made is not None
+            x = np.resize(np.array([low, high, 3, low + 1, 3, 3, 7, high], dtypes.to_numpy(dtype)), shape)
+            x[-1], x[-1, ..., 0] = low, high
+            types = (TensorType(shape, dtype), *(TensorType((depth,), "int32"),) * 2)
+            arrays = (x, made.factors, made.terms)
+            yield Case(attrs_of(made, epsilon, out_dtype), types, (1, 2), arrays, name=f"{dtype} {out_dtype} {shape}")
+
+
+def _sound(application: Application) -> str:
+    """A normalised number, at most the root of the row's length, keeps 26 bits, as :func:`affine` makes it."""
+    attrs, depth = application.attrs, application.types[0].shape[-1]
+    most = _ROOM - ceil(log2(depth) / 2)
+    return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
+
+
+def attrs_of(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
+    """The attributes for a result of this dtype; ``epsilon`` is added to V."""
+    low, high = dtypes.int_range(dtype)
+    result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}
+    return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": made.fraction, "right": made.right}
+
+
+QLAYER_NORM = OpDef(
+    "qlayer_norm",
+    attrs={
+        "epsilon": integer(
+            f"added to V, with {2 * GUARD} fractional bits", least=1, most=round(MOST_EPSILON) << 2 * GUARD
+        ),
+        "fraction": integer("fractional bits of the normalised numbers", least=4, most=_ROOM),
+        "right": integer("those of factors and terms", least=4, most=31),
+        **{name: STORED[name] for name in ("minimum", "maximum", "out_dtype")},
+    },
+    infer=_layer_norm_fixed_infer,
+    reference=_layer_norm_fixed_reference,
+    compute=_layer_norm_fixed_compute,
+    cases=_layer_norm_fixed_cases,
+    constants={
+        1: Constant(Use.FACTOR, -(1 << 29), 1 << 29),
+        2: Constant(Use.TERM, -(1 << 30), 1 << 30),
+    },
+    sound=(stored, _sound),
+    operand_names=("data", "factors", "terms"),
+)
+
+
+# ---- ``layer_norm``: rows less their mean, over the root of their variance: (x - mean) / sqrt(variance + epsilon),
+# in float32.
+#
+# Of integers it works on the stored numbers q: a scale s divides epsilon by s * s, and zero points fall out. Their sums are
+# exact:
+#
+#     N (q - mean)  =  N q - sum(q),        N * N * variance  =  N sum(q * q) - sum(q) ** 2.
+#
+# Sources: ONNX LayerNormalization.
+
+LAYER_NORM_MOST_DEPTH = 1 << 20
+"""Elements of a row of floats or bytes; N q of bytes fits 31 bits."""
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind = types[0]
+    most = LAYER_NORM_FIXED_MOST_DEPTH if kind.dtype == "int16" else LAYER_NORM_MOST_DEPTH
+    if kind.dtype not in ("float32", *DTYPES) or not kind.shape or not 0 < kind.shape[-1] <= most:
+        raise ModelError(f"layer_norm of {kind.dtype} {kind.shape}")
+    return (TensorType(kind.shape, "float32"),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = np.asarray(arrays[0], np.float64)
+    with np.errstate(invalid="ignore"):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = (centred * centred).mean(axis=-1, keepdims=True)
+        return ((centred / np.sqrt(variance + attrs["epsilon"])).astype(np.float32),)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    """Stages of a row, then ``normal``."""
+    (data,) = call.present
+    depth = data.type.shape[-1]
+    x = data.tensor((prod(data.type.shape[:-1]), depth))
+    return _of_integers(x, call.attrs["epsilon"]) if data.type.dtype in DTYPES else _of_floats(x, call.attrs["epsilon"])
+
+
+def _of_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
+    """Stages ``total``, ``mean``, ``squares``, ``factor``."""
+    (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
+    total = te.compute((rows,), lambda n: te.sum_reduce(x[n, k.var], k), "total", ("n",))
+    mean = te.compute((rows,), lambda n: total[n] / float(depth), "mean", ("n",))
+
+    def square(n: Expr) -> Expr:
+        return (x[n, j.var] - mean[n]) * (x[n, j.var] - mean[n])
+
+    squares = te.compute((rows,), lambda n: te.sum_reduce(square(n), j), "squares", ("n",))
+    factor = te.compute((rows,), lambda n: 1.0 / ir.call("sqrt", squares[n] / float(depth) + epsilon), "factor", ("n",))
+    return te.compute(x.shape, lambda n, i: (x[n, i] - mean[n]) * factor[n], "normal", ("n", "i"))
+
+
+def _of_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
+    """Stages ``total``, ``squares``, ``factor``."""
+    (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
+    largest = max(abs(end) for end in dtypes.int_range(x.dtype))
+    wide = "int32" if (depth * largest) ** 2 <= dtypes.int_range("int32")[1] else "int64"
+    narrow = "int32" if depth * largest**2 <= dtypes.int_range("int32")[1] else "int64"
+
+    def number(n: Expr, i: Expr) -> Expr:
+        return ir.cast("int32", x[n, i])
+
+    total = te.compute((rows,), lambda n: te.sum_reduce(number(n, k.var), k), "total", ("n",))
+
+    def square(n: Expr) -> Expr:
+        return ir.cast(narrow, number(n, j.var) * number(n, j.var))
+
+    squares = te.compute((rows,), lambda n: te.sum_reduce(square(n), j), "squares", ("n",))
+
+    def factor(n: Expr) -> Expr:
+        spread = ir.cast(wide, squares[n]) * depth - ir.cast(wide, total[n]) * ir.cast(wide, total[n])
+        return 1.0 / ir.call("sqrt", ir.cast("float32", spread) + float(depth) * depth * epsilon)
+
+    factors = te.compute((rows,), factor, "factor", ("n",))
+    return te.compute(
+        x.shape, lambda n, i: ir.cast("float32", number(n, i) * depth - total[n]) * factors[n], "normal", ("n", "i")
+    )
+
+
+def _cases() -> Iterable[Case]:
+    for shape in ((5,), (2, 3, 4), (3, 1), (2, 200)):
+        for dtype in ("float32", *DTYPES):
+            yield Case({"epsilon": 1e-3}, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
+    same = np.full((2, 7), 99, np.int8)
+    yield Case({"epsilon": 1e-5}, (TensorType(same.shape, "int8"),), arrays=(same,), name="constant")
+    ends = np.resize(np.array([-128, 127], np.int8), (1, 40000))
+    yield Case({"epsilon": 1e-5}, (TensorType(ends.shape, "int8"),), arrays=(ends,), tolerance=1e-5, name="long")
+
+
+LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "layer_norm",
+        attrs={"epsilon": real("added to the variance")},
+        infer=_infer,
+        reference=_reference,
+        axes=along_axis,
+        compute=_compute,
+        cases=_cases,
+        operand_names=("data",),
+    ),
+    QLAYER_NORM,
+)
+
+
+OPERATORS = (*L2_NORMALIZE_OPERATORS, *LAYER_NORM_OPERATORS)

@@ -1,0 +1,344 @@
+"""Scales that are computed when the network runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.numerics import (
+    NUMPY,
+    bounded,
+    inverse_square_root,
+    multiply_double_rounding,
+    quantize_multiplier,
+    round_half_away,
+)
+from microc.ops.arithmetic import TIR, Rewrite, scalar_quant, with_names
+from microc.ops.attributes import REQUIRED, SCALED, Ties, exponent, flag, integer, real
+from microc.ops.elementwise.tables import inverse_root_ratio
+from microc.ops.normalisation.norms import inverse_root
+from microc.ops.quantised.scaling import to_integer
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+# ---- ``dynamic_quantize``: rows of floats as integers, each row with a scale of its own that is found when it is
+# there.
+#
+# ``symmetric``: int8 within +-127 of the row's largest magnitude. Else int16: what int8 with the row's own zero point would hold,
+# less that zero point. A row of zeros has scale one. Source: TFLite ``portable_tensor_utils.cc``
+# (PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats).
+
+_DYNAMIC_MOST = 127
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind, rows = types[0], attrs["rows"]
+    if kind.dtype != "float32" or rows < 1 or not kind.size or kind.size % rows:
+        raise ModelError(f"dynamic_quantize of {kind.dtype} {kind.shape} as {rows} rows")
+    return TensorType(kind.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    made, scales = [], []
+    for row in arrays[0].reshape(attrs["rows"], -1):
+        low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # of what is no NaN
+        values, scale = (_symmetric if attrs["symmetric"] else _asymmetric)(row, low, high)
+        made.append(values)
+        scales.append(scale)
+    dtype = np.int8 if attrs["symmetric"] else np.int16
+    return np.stack(made).reshape(arrays[0].shape).astype(dtype), np.array(scales, np.float32)
+
+
+def _symmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
+    reach = max(-low, high)
+    if reach == 0:
+        return np.zeros_like(row), np.float32(1)
+    steps = row * (np.float32(_DYNAMIC_MOST) / reach)
+    return bounded(round_half_away(steps), -_DYNAMIC_MOST, _DYNAMIC_MOST), reach / np.float32(_DYNAMIC_MOST)
+
+
+def _asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
+    if low == high:
+        return np.zeros_like(row), np.float32(1)
+    scale = (float(high) - float(low)) / 255
+    below, above = float(low) / scale, float(high) / scale
+    zero = -128 - below if 128 + abs(below) < _DYNAMIC_MOST + abs(above) else _DYNAMIC_MOST - above
+    nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _DYNAMIC_MOST))
+    steps = np.float32(nudged) + row * (np.float32(1) / np.float32(scale))
+    return bounded(round_half_away(steps), -128, _DYNAMIC_MOST) - nudged, np.float32(scale)
+
+
+def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Two passes over each row."""
+    data = call.data
+    rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
+    size, dtype = data.type.size // rows, call.out_types[0].dtype
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out, scales) = operands, results
+        n, i, j, zero = Var("n"), Var("i"), Var("j"), ir.const(0, "int32")
+        low, high = (Buffer(name, (1,), "float32", "register") for name in ("low", "high"))
+        value, least, most = (Var(name, "float32") for name in ("value", "least", "most"))
+        widen = ir.If(
+            value < low[0],
+            ir.Store(low, (zero,), value),
+            ir.If(value > high[0], ir.Store(high, (zero,), value)),
+        )
+        find = ir.For(i, ir.const(size, "int32"), ir.Let(value, x[n, i], widen))
+        start = [ir.Store(buffer, (zero,), ir.const(0.0, "float32")) for buffer in (low, high)]
+        lets, scale, integer = _scaling(least, most, symmetric)
+        write = ir.For(j, ir.const(size, "int32"), ir.Store(out, (n, j), ir.cast(dtype, integer(x[n, j]))))
+        body: Stmt = ir.seq(ir.Store(scales, (n,), scale), write)
+        for var, bound in reversed([(least, low[0]), (most, high[0]), *lets]):
+            body = ir.Let(var, bound, body)
+        return ir.loops([(n, rows)], ir.Alloc(low, ir.Alloc(high, ir.seq(*start, find, body))))
+
+    results = (("out", (rows, size), dtype), ("scales", (rows,), "float32"))
+    return te.extern("quantise", (data.tensor((rows, size)),), results, build)
+
+
+def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
+    """Names, the scale of a row, and what an element of it becomes."""
+    one = ir.const(1.0, "float32")
+    factor, scale = Var("factor", "float32"), Var("scale", "float32")
+    if symmetric:
+        reach = Var("reach", "float32")
+        none = reach.eq(0.0)
+        lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-low, high))]
+        lets += [(scale, ir.select(none, one, reach / float(_DYNAMIC_MOST)))]
+        lets += [(factor, ir.select(none, one, float(_DYNAMIC_MOST) / ir.select(none, one, reach)))]
+        return lets, scale, lambda x: to_integer(x * factor, -_DYNAMIC_MOST, _DYNAMIC_MOST, Ties.AWAY)
+    wide, below, above, zero = (Var(name, "float64") for name in ("wide", "below", "above", "zero"))
+    none, real = low.eq(high), ir.const(1.0, "float64")
+    near, far = -128.0 - below, float(_DYNAMIC_MOST) - above
+    chosen = ir.select(128.0 - below < above + float(_DYNAMIC_MOST), near, far)
+    nudged = Var("nudged", "float32")
+    lets = [
+        (wide, ir.select(none, real, (ir.cast("float64", high) - ir.cast("float64", low)) / 255.0)),
+        (below, ir.cast("float64", low) / wide),
+        (above, ir.cast("float64", high) / wide),
+        (zero, ir.clamp(ir.call("round", chosen), -128.0, float(_DYNAMIC_MOST))),
+        (scale, ir.cast("float32", wide)),
+        (nudged, ir.select(none, ir.const(0.0, "float32"), ir.cast("float32", zero))),
+        (factor, one / scale),
+    ]
+    return (
+        lets,
+        scale,
+        lambda x: to_integer(nudged + x * factor, -128, _DYNAMIC_MOST, Ties.AWAY) - ir.cast("int32", nudged),
+    )
+
+
+def _cases() -> Iterable[Case]:
+    rng = np.random.default_rng(1)
+    x = np.concatenate([np.zeros((1, 7)), rng.normal(size=(2, 7)), rng.uniform(2, 3, (1, 7))]).astype(np.float32)
+    for symmetric in (True, False):
+        for rows, array in ((4, x), (1, x), (2, -x.reshape(2, 2, 7))):
+            attrs = {"rows": rows, "symmetric": symmetric}
+            yield Case(attrs, (TensorType(array.shape, "float32"),), arrays=(array,), tolerance=1e-7, name=f"{rows}")
+
+
+DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "dynamic_quantize",
+        attrs={
+            "rows": integer("how many rows of one scale each", least=0),
+            "symmetric": flag("the zero point is 0", REQUIRED),
+        },
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        operand_names=("data",),
+    ),
+)
+
+
+# ---- ``qrsqrt``: one over the root of 16-bit integers, as TFLite Micro computes it. Bytes have a table of 256
+# instead (``tables``).
+#
+# The root of the stored number is Newton's, in Q0.20; the scales come behind it. Of zero the largest number; so of negative ones,
+# which TFLite refuses while it runs. Source: TFLite Micro ``elementwise.cc`` (RsqrtEvalQuantized).
+
+_FRACTION = 20
+_INVERSE_ROOT_MOST = (1 << 15) - 1
+
+
+def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
+    """``rsqrt`` of int16 without zero points as ``qrsqrt``; None for other zero points."""
+    scale, zero = scalar_quant(node, graph, node.inputs[0])
+    out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    if zero or zero_out:
+        return None
+    multiplier, shift = quantize_multiplier(inverse_root_ratio(scale, out))
+    rewrite = Rewrite(node, graph)
+    rewrite.emit("qrsqrt", node.inputs, node.outputs, {"multiplier": multiplier, "shift": shift - _FRACTION})
+    return rewrite.legalized()
+
+
+def _inverse_root_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if types[0].dtype != "int16":
+        raise ModelError(f"qrsqrt of {types[0].dtype}")
+    return (TensorType(types[0].shape, "int16"),)
+
+
+def _inverse_root_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0].reshape(-1)
+    parts = [inverse_square_root(max(int(value), 1)) for value in x]
+    one = np.int64(1)
+    roots = [multiply_double_rounding(one, mantissa, shift + _FRACTION, NUMPY) for mantissa, shift in parts]
+    scaled = multiply_double_rounding(np.array(roots, np.int64), attrs["multiplier"], attrs["shift"], NUMPY)
+    found = np.where(x > 0, np.clip(scaled, -_INVERSE_ROOT_MOST - 1, _INVERSE_ROOT_MOST), _INVERSE_ROOT_MOST)
+    return (found.astype(np.int16).reshape(arrays[0].shape),)
+
+
+def _inverse_root_compute(call: OpCall) -> te.Tensor:
+    data = call.data
+    size = data.type.size
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out,) = operands, results
+        n, value, root = Var("n"), Var("value"), Var("root")
+        lets, mantissa, shift = inverse_root(ir.maximum(value, 1))
+        one = ir.const(1, "int32")
+        lets = [*lets, (root, multiply_double_rounding(one, mantissa, shift + _FRACTION, TIR))]
+        scaled = multiply_double_rounding(root, ir.const(call.attrs["multiplier"], "int32"), call.attrs["shift"], TIR)
+        found = ir.select(value > 0, ir.clamp(scaled, -_INVERSE_ROOT_MOST - 1, _INVERSE_ROOT_MOST), _INVERSE_ROOT_MOST)
+        store = ir.Store(out, (n,), ir.cast("int16", found))
+        return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), with_names(lets, store)))
+
+    return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build)[0]
+
+
+def _inverse_root_cases() -> Iterable[Case]:
+    edges = [-32768, -1, 0, 1, 2, 3, 4, 5, 100, 255, 1000, 16383, 16384, 32766, 32767]
+    x = np.array([edges], np.int16)
+    for multiplier, shift in ((1 << 30, -19), (1518500250, -8), (2000000000, -23)):
+        attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift}
+        yield Case(attrs, (TensorType(x.shape, "int16"),), arrays=(x,), name=f"{shift}")
+
+
+INVERSE_ROOT_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "qrsqrt",
+        infer=_inverse_root_infer,
+        reference=_inverse_root_reference,
+        compute=_inverse_root_compute,
+        cases=_inverse_root_cases,
+        operand_names=("x",),
+        attrs={**SCALED, "shift": exponent("its exponent, positive to the left", least=-31 - _FRACTION)},
+    ),
+)
+
+
+# ---- What a quantised mean is multiplied by, computed when the network runs: for means over as many elements as a
+# caller tells.
+#
+# A mean of a known number of elements has its multiplier as a number (:mod:`microc.ops.reduction.reduce`); these are the same,
+# exactly.
+
+_MEAN_SCALE_MOST = 30
+"""Bits of a count but for the first."""
+
+
+def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
+    """The multiplier divided by ``count``, as TFLite keeps it precise: shifted left first, the quotient rounded down."""
+    extra = min(count.bit_length() - 1, _places(shift))
+    return (mantissa << extra) // count, shift - extra
+
+
+def _places(shift: int) -> int:
+    """How far a mantissa may be shifted to the left."""
+    return min(_MEAN_SCALE_MOST, 31 + shift)
+
+
+def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
+    """The multiplier in float32 throughout."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
+
+
+def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Division bit by bit behind the first 31 bits of the quotient: small cores have none of 64 bits."""
+    mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
+    count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
+    divisor = ir.cast("uint32", count)
+
+    def build(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
+        places = Buffer("places", (1,), "int32", "register")
+
+        def put(buffer: Buffer, value: ir.Expr) -> Stmt:
+            return ir.Store(buffer, (zero,), value)
+
+        start = [put(places, zero), put(rest, ir.const(mantissa, "uint32"))]
+        start += [put(quotient, ir.binary("truncdiv", rest[0], divisor)), put(rest, rest[0] - quotient[0] * divisor)]
+        one = ir.seq(put(quotient, quotient[0] + 1), put(rest, rest[0] - divisor))
+        doubled = [put(quotient, quotient[0] << 1), put(rest, rest[0] << 1), put(places, places[0] + 1)]
+        further = ir.seq(*doubled, ir.If(rest[0] >= divisor, one))
+        search = ir.loops([(k, _places(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
+        end = [put(results[0], ir.cast("int32", quotient[0])), put(results[1], ir.const(shift, "int32") - places[0])]
+        body = ir.seq(*start, search, *end)
+        return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))
+
+    return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build)
+
+
+def _scale(call: OpCall) -> te.Tensor:
+    scale_in, scale_out = (ir.const(call.attrs[name], "float32") for name in ("scale_in", "scale_out"))
+    count = ir.cast("float32", ir.const(call.attrs["count"], "int32"))
+    return te.compute((1,), lambda _: scale_in / (scale_out * count), "scale")
+
+
+def _reference_multiplier(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+    multiplier, shift = mean_multiplier(attrs["multiplier"], attrs["shift"], attrs["count"])
+    return np.array([multiplier], np.int32), np.array([shift], np.int32)
+
+
+def _reference_scale(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+    return (np.array([mean_scale(attrs["scale_in"], attrs["scale_out"], attrs["count"])], np.float32),)
+
+
+def _multiplier_cases() -> Iterable[Case]:
+    for count in (1, 2, 7, 49, 1000, 65535, 65536, (1 << 31) - 1):
+        for mantissa, shift in ((1 << 30, -4), ((1 << 31) - 1, 2), (1431655765, -29)):
+            yield Case({"multiplier": mantissa, "shift": shift, "count": count}, (), name=f"{count} {shift}")
+
+
+def _scale_cases() -> Iterable[Case]:
+    for count in (1, 3, 49, 1 << 24):
+        yield Case({"scale_in": 0.0625, "scale_out": 0.0123, "count": count}, (), name=f"{count}")
+
+
+MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "mean_multiplier",
+        attrs={**SCALED, "count": integer("elements of the mean", least=1, most=(1 << 31) - 1)},
+        infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
+        reference=_reference_multiplier,
+        compute=_multiplier,
+        cases=_multiplier_cases,
+    ),
+    OpDef(
+        "mean_scale",
+        attrs={
+            "scale_in": real("of the data"),
+            "scale_out": real("of the result"),
+            "count": integer("elements of the mean", least=1, most=(1 << 31) - 1),
+        },
+        infer=lambda _, __: (TensorType((1,), "float32"),),
+        reference=_reference_scale,
+        compute=_scale,
+        cases=_scale_cases,
+    ),
+)
+
+
+OPERATORS = (*DYNAMIC_OPERATORS, *INVERSE_ROOT_OPERATORS, *MEAN_SCALE_OPERATORS)

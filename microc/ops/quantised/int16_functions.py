@@ -1,0 +1,283 @@
+"""Quantised functions of 16-bit integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.numerics import FAR_APART, INT32_MAX, INT32_MIN
+from microc.ops.arithmetic import Rewrite, scalar_quant
+from microc.ops.attributes import Rounding, choice, integer, mantissa
+from microc.ops.constants import Application, Constant, Use
+from microc.ops.elementwise.tables import slope_ratio, stored_bounds
+from microc.ops.quantised.requantize import Requantization, emit_requantize
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- Quantised functions in int32 where a table would be too large: relu, clip, leaky_relu, abs of 16 bits, squared
+# differences.
+#
+# Sources: TFLite Micro ``activations_common.cc``, ``leaky_relu_common.cc``, ``elementwise.cc``, ``squared_difference.cc``.
+
+
+def int16_rescaled(node: Node, graph: Graph) -> Legalized:
+    """``node`` (relu, clip or leaky_relu, quantised) as ``requantize`` and, for leaky_relu, integer arithmetic."""
+    rewrite = Rewrite(node, graph)
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    single = node.attr("rounding") == Rounding.LITERT  # LiteRT divides the scales in float32, TFLite Micro in double
+    ratio = (
+        float(np.float32(scale_in) / np.float32(scale_out)) if single else np.float64(scale_in) / np.float64(scale_out)
+    )
+    least, most = dtypes.int_range(source.dtype)
+    bound = max(most - zero_in, zero_in - least)
+    if node.op != "leaky_relu":
+        assert result.quant is not None
+        low, high = stored_bounds(node.op, node.attrs, result.quant, result.dtype, _rounding(node))
+        parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
+        emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, _rounding(node), bound, zero_in)
+        return rewrite.legalized()
+    alpha = node.attr("alpha")
+    slope = slope_ratio(scale_in, scale_out, alpha)
+    if single:
+        slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
+    x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
+    if zero_in:
+        x = _with(rewrite, "sub", x, zero_in)
+    parts = [
+        _rescale_scaled(rewrite, _with(rewrite, op, x, 0), float(real), bound)
+        for op, real in (("maximum", ratio), ("minimum", slope))
+    ]
+    total = rewrite.value("sum", source.shape, "int32")
+    rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": Rounding.NONE})
+    if zero_out:
+        total = _with(rewrite, "add", total, zero_out)
+    low, high = dtypes.int_range(result.dtype)
+    clipped = rewrite.value("clipped", source.shape, "int32")
+    rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
+    rewrite.emit("cast", (clipped,), node.outputs[0], {"dtype": result.dtype})
+    return rewrite.legalized()
+
+
+def int16_abs(node: Node, graph: Graph) -> Legalized:
+    """``abs`` of int16 values, scaled where the output's scale is another one."""
+    rewrite = Rewrite(node, graph)
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
+    if zero_in:
+        x = _with(rewrite, "sub", x, zero_in)
+    size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
+    ratio = np.float64(scale_in) / np.float64(scale_out)
+    low, high = dtypes.int_range(result.dtype)
+    parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, size, node.outputs[0], parameters, _rounding(node), 1 << 16)
+    return rewrite.legalized()
+
+
+def squared_difference(node: Node, graph: Graph) -> Legalized:
+    """(a - b) squared: both sides on twice the larger scale, after a shift by 7 bits (none of 16-bit data)."""
+    rewrite = Rewrite(node, graph)
+    result = graph.types[node.outputs[0]]
+    scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
+    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    left, twice = 7 if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else 0, 2.0 * max(scales[:2])
+    terms = [
+        shifted_scaled(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
+    ]
+    plain: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
+    difference = rewrite.emit("sub", terms, rewrite.value("difference", result.shape, "int32"), plain)
+    square = rewrite.emit("mul", (difference,) * 2, rewrite.value("square", result.shape, "int32"), plain)
+    real = twice * twice / float(np.float32((1 << left * 2) * np.float32(scales[2])))
+    low, high = dtypes.int_range(result.dtype)
+    parameters = Requantization((real,), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, square, node.outputs[0], parameters, _rounding(node), INT32_MAX)
+    return rewrite.legalized()
+
+
+def shifted_scaled(rewrite: Rewrite, name: str, left: int, real: float) -> str:
+    """A value less its zero point, shifted to the left, times ``real`` (at most one), rounded: int32."""
+    kind = rewrite.type(name)
+    zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
+    low, high = dtypes.int_range(kind.dtype)
+    x = rewrite.emit("cast", (name,), rewrite.value("wide", kind.shape, "int32"), {"dtype": "int32"})
+    x = _with(rewrite, "sub", x, zero) if zero else x
+    x = _with(rewrite, "mul", x, 1 << left) if left else x
+    return _rescale_scaled(rewrite, x, real, max(high - zero, zero - low) << left)
+
+
+def _rounding(node: Node) -> str:
+    return Rounding(str(node.attr("rounding"))).multiplier
+
+
+def _with(rewrite: Rewrite, op: str, value: str, number: int) -> str:
+    """An int32 operator applied to a value and a number."""
+    constant = rewrite.constant("number", np.array(number, np.int32))
+    result = rewrite.value(op, rewrite.type(value).shape, "int32")
+    return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": Rounding.NONE})
+
+
+def _rescale_scaled(rewrite: Rewrite, value: str, real: float, bound: int) -> str:
+    """An int32 value within ``bound`` times ``real``, as int32."""
+    output = rewrite.value("scaled", rewrite.type(value).shape, "int32")
+    parameters = Requantization((real,), 0, INT32_MIN, INT32_MAX, "int32")
+    emit_requantize(rewrite, value, output, parameters, _rounding(rewrite.node), bound)
+    return output
+
+
+# ---- ``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table, as TFLite Micro's
+# kernels do.
+#
+# The table holds sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
+# (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc`` (multiplier and shift).
+
+_BITS = {"sigmoid": 9, "tanh": 8}
+"""Bits of a place between two entries."""
+_ENDS = {"sigmoid": (255 << 9) - 1, "tanh": 255 << 8}
+"""Magnitudes that data are clamped to: sigmoid does not reach the last point, which would be 1; tanh stays there."""
+_PLACES = 511
+"""A mask: points of negative numbers lie behind those of the others, at 512 less."""
+
+
+def sigmoid_table() -> Array:
+    """The 256 points (uint16) of TFLite, each raised by half of what interpolation lacks in the middle of the segment after it;
+    the last one is the largest number there is."""
+    x = np.arange(257) / 24
+    exact = 1 / (1 + np.exp(-x))
+    middle = 1 / (1 + np.exp(-(x[:-1] + 1 / 48)))
+    lack = middle - (exact[:-1] + exact[1:]) / 2
+    points = np.floor(65536 * (exact[:-1] + lack / 2) + 0.5)
+    points[-1] = 65535
+    return points.astype(np.uint16)
+
+
+def both_signs() -> Array:
+    """Points (uint16) from 0 to 256, from -255 to -1, and once more that of 0: of -i what the point of i lacks to one, so that no
+    sign is to be looked at."""
+    points = np.append(sigmoid_table(), 65535).astype(np.int64)
+    return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
+
+
+def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
+    """(multiplier, right shift) that take data of ``scale`` to the table's; None where they leave 15 and 31 bits.
+
+    The table's unit is 1 / (3 * 4096). Scales that are powers of two near it (within 0.1 %) multiply exactly.
+    """
+    log2 = float(np.float32(np.log(np.float32(scale))) * np.float32(1 / np.log(2.0)))
+    left = 12 + round(log2)
+    if abs(log2 - round(log2)) < 1e-3 and (left == 0 or (left == 1 and curve == "tanh")):
+        return 3 << left, 0
+    multiplier, shift = scale * 4096.0 * 3.0, 0
+    while multiplier <= 32767.0 / 2.0 and shift <= 30:
+        multiplier, shift = multiplier * 2.0, shift + 1
+    return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
+
+
+def _scaled(attrs: Mapping[str, Any], x: Any) -> Any:
+    """An int32 ``x`` within int16, in the table's unit."""
+    shift = attrs["shift"]
+    return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
+
+
+def _by_definition(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
+    """The result in Q0.15, by magnitude and sign as TFLite has it."""
+    scaled = _scaled(attrs, x)
+    bits, size = _BITS[attrs["curve"]], np.abs(scaled)
+    segment = size >> bits
+    first = np.minimum(segment, 254)
+    low = table[first]
+    inside = (low << bits) + (size & ((1 << bits) - 1)) * (table[first + 1] - low)
+    value = np.where(segment < 255, inside, (0x7FFF << 10) if bits == 9 else (0xFFFF << 8))
+    if attrs["curve"] == "sigmoid":
+        return np.asarray(np.where(scaled < 0, (1 << 25) + (1 << 9) - 1 - value, value + (1 << 9)) >> 10)
+    return np.asarray(np.where(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8)
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, table = types
+    if x.dtype != "int16" or table.shape != (513,):
+        raise ModelError(f"qsigmoid16 ({attrs['curve']}) of {x.dtype} with a table of {table.shape}")
+    return (TensorType(x.shape, "int16"),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, table = (array.astype(np.int64) for array in arrays)
+    return (_by_definition(attrs, x, table).astype(np.int16),)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    """The same without a choice: between points of both signs a line is the same from either end, but that half rounds away from
+    zero, for which one is taken off a negative sum."""
+    bits, end, table = _BITS[attrs["curve"]], _ENDS[attrs["curve"]], args[1]
+    scaled = _scaled(attrs, ir.cast("int32", args[0]))
+    if _scaled(attrs, 1 << 15) > end:
+        scaled = ir.clamp(scaled, -end, end)
+    first = (scaled >> bits) & _PLACES
+    low, high = (ir.cast("int32", table[place]) for place in (first, first + 1))
+    line = (low << bits) + (scaled & ((1 << bits) - 1)) * (high - low) + (scaled >> 31)
+    rounded = (line + (1 << bits)) >> (bits + 1) if attrs["curve"] == "sigmoid" else (line + (1 << bits - 1)) >> bits
+    return ir.cast("int16", rounded if attrs["curve"] == "sigmoid" else rounded - (1 << 15))
+
+
+def _cases() -> Iterable[Case]:
+    x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
+    for curve in ("sigmoid", "tanh"):
+        for scale in (1 / 4096, 1 / 2048, 3e-4, 1e-5, 0.01):
+            scaling = input_scaling(curve, scale)
+            assert scaling is not None
+            attrs: dict[str, Attr] = {"curve": curve, "multiplier": scaling[0], "shift": scaling[1]}
+            types = (TensorType(x.shape, "int16"), TensorType((513,), "uint16"))
+            yield Case(attrs, types, consts=(1,), arrays=(x, both_signs()), name=f"{curve} {scale}")
+
+
+def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
+    """``sigmoid`` or ``tanh`` of int16 where TFLite's kernel applies: zero points of zero, output scale 2**-15."""
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
+        return None
+    scaling = input_scaling(node.op, scale_in)
+    if scaling is None:
+        raise UnsupportedError(f"an input scale of {scale_in:.3g}", hint=FAR_APART)
+    rewrite = Rewrite(node, graph)
+    operands = (node.inputs[0], rewrite.constant("table", both_signs()))
+    attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
+    rewrite.emit("qsigmoid16", operands, node.outputs[0], attrs)
+    return rewrite.legalized()
+
+
+def _sound(application: Application) -> str:
+    """The table is that of the curve: the loops know no sign, and end with the last segment."""
+    table, points = application.data[1], both_signs()
+    if table is None or np.array_equal(table, points):
+        return ""
+    wrong = int((table != points).argmax())
+    return f"table[{wrong}] is no point of the curve; got {table[wrong]}, expected {points[wrong]}"
+
+
+QSIGMOID16 = OpDef(
+    "qsigmoid16",
+    attrs={
+        "curve": choice("of the table", "sigmoid", "tanh"),
+        "multiplier": mantissa("of the input, Q0.15", most=(1 << 15) - 1),
+        "shift": integer("its exponent, positive to the right", least=0, most=31),
+    },
+    infer=_infer,
+    reference=_reference,
+    scalar=_scalar,
+    cases=_cases,
+    constants={1: Constant(Use.POINT, 0, (1 << 16) - 1)},
+    sound=(_sound,),
+    operand_names=("x", "table"),
+    whole=(1,),
+    repeats=True,
+)

@@ -1,0 +1,425 @@
+"""Sums, products and quotients of quantised tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.numerics import (
+    INT32_MAX,
+    INT32_MIN,
+    NUMPY,
+    doubling_high_mul,
+    half_of_one_plus,
+    quantize_multiplier,
+    reciprocal,
+    rounding_shift_right,
+    saturating_double,
+)
+from microc.ops.arithmetic import (
+    TIR,
+    Rewrite,
+    activation_range,
+    is_quantised,
+    scalar_quant,
+    split_activation,
+    through_float,
+)
+from microc.ops.attributes import (
+    MULTIPLIER_ROUNDING,
+    REQUIRED,
+    SCALED,
+    STORED,
+    Multiplier,
+    Rounding,
+    exponent,
+    flag,
+    integer,
+    mantissa,
+)
+from microc.ops.constants import MANTISSA, Application, Constant, Use, centred, product_fault, stored, zero_point_of
+from microc.ops.quantised.exact_rounding import emit_product, emit_sum, ratio
+from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- Sums and products of quantised tensors in integers: qadd, qmul, and how add, sub and mul become them.
+#
+# Sources: TFLite Micro ``add_common.cc``, ``sub_common.cc``, ``mul_common.cc``; TFLite ``integer_ops/add.h``, ``mul.h``. Operands
+# of a sum are shifted left (20 bits for 8-bit data, 15 for 16-bit), scaled to twice the larger scale, added, and scaled to the
+# output. With rounding ``even`` (ONNX) bytes become ``sum_even`` and ``product_even``, others go through floats.
+
+_DEFAULTS: Mapping[str, Attr] = {"rounding": Multiplier.DOUBLE}
+
+
+def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    try:
+        shape = np.broadcast_shapes(types[0].shape, types[1].shape)
+    except ValueError:
+        raise ModelError(f"shapes {types[0].shape} and {types[1].shape} do not broadcast") from None
+    return (TensorType(shape, attrs["out_dtype"]),)
+
+
+def _centred(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+    """x - zero point as int32, and its range."""
+    low, high = dtypes.int_range(x.dtype)
+    wide = ir.cast("int32", x)
+    return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
+
+
+def _term(attrs: Mapping[str, Any], x: Expr, which: str) -> tuple[Expr, int]:
+    """One operand of a sum, shifted and scaled, and a bound of its magnitude. Multiplying by one half is a shift less."""
+    value, low, high = _centred(x, attrs[f"zero_point_{which}"])
+    left, mantissa = attrs["left_shift"], attrs[f"multiplier_{which}"]
+    scale = Scale.of(mantissa, attrs[f"shift_{which}"])
+    low, high = low << left, high << left
+    bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{which}"])) + 1
+    if mantissa == HALF and attrs[f"shift_{which}"] == 0:
+        return value << (left - 1), bound
+    if attrs["rounding"] == Multiplier.SINGLE:
+        return single_rounded(value << left, max(-low, high), scale), bound
+    return double_rounded(value << left, low, high, scale), bound
+
+
+def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    attrs = {**_DEFAULTS, **attrs}
+    a, bound_a = _term(attrs, args[0], "a")
+    b, bound_b = _term(attrs, args[1], "b")
+    total = a - b if attrs["negate_b"] else a + b
+    return _finished(attrs, total, -bound_a - bound_b, bound_a + bound_b)
+
+
+def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    multiply = _multiply(attrs)
+
+    def term(x: Any, which: str) -> Any:
+        centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{which}"]) << attrs["left_shift"]
+        return multiply(centred, attrs[f"multiplier_{which}"], attrs[f"shift_{which}"], NUMPY)
+
+    a, b = term(arrays[0], "a"), term(arrays[1], "b")
+    return (_stored(attrs, a - b if attrs["negate_b"] else a + b),)
+
+
+def _qmul_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    a, low_a, high_a = _centred(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _centred(args[1], attrs["zero_point_b"])
+    corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
+    return _finished({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
+
+
+def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays, "ab", strict=True))
+    return (_stored(attrs, a * b),)
+
+
+def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
+    """An int32 within low..high, scaled to the output."""
+    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    if attrs["rounding"] == Multiplier.SINGLE:
+        return single_rounded(x, max(-low, high), scale, out)
+    return double_rounded(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
+
+
+def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+    return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
+
+
+def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
+    """What :func:`_finished` computes, over numpy."""
+    scaled = _multiply(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
+    shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
+    clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
+    return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
+
+
+# ---------------------------------------------------------------- legalisation
+
+
+def legalize_add(node: Node, graph: Graph) -> Legalized | None:
+    """add: ``qadd``, ``sum_even``, or the float operator and its activation apart."""
+    return _legalize(node, graph, _emit_sum)
+
+
+def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
+    """sub: as :func:`legalize_add`, with the second operand negated."""
+    return _legalize(node, graph, _emit_sum)
+
+
+def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
+    """mul: ``qmul``, ``product_even``, or the float operator and its activation apart."""
+    return _legalize(node, graph, _emit_product)
+
+
+def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
+        return _legalize_even(node, graph)
+    kind = graph.types[node.outputs[0]]
+    assert kind.quant is not None
+    low, high = activation_range(str(node.attrs.get("activation", "")), kind.quant, kind.dtype, where=str(node.loc))
+    common: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": kind.dtype}
+    common["zero_point"] = scalar_quant(node, graph, node.outputs[0])[1]
+    for which, name in zip("ab", node.inputs, strict=True):
+        common[f"zero_point_{which}"] = scalar_quant(node, graph, name)[1]
+    rewrite = Rewrite(node, graph)
+    emit(rewrite, {**common, "rounding": node.attrs.get("rounding", Rounding.DOUBLE)})
+    return rewrite.legalized()
+
+
+def _legalize_even(node: Node, graph: Graph) -> Legalized:
+    """``sum_even`` or ``product_even`` of bytes where factors are exact; a detour through floats in other cases."""
+    kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
+    activation = str(node.attrs.get("activation", ""))
+    if any(dtypes.nbytes(kind.dtype) > 1 for kind in kinds[:2]) or activation in ("tanh", "sigmoid"):
+        return through_float(node, graph)
+    result = kinds[-1]
+    assert result.quant is not None
+    (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in (*node.inputs, *node.outputs))
+    low, high = activation_range(activation, result.quant, result.dtype, Rounding.EVEN, str(node.loc))
+    end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
+    if node.op == "mul":
+        done = emit_product(rewrite, node.inputs, zeros, ratio(a, b, out), end)
+    else:
+        scales = ratio(a, out), ratio(b, out) * (-1 if node.op == "sub" else 1)
+        done = emit_sum(rewrite, node.inputs, zeros, scales, end)
+    return rewrite.legalized() if done else through_float(node, graph)
+
+
+def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+    node = rewrite.node
+    a, b, out = _scales(rewrite)
+    left = 15 if any(rewrite.type(name).dtype == "int16" for name in (*node.inputs, *node.outputs)) else 20
+    twice = 2.0 * max(a, b)
+    attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
+    for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / ((1 << left) * out))):
+        attrs[f"multiplier{name}"], attrs[f"shift{name}"] = quantize_multiplier(value)
+    rewrite.emit("qadd", node.inputs, node.outputs, attrs)
+
+
+def _scales(rewrite: Rewrite) -> tuple[float, ...]:
+    """Scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
+    node = rewrite.node
+    names = (*node.inputs, *node.outputs)
+    return tuple(float(np.float32(scalar_quant(node, rewrite.graph, name)[0])) for name in names)
+
+
+def _emit_product(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+    node = rewrite.node
+    a, b, out = _scales(rewrite)
+    multiplier, shift = quantize_multiplier(a * b / out)
+    rewrite.emit("qmul", node.inputs, node.outputs, {**common, "multiplier": multiplier, "shift": shift})
+
+
+# ---------------------------------------------------------------- cases
+
+
+def _arithmetic_cases(sum_of: bool) -> Iterable[Case]:
+    settings = (
+        ("int8", (3, -128, 7), (1 << 30, 0), (1388511488, -2), (1876543210, -18)),
+        ("int8", (0, 0, -128), (1799999999, -1), (1 << 30, 0), (1 << 30, -17)),
+        ("uint8", (128, 0, 255), (1 << 30, 0), (1 << 30, 0), (1999999999, -19)),
+        ("int16", (0, 0, 0), (1 << 30, 0), (1500000000, -1), (2000000000, -14)),
+    )
+    for dtype, (za, zb, zo), a, b, result in settings:
+        low, high = dtypes.int_range(dtype)
+        edges = [low, low + 1, -1 if low else 3, 0, 1, za, zb, high - 1, high]
+        grid = np.array(edges, dtypes.to_numpy(dtype))
+        arrays = (np.repeat(grid[:, None], 9, 1), np.broadcast_to(grid, (9, 9)).copy())
+        common = {"zero_point_a": za, "zero_point_b": zb, "zero_point": zo, "maximum": high, "out_dtype": dtype}
+        for least in (low, zo):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+                attrs: dict[str, Any] = {**common, "minimum": least, "rounding": rounding}
+                if sum_of:
+                    attrs |= {"left_shift": 15 if dtype == "int16" else 20, "negate_b": least == low}
+                    attrs |= {"multiplier_a": a[0], "shift_a": a[1], "multiplier_b": b[0], "shift_b": b[1]}
+                    attrs |= {"multiplier": result[0], "shift": result[1]}
+                else:
+                    attrs |= {"multiplier": result[0], "shift": 16 + result[1] if dtype != "int16" else -15}
+                name = f"{dtype} from {least} {rounding}"
+                yield Case(attrs, (TensorType((9, 9), dtype),) * 2, arrays=arrays, name=name)
+        types = (TensorType((2, 3, 4), dtype), TensorType((4,), dtype))
+        yield Case(attrs, types, (1,), name=f"{dtype} broadcast")
+        yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
+
+
+def _sound_sum(application: Application) -> str:
+    """Operands that are shifted to the left, and their scaled sum, fit int32."""
+    attrs, bound = application.attrs, 0
+    for position, which in enumerate("ab"):
+        low, high = centred(application, position, f"zero_point_{which}")
+        shifted = max(-low, high) << attrs["left_shift"]
+        if shifted > INT32_MAX:
+            return f"{which} shifted by left_shift={attrs['left_shift']} does not fit int32"
+        bound += (shifted * attrs[f"multiplier_{which}"] >> (31 - attrs[f"shift_{which}"])) + 1
+    return "" if bound <= INT32_MAX else f"sums of up to {bound} do not fit int32"
+
+
+_ZERO_POINTS = (zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1))
+
+QADD = OpDef(
+    "qadd",
+    infer=_arithmetic_infer,
+    reference=_qadd_reference,
+    scalar=_qadd_scalar,
+    cases=lambda: _arithmetic_cases(True),
+    sound=(stored, *_ZERO_POINTS, _sound_sum),
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        "left_shift": integer("of both, before they are scaled", least=1, most=30),
+        "multiplier_a": mantissa("of a, Q0.31"),
+        "shift_a": exponent("its exponent"),
+        "multiplier_b": mantissa("of b, Q0.31"),
+        "shift_b": exponent("its exponent"),
+        "negate_b": flag("b is taken off", REQUIRED),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    operand_names=("a", "b"),
+    formula="clamp(scaled(scaled(a - {zero_point_a}) + scaled(b - {zero_point_b})) + {zero_point}, {minimum}, {maximum})",
+)
+QMUL = OpDef(
+    "qmul",
+    infer=_arithmetic_infer,
+    reference=_qmul_reference,
+    scalar=_qmul_scalar,
+    cases=lambda: _arithmetic_cases(False),
+    sound=(stored, *_ZERO_POINTS, lambda application: product_fault(application, ("zero_point_a", "zero_point_b"))),
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    operand_names=("a", "b"),
+    formula="clamp(round((a - {zero_point_a}) * (b - {zero_point_b}) * {multiplier} * 2**({shift} - 31)) + {zero_point}, "
+    "{minimum}, {maximum})",
+)
+
+
+# ---- ``qdiv``: quotients of bytes by tables of reciprocals, as TFLite computes them (``reference/div.h``,
+# ``common.h``).
+#
+# The divisor's sign goes to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend is
+# shifted to the left as far as it goes, multiplied, and shifted back with the output's multiplier, the ratio of the scales: in
+# doubles as TFLite Micro is built, in floats in LiteRT. A divisor of zero gives zero. So do dividends so small that TFLite would
+# shift by more than 31 bits; ratios so large that it would shift to the left give what no shift does. C leaves both undefined.
+
+
+def reciprocal_tables() -> tuple[Array, Array]:
+    """Mantissas (int32) and bits above one (int8) of 1 / d, d = 0 .. 255."""
+    bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
+    above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
+    mantissas = saturating_double(reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
+    mantissas[0] = 0
+    return mantissas.astype(np.int32), bits.astype(np.int8)
+
+
+def legalize_div(node: Node, graph: Graph) -> Legalized:
+    """div of int8: ``qdiv``; other dtypes through floats."""
+    result = graph.types[node.outputs[0]]
+    if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
+        return through_float(node, graph)
+    names = (*node.inputs, *node.outputs)
+    (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in names)
+    assert result.quant is not None
+    low, high = activation_range(str(node.attrs.get("activation", "")), result.quant, "int8", where=str(node.loc))
+    real = a / (b * out)
+    if node.attrs.get("rounding") == Rounding.LITERT:
+        real = float(np.float32(a) / np.float32(np.float32(b) * np.float32(out)))
+    multiplier, shift = quantize_multiplier(real)
+    rewrite = Rewrite(node, graph)
+    mantissas, bits = reciprocal_tables()
+    tables = (rewrite.constant("reciprocals", mantissas), rewrite.constant("bits", bits))
+    attrs: dict[str, Attr] = {"zero_point_a": zero_a, "zero_point_b": zero_b, "zero_point": zero}
+    attrs |= {"multiplier": multiplier, "shift": shift, "minimum": low, "maximum": high}
+    rewrite.emit("qdiv", (*node.inputs, *tables), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    a, b, mantissas, bits = types
+    if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
+        raise ModelError(f"qdiv of {a.dtype} and {b.dtype} with tables of {mantissas.shape} and {bits.shape}")
+    try:
+        return (TensorType(np.broadcast_shapes(a.shape, b.shape), "int8"),)
+    except ValueError:
+        raise ModelError(f"qdiv of shapes {a.shape} and {b.shape}, which do not broadcast") from None
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays[:2], "ab", strict=True))
+    a, b = np.broadcast_arrays(np.where(b < 0, -a, a), np.abs(b))
+    mantissa, bits = arrays[2].astype(np.int64)[b], arrays[3].astype(np.int64)[b]
+    magnitude = np.where(a < 0, -2 * a - 1, a)
+    lengths = np.frompyfunc(lambda n: int(n).bit_length(), 1, 1)(magnitude).astype(np.int64)
+    headroom = np.where(a < 0, 32, 31) - lengths
+    quotient = doubling_high_mul(a << headroom, mantissa, NUMPY)
+    right = NUMPY.clamp(bits + headroom - attrs["shift"], 0, 31)
+    scaled = doubling_high_mul(quotient, attrs["multiplier"], NUMPY)
+    value = rounding_shift_right(scaled, right, NUMPY)
+    return (np.clip(value + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(np.int8),)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    a, b = (ir.cast("int32", x) - attrs[f"zero_point_{k}"] for x, k in zip(args[:2], "ab", strict=True))
+    mantissas: te.Tensor = args[2]
+    bits: te.Tensor = args[3]
+    a, b = ir.select(b < 0, -a, a), ir.select(b < 0, -b, b)
+    magnitude = ir.select(a < 0, a * -2 - 1, a)
+    headroom: Expr = ir.select(a < 0, ir.const(32, "int32"), 31)
+    for power in range(9):
+        headroom = headroom - ir.select(magnitude >= (1 << power), ir.const(1, "int32"), 0)
+    quotient = doubling_high_mul(a << headroom, mantissas[b], TIR)
+    right = ir.clamp(ir.cast("int32", bits[b]) + headroom - attrs["shift"], 0, 31)
+    scaled = doubling_high_mul(quotient, ir.const(attrs["multiplier"], "int32"), TIR)
+    value = rounding_shift_right(scaled, right, TIR) + attrs["zero_point"]
+    return ir.cast("int8", ir.clamp(value, attrs["minimum"], attrs["maximum"]))
+
+
+def _cases() -> Iterable[Case]:
+    mantissas, bits = reciprocal_tables()
+    low, high = dtypes.int_range("int8")
+    common: dict[str, Attr] = {"minimum": low, "maximum": high, "zero_point": 3}
+    a, b = np.meshgrid(np.array([-128, -1, 0, 1, 5, 100, 127], np.int8), np.array([-127, -9, 6, 7, 50, 127], np.int8))
+    types = (TensorType(a.shape, "int8"),) * 2 + (TensorType((256,), "int32"), TensorType((256,), "int8"))
+    for zero_a, zero_b, multiplier, shift in ((0, 0, 1500000000, 4), (5, 5, 1999999999, 2), (-128, -128, 1 << 30, 6)):
+        attrs = {**common, "zero_point_a": zero_a, "zero_point_b": zero_b, "multiplier": multiplier, "shift": shift}
+        yield Case(attrs, types, (2, 3), (a, b, mantissas, bits), name=f"{zero_a}")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "qdiv",
+        attrs={
+            "zero_point_a": integer("of a"),
+            "zero_point_b": integer("of b"),
+            **SCALED,
+            "zero_point": STORED["zero_point"],
+            "minimum": STORED["minimum"],
+            "maximum": STORED["maximum"],
+        },
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        constants={2: MANTISSA, 3: Constant(Use.SHIFT, 0, 31)},
+        sound=(stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
+        operand_names=("a", "b", "reciprocals", "bits"),
+        whole=(2, 3),
+        repeats=True,
+    ),
+)

@@ -1,0 +1,218 @@
+"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins.
+
+NaN: ``topk`` takes it for larger than any number, as ONNX Runtime and PyTorch do. For ``argmax`` and ``argmin`` it compares
+with nothing, as for TFLite and ONNX Runtime: it is passed over, but where it comes first nothing beats it.
+
+Sources: TFLite ``reference/arg_min_max.h``, ``topk_v2.cc``; ONNX ArgMax, TopK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.arithmetic import beats, contestants
+from microc.ops.attributes import INDEX, flag, integer, one_axis
+from microc.ops.registry import Case, OpCall, OpDef, along_axis, kept
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+
+def _axis(name: str, attrs: Mapping[str, Any], kind: TensorType) -> int:
+    """The axis, from 0; ModelError if there is none, or nothing along it."""
+    rank = len(kind.shape)
+    if not -rank <= attrs["axis"] < rank or not kind.shape[attrs["axis"]] or kind.dtype == "bool":
+        raise ModelError(f"{name} of {kind.dtype} {kind.shape} along axis {attrs['axis']}")
+    return int(attrs["axis"] % rank)
+
+
+def _around(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """Elements before, along and behind an axis."""
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+# ---------------------------------------------------------------- argmax, argmin
+
+
+def _infer_arg(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    axis = _axis(name, attrs, types[0])
+    shape = list(types[0].shape)
+    shape[axis : axis + 1] = [1] if attrs["keepdims"] else []
+    return (TensorType(tuple(shape), attrs["out_dtype"]),)
+
+
+def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, axis = contestants(arrays[0], largest), attrs["axis"]
+    find = np.argmax if largest else np.argmin
+    if attrs["last"]:
+        found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs["keepdims"])
+    else:
+        found = find(x, axis=axis, keepdims=attrs["keepdims"])
+    if arrays[0].dtype.kind == "f":
+        first = np.take(arrays[0], [0], axis=axis)
+        found = np.where(np.isnan(first if attrs["keepdims"] else first.squeeze(axis)), 0, found)
+    return (np.asarray(found).astype(attrs["out_dtype"]),)
+
+
+def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
+    """One pass that keeps the best element and its place in scalars."""
+    data = call.data
+    axis = _axis("argmax", call.attrs, data.type)
+    outer, extent, inner = _around(data.type.shape, axis)
+    dtype = call.out_types[0].dtype
+    better = "gt" if largest else "lt"
+    better = better.replace("t", "e") if call.attrs["last"] else better
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out,) = operands, results
+        n, k, i = Var("n"), Var("k"), Var("i")
+        if extent == 1:
+            return ir.loops([(n, outer), (i, inner)], ir.Store(out, (n, i), ir.const(0, dtype)))
+        best, place = Buffer("best", (1,), x.dtype, "register"), Buffer("place", (1,), dtype, "register")
+        zero = ir.const(0, "int32")
+        first = ir.seq(ir.Store(best, (zero,), x[n, 0, i]), ir.Store(place, (zero,), ir.const(0, dtype)))
+        wins = ir.If(
+            ir.binary(better, x[n, k + 1, i], best[0]),
+            ir.seq(ir.Store(best, (zero,), x[n, k + 1, i]), ir.Store(place, (zero,), ir.cast(dtype, k + 1))),
+        )
+        rest = ir.For(k, ir.const(extent - 1, "int32"), wins)
+        body = ir.seq(first, rest, ir.Store(out, (n, i), place[0]))
+        return ir.loops([(n, outer), (i, inner)], ir.Alloc(best, ir.Alloc(place, body)))
+
+    operand = data.tensor((outer, extent, inner))
+    return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build)[0]
+
+
+def _cases_arg() -> Iterable[Case]:
+    for shape, axis in (((2, 5, 3), 1), ((7,), 0), ((3, 4), -1), ((4, 1), 1), ((5, 2), 0)):
+        for dtype, out in (("float32", "int32"), ("int8", "int64")):
+            for last in (False, True):
+                attrs: dict[str, Attr] = {"axis": axis, "keepdims": last, "last": last, "out_dtype": out}
+                yield Case(attrs, (TensorType(shape, dtype),), name=f"{dtype} {shape}")
+    ties = np.array([[3, 1, 3, 1]], np.int8)
+    for last in (False, True):
+        attrs = {"axis": 1, "keepdims": False, "last": last, "out_dtype": "int32"}
+        yield Case(attrs, (TensorType((1, 4), "int8"),), arrays=(ties,), name="ties")
+
+
+def _arg(name: str, largest: bool) -> OpDef:
+    return OpDef(
+        name,
+        infer=lambda attrs, types: _infer_arg(name, attrs, types),
+        reference=lambda attrs, arrays: _reference_arg(largest, attrs, arrays),
+        compute=lambda call: _compute_arg(largest, call),
+        cases=_cases_arg,
+        edges="NaN is passed over, but where it comes first nothing beats it",
+        attrs={
+            "axis": one_axis("along which", -1),
+            "keepdims": flag("it stays, with one element"),
+            "last": flag("of equal elements the last"),
+            "out_dtype": INDEX,
+        },
+        axes=lambda attrs, types: (kept(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
+        operand_names=("data",),
+    )
+
+
+# ---------------------------------------------------------------- topk
+
+
+def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    axis = _axis("topk", attrs, types[0])
+    shape = list(types[0].shape)
+    if not 1 <= attrs["k"] <= shape[axis]:
+        raise ModelError(f"the {attrs['k']} largest of {shape[axis]} elements")
+    shape[axis] = attrs["k"]
+    return (TensorType(tuple(shape), types[0].dtype), TensorType(tuple(shape), attrs["out_dtype"]))
+
+
+def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = np.moveaxis(arrays[0], attrs["axis"], -1)
+    keys = x.astype(np.float64) if x.dtype.kind == "f" else x.astype(object)
+    if x.dtype.kind == "f" and attrs["largest"]:
+        keys = np.where(np.isnan(keys), np.inf, np.minimum(keys, np.finfo(np.float64).max))
+    order = np.argsort(-keys if attrs["largest"] else keys, axis=-1, kind="stable")[..., : attrs["k"]]
+    values = np.take_along_axis(x, order, axis=-1)
+    found = (np.moveaxis(a, -1, attrs["axis"]) for a in (values, order.astype(attrs["out_dtype"])))
+    values, places = (np.ascontiguousarray(a) for a in found)
+    return values, places
+
+
+def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Every element sinks through a sorted list of the best k so far: what it displaces sinks on."""
+    data = call.data
+    axis, count = _axis("topk", call.attrs, data.type), int(call.attrs["k"])
+    outer, extent, inner = _around(data.type.shape, axis)
+    kind, dtype = data.type.dtype, call.attrs["out_dtype"]
+    better = "gt" if call.attrs["largest"] else "lt"
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (values, places) = operands, results
+        n, i, e, j, c = Var("n"), Var("i"), Var("e"), Var("j"), Var("c")
+        value, place = Buffer("value", (1,), kind, "register"), Buffer("place", (1,), dtype, "register")
+        zero = ir.const(0, "int32")
+        held, at = Var("held", kind), Var("at", dtype)
+        alike: Expr = value[0].eq(held)
+        if dtypes.is_float(kind):
+            alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
+        earlier = ir.Bin("and", alike, place[0] < at)
+        ahead = ir.Bin("or", at < 0, ir.Bin("or", beats(better, value[0], held), earlier))
+        swap = ir.seq(
+            ir.Store(values, (n, j, i), value[0]),
+            ir.Store(places, (n, j, i), place[0]),
+            ir.Store(value, (zero,), held),
+            ir.Store(place, (zero,), at),
+        )
+        sink = ir.Let(held, values[n, j, i], ir.Let(at, places[n, j, i], ir.If(ahead, swap)))
+        enter = ir.seq(ir.Store(value, (zero,), x[n, e, i]), ir.Store(place, (zero,), ir.cast(dtype, e)))
+        each = ir.Alloc(value, ir.Alloc(place, ir.seq(enter, ir.For(j, ir.const(count, "int32"), sink))))
+        empty = ir.seq(ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype)))
+        body = ir.seq(ir.For(c, ir.const(count, "int32"), empty), ir.For(e, ir.const(extent, "int32"), each))
+        return ir.loops([(n, outer), (i, inner)], body)
+
+    shape = (outer, count, inner)
+    return te.extern(
+        "search", (data.tensor((outer, extent, inner)),), (("values", shape, kind), ("places", shape, dtype)), build
+    )
+
+
+def _cases_topk() -> Iterable[Case]:
+    for shape, axis, k in (((2, 6), -1, 3), ((5,), 0, 5), ((2, 4, 3), 1, 1), ((4, 2), 0, 2)):
+        for dtype, out in (("float32", "int32"), ("int8", "int64")):
+            for largest in (True, False):
+                attrs: dict[str, Attr] = {"axis": axis, "k": k, "largest": largest, "out_dtype": out}
+                yield Case(attrs, (TensorType(shape, dtype),), name=f"{dtype} {shape}")
+    ties = np.array([[2, 9, 2, 9, 9, 1]], np.int8)
+    for largest in (True, False):
+        attrs = {"axis": 1, "k": 4, "largest": largest, "out_dtype": "int32"}
+        yield Case(attrs, (TensorType((1, 6), "int8"),), arrays=(ties,), name="ties")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    _arg("argmax", True),
+    _arg("argmin", False),
+    OpDef(
+        "topk",
+        infer=_infer_topk,
+        reference=_reference_topk,
+        compute=_compute_topk,
+        cases=_cases_topk,
+        edges="NaN is larger than any number",
+        attrs={
+            "k": integer("how many", least=0),
+            "axis": one_axis("along which", -1),
+            "largest": flag("or the smallest", True),
+            "out_dtype": INDEX,
+        },
+        axes=along_axis,
+        operand_names=("data",),
+    ),
+)

@@ -1,0 +1,330 @@
+"""Decision trees as flat arrays, and test cases of tree_ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, floor, inf, isnan
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.errors import InternalError, ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.registry import Case
+
+# ---- Decision trees as the flat arrays that ``tree_ensemble`` walks.
+#
+# The inner nodes of a tree lie in the order of a walk that visits a node, its left subtree, its right subtree; its leaves lie
+# from left to right. For every inner node only the number of leaves on its left, s, is stored: a walk keeps the places of its
+# node and of its first leaf, and the number of leaves below. Left: the node's place moves by 1, s leaves are below. Right: both
+# places move by s, for a subtree of s leaves has s - 1 inner nodes; the other leaves are below. One leaf below ends the walk.
+#
+# Trees follow each other in all arrays, so that a tree's size is the distance to the next.
+
+LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
+"""How a feature may compare with a threshold. A node's mode is the sum of the ways that lead to the left."""
+
+AT_MOST = LESS | EQUAL
+ALWAYS = LESS | EQUAL | GREATER | UNORDERED
+_LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
+
+
+@frozen
+class Tree:
+    """A binary tree by arrays over its nodes, the root first.
+
+    ``left``, ``right``: places of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode`` decide in an
+    inner node. ``values`` (nodes, width): what a leaf adds to the results from ``target`` on.
+    """
+
+    left: Array
+    right: Array
+    feature: Array
+    threshold: Array
+    mode: Array
+    values: Array
+    target: int = 0
+
+    def with_mode(self, mode: Array) -> Tree:
+        return replace(self, mode=mode)
+
+    def with_values(self, values: Array) -> Tree:
+        return replace(self, values=values)
+
+    def with_threshold(self, threshold: Array) -> Tree:
+        return replace(self, threshold=threshold)
+
+
+@frozen
+class TreeArrays:
+    """Constant operands of ``tree_ensemble``, and the depth of the deepest tree.
+
+    ``feature``, ``threshold``, ``left_leaves``, ``mode``: one per inner node; ``leaf``: the row of ``values`` of each leaf
+    (None: its own); ``leaves`` and ``target``: one per tree (``target`` None: all zero). ``mode`` is an int where all agree.
+    """
+
+    feature: Array
+    threshold: Array
+    left_leaves: Array
+    leaves: Array
+    values: Array
+    mode: Array | int
+    target: Array | None
+    leaf: Array | None
+    depth: int
+
+    def attrs(self) -> dict[str, Attr]:
+        """The attributes that follow from the arrays."""
+        modes = {} if isinstance(self.mode, np.ndarray) else {"mode": self.mode}
+        return {"depth": self.depth, "tables": tuple(self._tables()), **modes}
+
+    def operands(self) -> tuple[Array, ...]:
+        """The constant operands, in order."""
+        fixed = (self.feature, self.threshold, self.left_leaves, self.leaves, self.values)
+        return (*fixed, *self._tables().values())
+
+    def _tables(self) -> dict[str, Array]:
+        """The tables that are needed, in the operator's order."""
+        found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
+        return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
+
+
+@frozen
+class _Node:
+    """A node once what is below it is known: ``leaves`` and levels (``depth``) below, ``first`` of them on the left."""
+
+    place: int
+    leaves: int = 1
+    depth: int = 0
+    first: int = 0
+    feature: int = 0
+    threshold: float | int = 0
+    mode: int = AT_MOST
+    left: _Node | None = None
+    right: _Node | None = None
+
+
+def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
+    """The arrays of an ensemble for rows of so many ``features`` of ``dtype`` (of floats or integers).
+
+    Thresholds become numbers of ``dtype`` that part its numbers as the float64 thresholds do, so that nothing is rounded.
+    Splits that ``dtype`` decides, and splits between equal leaves, go. ModelError for arrays that are no tree.
+    """
+    inner: list[_Node] = []
+    rows: list[Array] = []
+    roots = []
+    for tree in trees:
+        _check_numbers(tree, where, features)
+        root = _simplified(tree, dtype, where)
+        roots.append(root)
+        for node in _walk(root):
+            if node.left is None:
+                rows.append(tree.values[node.place])
+            else:
+                inner.append(node)
+    values, leaf = _distinct(np.stack(rows))
+    modes = np.array([node.mode for node in inner] or [AT_MOST], np.uint8)
+    targets = [tree.target for tree in trees]
+    return TreeArrays(
+        feature=smallest([node.feature for node in inner]),
+        threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(dtype)),
+        left_leaves=smallest([node.first for node in inner]),
+        leaves=smallest([root.leaves for root in roots]),
+        values=values,
+        mode=int(modes[0]) if (modes == modes[0]).all() else modes,
+        target=smallest(targets) if any(targets) else None,
+        leaf=leaf,
+        depth=max(root.depth for root in roots),
+    )
+
+
+def smallest(numbers: Sequence[int]) -> Array:
+    """Numbers that are not negative in the smallest dtype; one zero where there are none."""
+    found = np.array(numbers or [0], np.int64)
+    dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
+    if dtype is None or found.min() < 0:
+        raise InternalError(f"trees with {found.min()}..{found.max()} in their tables")
+    return found.astype(dtype)
+
+
+def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
+    """Refuse a tree whose nodes ask for features that there are none of, or whose leaves hold no numbers.
+
+    Readers of all formats come here: what they miss would be an index of the C code.
+    """
+    inner = np.asarray(tree.left) >= 0
+    asked = np.asarray(tree.feature)[inner]
+    most = _LARGEST["int32"] if features is None else features - 1
+    if asked.size and not (asked.min() >= 0 and asked.max() <= most):
+        outside = asked[(asked < 0) | (asked > most)][0]
+        raise ModelError(f"a tree asks for feature {outside}, expected 0..{most}", where=where)
+    ways = np.asarray(tree.mode)[inner]
+    if ways.size and not (ways.min() >= 0 and ways.max() <= ALWAYS):
+        raise ModelError(f"a node of a tree compares by {ways.min()}..{ways.max()}", where=where)
+    held = np.asarray(tree.values)[~inner]
+    if not np.isfinite(held.astype(np.float64)).all():
+        raise ModelError("a leaf of a tree is no number", where=where)
+
+
+def _walk(root: _Node) -> Iterator[_Node]:
+    """A node, its left subtree, its right subtree."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += [child for child in (node.right, node.left) if child is not None]
+
+
+def _simplified(tree: Tree, dtype: str, where: str) -> _Node:
+    """The root after simplification, children first."""
+    known: dict[int, _Node] = {}
+    for place in reversed(_order(tree, where)):
+        known[place] = _Node(place) if tree.left[place] < 0 else _split(tree, place, known, dtype, where)
+    return known[0]
+
+
+def _order(tree: Tree, where: str) -> list[int]:
+    """All places that the root leads to, parents first."""
+    order, stack, count = [], [0], len(tree.left)
+    while stack:
+        place = stack.pop()
+        order.append(place)
+        if len(order) > count:
+            raise ModelError("a tree's nodes form a cycle", where=where)
+        if tree.left[place] >= 0:
+            children = (int(tree.right[place]), int(tree.left[place]))
+            if any(not 0 < child < count for child in children):
+                raise ModelError(f"node {place} of a tree has children {children[::-1]}, of {count} nodes", where=where)
+            stack += children
+    return order
+
+
+def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where: str) -> _Node:
+    """An inner node, or the child that it always leads to."""
+    left, right = known[int(tree.left[place])], known[int(tree.right[place])]
+    threshold, mode = float(tree.threshold[place]), int(tree.mode[place])
+    if isnan(threshold):
+        raise ModelError(f"node {place} of a tree compares with NaN", where=where)
+    if mode & GREATER:  # the same with exchanged children
+        left, right, mode = right, left, mode ^ ALWAYS
+    bound, mode = _rounded(threshold, mode, dtype)
+    if mode in (0, ALWAYS):
+        return left if mode else right
+    if left.left is None and right.left is None:
+        values = tree.values
+        if values[left.place].tobytes() == values[right.place].tobytes():
+            return left
+    leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
+    return _Node(place, leaves, depth, left.leaves, int(tree.feature[place]), bound, mode, left, right)
+
+
+def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
+    """A number of ``dtype`` and a mode that part the numbers of ``dtype`` as ``threshold`` and ``mode`` do.
+
+    ``mode`` leads nothing greater to the left, nor does the mode returned; it is 0 or :data:`ALWAYS` where nothing is parted.
+    """
+    if dtypes.is_float(dtype):
+        with np.errstate(over="ignore"):  # beyond the largest number lies infinity
+            nearest = dtypes.to_numpy(dtype).type(threshold)
+            before = np.nextafter(nearest, nearest.dtype.type(-inf))
+        real = float(nearest)  # to compare a scalar of fewer bits with the threshold, NumPy would round the threshold
+        if mode & LESS and (mode & EQUAL or threshold > -inf):
+            beyond = real > threshold or (real == threshold and not mode & EQUAL)
+            return float(before) if beyond else real, mode | EQUAL
+        exact = mode & EQUAL and real == threshold
+        return real, mode if exact else mode & UNORDERED
+    low, high = dtypes.int_range(dtype)
+    near = min(max(threshold, low - 1), high + 1)
+    if mode & LESS:
+        bound = floor(near) if mode & EQUAL else ceil(near) - 1
+        return bound, ALWAYS if bound >= high else AT_MOST if bound >= low else 0
+    found = mode & EQUAL and near == floor(near) and low <= near <= high
+    return floor(near), EQUAL if found else 0
+
+
+def _distinct(rows: Array) -> tuple[Array, Array | None]:
+    """Leaves' values, and the row of every leaf among them; None where storing every leaf's own takes no more bytes."""
+    seen: dict[bytes, int] = {}
+    places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    kept = np.unique(places, return_index=True)[1]
+    leaf = smallest(places)
+    if rows[kept].nbytes + leaf.nbytes >= rows.nbytes:
+        return rows, None
+    return rows[kept], leaf
+
+
+# ---- Cases of ``tree_ensemble``: forests of random shape, and what is rare in them.
+
+
+def random_tree(rng: np.random.Generator, splits: int, features: int, dtype: str, width: int, target: int = 0) -> Tree:
+    """A tree that grows at random leaves, its thresholds in the range of random data of ``dtype``."""
+    left, right = [-1], [-1]
+    for _ in range(splits):
+        place = int(rng.choice([k for k, child in enumerate(left) if child < 0]))
+        left[place], right[place] = len(left), len(left) + 1
+        left, right = [*left, -1, -1], [*right, -1, -1]
+    low, high = (-2.0, 2.0) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
+    count = len(left)
+    values = rng.uniform(-1, 1, (count, width)).astype(np.float32)
+    feature, threshold = rng.integers(0, features, count), rng.uniform(low, high, count)
+    return Tree(np.array(left), np.array(right), feature, threshold, np.full(count, AT_MOST), values, target)
+
+
+def case_of(
+    trees: Iterable[Tree],
+    data: Array | TensorType,
+    targets: int,
+    name: str,
+    combine: str = "sum",
+    values: str = "float32",
+) -> Case:
+    """The trees on data, given or random; integer ``values`` are those of the trees times 100."""
+    kind = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
+    if values != "float32":
+        trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
+    arrays = flatten(tuple(trees), kind.dtype)
+    operands = arrays.operands()
+    attrs: dict[str, Attr] = {"combine": combine, "targets": targets, **arrays.attrs()}
+    types = (kind, *(TensorType(array.shape, array.dtype.name) for array in operands))
+    given = None if isinstance(data, TensorType) else data
+    return Case(attrs, types, tuple(range(1, len(types))), (given, *operands), tolerance=2e-6, name=name)
+
+
+def cases() -> Iterable[Case]:
+    rng = np.random.default_rng(1)
+    for dtype in ("float32", "int16", "uint8", "int32"):
+        forest = [random_tree(rng, splits, 5, dtype, 3) for splits in (7, 1, 0, 20)]
+        yield case_of(forest, TensorType((4, 5), dtype), 3, f"forest {dtype}")
+    boosted = [random_tree(rng, 6, 4, "float32", 1, k % 3) for k in range(6)]
+    yield case_of(boosted, TensorType((3, 4), "float32"), 3, "a target per tree")
+    for combine in ("min", "max"):
+        yield case_of(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
+    whole = [random_tree(rng, 30, 4, "int16", 2) for _ in range(3)]
+    yield case_of(whole, TensorType((5, 4), "int16"), 2, "integers only", values="int8")
+    yield case_of(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
+    yield case_of([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
+    yield case_of([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
+    yield from _comparisons(rng)
+
+
+def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
+    """Every way to compare, on features that equal their thresholds, lie beside them, are infinite or no numbers."""
+    x = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.0, -0.0, np.inf, -np.inf, np.nan, 7], np.float32)
+    for mode in range(LESS, 16):
+        left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])
+        threshold, values = np.array([0.5, 0.0, 0.1, 0.0, 0.0]), np.arange(5, dtype=np.float32).reshape(5, 1)
+        tree = Tree(left, right, np.zeros(5, np.int64), threshold, np.full(5, mode), values)
+        yield case_of([tree], x.reshape(-1, 1), 1, f"mode {mode}")
+    mixed = [random_tree(rng, 9, 2, "float32", 1) for _ in range(2)]
+    modes = np.array([AT_MOST, GREATER | UNORDERED, LESS] * 7)[: len(mixed[0].left)]
+    yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
+    modes = np.array([AT_MOST, AT_MOST | UNORDERED] * 10)[: len(mixed[0].left)]
+    yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
+    pixels = np.array([[0], [127], [128], [255]], np.uint8)
+    for mode in (LESS, AT_MOST, GREATER):
+        stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
+        for bound in (-1.0, 127.0, 127.5, 255.0, 300.0):
+            yield case_of([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")

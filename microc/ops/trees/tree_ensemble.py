@@ -1,0 +1,291 @@
+"""``tree_ensemble``: the sum (or extreme) of what the leaves hold to which decision trees lead a row of features.
+
+Operands: data (N, F), floats or integers; then constants, as :mod:`microc.ops.trees.tree_arrays` lays them out: feature (M),
+threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); and those that ``tables`` names, in this order:
+``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) has the values' dtype where these are floats, else int32.
+
+``mode``: how a feature may compare with its threshold to lead to the left, where all nodes agree. A feature that is NaN goes to
+the right unless the mode says otherwise. Nothing grows with the ensemble but the constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.numerics import INT32_MAX
+from microc.ops.attributes import choice, integer, names
+from microc.ops.constants import Application, Constant, Constants, Use
+from microc.ops.registry import OpCall, OpDef
+from microc.ops.trees.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED, cases
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+TABLES = ("target", "leaf", "mode")
+COMBINE = ("sum", "min", "max")
+_FIXED = 6
+"""Operands that are always there."""
+
+
+def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+    """The tables that are present, by name."""
+    return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    tables = attrs["tables"]
+    if len(types) != _FIXED + len(tables) or [t for t in TABLES if t in tables] != list(tables):
+        raise ModelError(f"tree_ensemble of {len(types)} operands, with the tables {tables}")
+    data, feature, threshold, left_leaves, leaves, values = types[:_FIXED]
+    if len(data.shape) != 2 or len(values.shape) != 2 or threshold.dtype != data.dtype:
+        raise ModelError(f"tree_ensemble of {data.dtype}{data.shape} and thresholds of {threshold.dtype}")
+    found = _tables(attrs, types)
+    per_node = [kind.size for kind in (feature, threshold, left_leaves, found.get("mode", feature))]
+    if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
+        raise ModelError("tree_ensemble with tables of different lengths")
+    if any(len(kind.shape) != 1 for kind in (feature, threshold, left_leaves, leaves, *found.values())):
+        raise ModelError("tree_ensemble with tables of several axes, expected one")
+    if attrs["combine"] not in COMBINE or not 1 <= values.shape[1] <= attrs["targets"]:
+        raise ModelError(f"tree_ensemble of {values.shape[1]} values for {attrs['targets']} targets")
+    return (TensorType((data.shape[0], attrs["targets"]), _result_dtype(values.dtype)),)
+
+
+def _result_dtype(values: str) -> str:
+    return values if dtypes.is_float(values) else "int32"
+
+
+def _start(combine: str, dtype: str) -> int | float:
+    """What no tree at all gives."""
+    if combine == "sum":
+        return 0
+    low, high = (float("-inf"), float("inf")) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
+    return low if combine == "max" else high
+
+
+# ---------------------------------------------------------------- reference
+
+
+def _ways(x: Any, threshold: Any) -> int:
+    return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
+    tables = _tables(attrs, arrays)
+    dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
+    target = tables.get("target", np.zeros(len(leaves), np.int64))
+    rows = tables.get("leaf", np.arange(len(values)))
+    mode = tables.get("mode", np.full(len(feature), attrs["mode"]))
+    combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs["combine"]]
+    out = np.full((len(data), attrs["targets"]), _start(attrs["combine"], dtype.name), dtype)
+    for x, result in zip(data, out, strict=True):
+        first_node = first_leaf = 0
+        for tree, count in enumerate(leaves.astype(int)):
+            node, leaf, left = first_node, first_leaf, count
+            while left > 1:
+                below = int(left_leaves[node])
+                if mode[node] & _ways(x[feature[node]], threshold[node]):
+                    node, left = node + 1, below
+                else:
+                    node, leaf, left = node + below, leaf + below, left - below
+            part = slice(int(target[tree]), int(target[tree]) + values.shape[1])
+            result[part] = combine(result[part], values[rows[leaf]].astype(dtype))
+            first_node, first_leaf = first_node + count - 1, first_leaf + count
+    return (out,)
+
+
+# ---------------------------------------------------------------- constants
+
+_WAYS = LESS | EQUAL | GREATER | UNORDERED
+
+
+def _constants(application: Application) -> Constants:
+    """All tables are known; what they point to exists."""
+    data, feature, *_, values = application.types[:_FIXED]
+    found = {
+        1: Constant(Use.INDEX, 0, data.shape[1] - 1),
+        3: Constant(Use.COUNT, 0, feature.size),
+        4: Constant(Use.COUNT, 1, feature.size + 1),
+    }
+    tables = {
+        "target": Constant(Use.OFFSET, 0, application.attrs["targets"] - values.shape[1]),
+        "leaf": Constant(Use.INDEX, 0, values.shape[0] - 1),
+        "mode": Constant(Use.FACTOR, 0, _WAYS),
+    }
+    return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(application.attrs["tables"])}}
+
+
+def _sound(application: Application) -> str:
+    """Every tree is one: walked from its root, all its nodes lie in the tables, and its leaves, and its depth is the one said."""
+    attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
+    tables = _tables(attrs, application.types)
+    size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
+    counts, below = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (4, 3))
+    if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
+        return f"leaves={counts.sum()} of {len(counts)} trees, with {size} nodes and {rows} rows of leaves"
+    if data.dtype == "bool" or (not dtypes.is_float(values.dtype) and dtypes.nbytes(values.dtype) > 4):
+        return f"features of {data.dtype} and values of {values.dtype}"
+    nodes, left, depth = np.cumsum(counts - 1) - (counts - 1), counts, 0
+    while len(nodes := nodes[left > 1]):
+        left = left[left > 1]
+        first = below[nodes]
+        if ((first < 1) | (first >= left)).any():
+            return (
+                f"left_leaves={first[(first < 1) | (first >= left)][0]} of a node that is above as many leaves or fewer"
+            )
+        depth += 1
+        nodes, left = np.concatenate([nodes + 1, nodes + first]), np.concatenate([first, left - first])
+    if not depth <= attrs["depth"] <= size:
+        return f"depth={attrs['depth']}, expected {depth}"
+    return _sum_fault(application, counts)
+
+
+def _sum_fault(application: Application, counts: Array) -> str:
+    """Sums of integers fit the result."""
+    values, attrs = application.data[5], application.attrs
+    if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
+        return ""
+    low, high = dtypes.int_range(application.types[5].dtype)
+    largest = float(max(-low, high)) * len(counts)
+    if values is not None and largest > INT32_MAX and len(counts):
+        rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
+        leaf = _tables(attrs, application.data).get("leaf", np.arange(len(rows)))
+        largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
+    return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
+
+
+# ---------------------------------------------------------------- loops
+
+
+def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]) -> Expr:
+    """Whether a comparison is among the ways of the mode, which is one of the ``known`` ones."""
+    if known == {AT_MOST}:
+        return x <= threshold
+    if known == {EQUAL}:
+        return x.eq(threshold)
+    if known <= {AT_MOST, AT_MOST | UNORDERED}:  # NaN alone makes a difference
+        missing = x.ne(x) if isinstance(mode, int) else ir.Bin("and", x.ne(x), mode.ne(AT_MOST))
+        return ir.Bin("or", x <= threshold, missing)
+    least = UNORDERED if dtypes.is_float(x.dtype) else GREATER
+    ways = ir.select(x > threshold, ir.const(GREATER, "int32"), least)
+    for way, condition in ((EQUAL, x.eq(threshold)), (LESS, x < threshold)):
+        ways = ir.select(condition, ir.const(way, "int32"), ways)
+    return ir.binary("bitand", ways, mode).ne(0)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    attrs, operands = call.attrs, call.present
+    out = call.out_types[0]
+    table = _tables(attrs, operands).get("mode")
+    modes = (
+        np.arange(16) if table is not None and table.data is None else attrs["mode"] if table is None else table.data
+    )
+    known = frozenset(np.unique(modes).tolist())
+
+    def build(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
+        return _Walk(attrs, buffers, results[0], known).rows()
+
+    tensors = [operand.tensor() for operand in operands]
+    return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build)[0]
+
+
+class _Walk:
+    """The loops: for every row and tree from the root to a leaf, whose values join the result."""
+
+    def __init__(
+        self, attrs: Mapping[str, Any], buffers: tuple[ir.Buffer, ...], out: ir.Buffer, modes: frozenset[int]
+    ) -> None:
+        self.attrs, self.out, self.modes = attrs, out, modes
+        self.data, self.feature, self.threshold, self.left_leaves, self.leaves, self.values = buffers[:_FIXED]
+        self.tables = _tables(attrs, buffers)
+        names = ("node", "leaf", "below", "first_node", "first_leaf")
+        self.node, self.leaf, self.below, self.first_node, self.first_leaf = (
+            ir.Buffer(name, (1,), "int32", "register") for name in names
+        )
+        self.row, self.tree = ir.Var("row"), ir.Var("tree")
+
+    def rows(self) -> ir.Stmt:
+        k = ir.Var("k")
+        start = ir.const(_start(self.attrs["combine"], self.out.dtype), self.out.dtype)
+        clear = ir.loops([(k, self.out.shape[1])], ir.Store(self.out, (self.row, k), start))
+        rows = [(self.row, self.data.shape[0])]
+        if not self.attrs["depth"]:
+            return ir.loops(rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.add(self.tree))))
+        trees = ir.loops([(self.tree, self.leaves.size)], self.one_tree())
+        body = ir.seq(clear, _set(self.first_node, 0), _set(self.first_leaf, 0), trees)
+        for buffer in (self.first_leaf, self.first_node):
+            body = ir.Alloc(buffer, body)
+        return ir.loops(rows, body)
+
+    def one_tree(self) -> ir.Stmt:
+        """From root to leaf, and on to the next tree."""
+        count = ir.cast("int32", self.leaves[self.tree])
+        steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.step()))
+        body = ir.seq(
+            _set(self.node, self.first_node[0]),
+            _set(self.leaf, self.first_leaf[0]),
+            _set(self.below, count),
+            _set(self.first_node, self.first_node[0] + count - 1),
+            _set(self.first_leaf, self.first_leaf[0] + count),
+            steps,
+            self.add(self.leaf[0]),
+        )
+        for buffer in (self.below, self.leaf, self.node):
+            body = ir.Alloc(buffer, body)
+        return body
+
+    def step(self) -> ir.Stmt:
+        """One node down; the node's place changes last, for all else is read there."""
+        node = self.node[0]
+        feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
+        mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
+        down = ir.seq(_set(self.below, left), _set(self.node, node + 1))
+        across = ir.seq(
+            _set(self.below, self.below[0] - left), _set(self.leaf, self.leaf[0] + left), _set(self.node, node + left)
+        )
+        goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
+        return ir.If(goes, down, across)
+
+    def add(self, leaf: Expr) -> ir.Stmt:
+        """The leaf's values join the result."""
+        k = ir.Var("w")
+        row = ir.cast("int32", self.tables["leaf"][leaf]) if "leaf" in self.tables else leaf
+        target = ir.cast("int32", self.tables["target"][self.tree]) + k if "target" in self.tables else k
+        value = ir.cast(self.out.dtype, self.values[row, k])
+        combine = {"sum": "add"}.get(self.attrs["combine"], self.attrs["combine"])
+        joined = ir.binary(combine, self.out[self.row, target], value)
+        return ir.loops([(k, self.values.shape[1])], ir.Store(self.out, (self.row, target), joined))
+
+
+def _set(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
+    return ir.Store(register, (ir.const(0, "int32"),), ir.as_index(value))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "tree_ensemble",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=cases,
+        constants=_constants,
+        sound=(_sound,),
+        attrs={
+            "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
+            "mode": integer(
+                "how features compare that go to the left, where all nodes agree: a sum of ways", AT_MOST, 0, _WAYS
+            ),
+            "tables": names("the optional operands that are there", ()),
+            "targets": integer("values of the result", least=1),
+            "depth": integer("of the deepest tree", least=0),
+        },
+        operand_names=("data", "feature", "threshold", "left_leaves", "leaves", "values"),
+    ),
+)

@@ -1,0 +1,393 @@
+"""How good a quantised network is, and the page that says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from microc import __version__
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.codegen.render import render_html
+from microc.compiler.interaction import Progress
+from microc.graph.ir import Graph
+from microc.quantization.calibration_data import Data, classified
+from microc.quantization.integer_scheme import Activation, Weight
+from microc.quantization.network_noise import Pair
+from microc.quantization.network_structure import End
+from microc.reports.drawings import Matrix, Plot, Point, matrix_of, plot
+from microc.reports.page import Fact
+
+# ---- How good a quantised network is: beside the float one, value by value and answer by answer.
+#
+# The ratio of signal to noise of a value is 10 log10(sum of squares / sum of squared differences) in decibels; 40 dB are 1 %
+# of noise.
+
+_SHOWN_CHANGES = 100
+
+
+@dataclass
+class Noise:
+    """Of one value, or of what counts of it at an ``end``: squares of the float network's, of the differences, and how much was
+    saturated."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    clipped: int = 0
+    elements: int = 0
+    end: End = field(default_factory=lambda: End(""))
+
+    def add(self, real: Array, stored: Array, kind: Any) -> None:
+        """One sample: reals, and what is stored of them under a type."""
+        found = stored.astype(np.float64)
+        if kind.quant is not None:
+            scale, zero = kind.quant.scale[0], kind.quant.zero_point[0]
+            low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
+            self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
+            found = (found - zero) * scale
+        self.signal += float(np.square(self.end.seen(real)).sum())
+        self.noise += float(np.square(self.end.seen(found - real)).sum())
+        self.elements += real.size
+
+    @property
+    def decibels(self) -> float | None:
+        """None where there is no noise, or no signal."""
+        return 10 * float(np.log10(self.signal / self.noise)) if self.signal > 0 and self.noise > 0 else None
+
+
+@dataclass
+class Comparison:
+    """Both networks on the same samples. ``answers``: outputs by name, of the float network and of the quantised one."""
+
+    values: dict[str, Noise] = field(default_factory=dict)
+    answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
+
+
+def compared(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
+    """The float network and the quantised one on data."""
+    found, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
+    for number, (real, integer) in enumerate(pair.rows(data.rows)):
+        if progress is not None:
+            progress("comparison", number, len(data.rows))
+        for name, kind, a, b in zip(pair.names, pair.kinds, real, integer, strict=True):
+            found.values[name].add(a, b, kind)
+        rows[0].append(real[: len(pair.ends)])
+        rows[1].append(integer[: len(pair.ends)])
+    for answers, of in zip(found.answers, rows, strict=True):
+        answers.update({name: np.stack([row[k] for row in of]) for k, name in enumerate(pair.ends)})
+    return found
+
+
+def answers_report(found: Comparison, data: Data) -> dict[str, Any]:
+    """Outputs: signal to noise; where there are labels, how often each network is right, and whose answer changed."""
+    told: dict[str, Any] = {
+        "outputs": [
+            {"name": name, "decibels": found.values[name].decibels, "largest_difference": _largest(found, name)}
+            | {"variation": _variation(found.answers[0][name])}
+            for name in found.answers[0]
+        ]
+    }
+    labels = data.labels
+    if labels is None:
+        return told
+    answered = ({name: data.answered(rows) for name, rows in answers.items()} for answers in found.answers)
+    real, integer = (classified(answers, labels) for answers in answered)
+    first, second = real.answers, integer.answers
+    changed = np.flatnonzero(first != second)
+    told["classification"] = {
+        "output": real.output,
+        "samples": len(labels),
+        "float_accuracy": real.accuracy,
+        "accuracy": integer.accuracy,
+        "float_confusion": real.confusion.tolist(),
+        "confusion": integer.confusion.tolist(),
+        "changed": [
+            {"sample": int(k), "truth": int(labels[k]), "float": int(first[k]), "quantised": int(second[k])}
+            for k in changed[:_SHOWN_CHANGES]
+        ],
+        "changed_count": len(changed),
+        "lost": int(((first == labels) & (second != labels)).sum()),
+        "gained": int(((first != labels) & (second == labels)).sum()),
+    }
+    return told
+
+
+def _variation(answers: Array) -> float:
+    """How much an output of the float network depends on the data: the root of the mean square of its distances from the mean
+    over the samples, relative to that of the output."""
+    reals = answers.astype(np.float64)
+    size = float(np.square(reals).mean())
+    return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
+
+
+def _largest(found: Comparison, name: str) -> float:
+    a, b = (answers[name].astype(np.float64) for answers in found.answers)
+    return float(np.abs(a - b).max(initial=0.0))
+
+
+def values_report(found: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
+    """Of every quantised value: its type, range, ratio of signal to noise, and the share that is saturated."""
+    lines = []
+    for name, noise in found.values.items():
+        how = recipe.get(name)
+        if how is None:
+            continue
+        low, high = ((end - how.zero_point) * how.scale for end in dtypes.int_range(how.dtype))
+        lines.append(
+            {
+                "value": name,
+                "dtype": how.dtype,
+                "low": low,
+                "high": high,
+                "decibels": noise.decibels,
+                "clipped": noise.clipped / max(1, noise.elements),
+            }
+        )
+    return lines
+
+
+def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
+    """Of every stored constant: elements, levels, ratio of signal to noise."""
+    lines = []
+    for name, weight in recipe.items():
+        noise = Noise()
+        reals = graph.consts[name].astype(np.float64)
+        noise.signal, noise.noise = float(np.square(reals).sum()), float(np.square(weight.real - reals).sum())
+        bits = stored_bits(weight.data)
+        lines.append({"constant": name, "elements": reals.size, "bits": bits, "decibels": noise.decibels})
+    return lines
+
+
+def stored_bits(data: Array) -> int:
+    """The fewest bits, 2 or more, in which these integers fit."""
+    low, high = int(data.min(initial=0)), int(data.max(initial=0))
+    return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
+
+
+def confused(found: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+    """Of a classification the mistakes: truth, answer, how often in floats and how often now, the most frequent now first."""
+    before, after = (np.array(found[name]) for name in ("float_confusion", "confusion"))
+    wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
+    mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
+    return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
+
+
+def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+    """The lines of the lowest ratios of signal to noise."""
+    known = [line for line in lines if line["decibels"] is not None]
+    return sorted(known, key=lambda line: float(line["decibels"]))[:count]
+
+
+# ---- The report on a quantised network as one page of HTML, of the family of ``microc profile``'s.
+
+_MOST_CLASSES = 32
+_MOST_CONFUSED = 20
+_SILENT = 120.0
+"""Decibels at which noise is drawn that there is none of."""
+_MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
+Number = tuple[float, str]
+"""A number to sort by, and as it is read."""
+
+
+@frozen
+class LayerRow:
+    """A layer: its bar of the ratio of signal to noise in percent of the longest, and its numbers."""
+
+    number: int
+    layer: str
+    ops: str
+    stored: str
+    length: str
+    decibels: str
+    cells: tuple[Number, ...]
+
+
+@frozen
+class Table:
+    """Text in columns, the first ``left`` of which are words."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+
+
+@frozen
+class QuantizedContext:
+    """What ``report/quantized.html.j2`` shows. ``advice`` and tables may be empty; ``matrix``: None for many classes."""
+
+    title: str
+    board: str
+    facts: tuple[Fact, ...]
+    advice: tuple[str, ...]
+    classified: bool
+    matrix: Matrix | None
+    confused: Table
+    changed: Table
+    changed_note: str
+    rows: tuple[LayerRow, ...]
+    columns: tuple[str, ...]
+    plots: tuple[Plot, ...]
+    repairs: Table
+    floats: Table
+    floats_note: str
+    origin: tuple[tuple[str, str], ...]
+
+
+def to_html(report: Mapping[str, Any]) -> str:
+    """The page of a report (:class:`microc.quantization.Quantized`). Equal reports give equal pages."""
+    found, floats = report.get("classification"), report["floats"]
+    small = found is not None and len(found["confusion"]) <= _MOST_CLASSES
+    context = QuantizedContext(
+        title=report["model"],
+        board=report.get("board", ""),
+        facts=tuple(_facts(report)),
+        advice=tuple(report["advice"]),
+        classified=found is not None,
+        matrix=matrix_of(found["confusion"], found["float_confusion"]) if found is not None and small else None,
+        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confused(found, small)), 0),
+        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed(found)), 0),
+        changed_note=_changed_note(found),
+        rows=tuple(_rows(report["layers"])),
+        columns=tuple(_columns(report["layers"])),
+        plots=tuple(_plots(report["mixed"])) if "mixed" in report else (),
+        repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repairs(report["repairs"])), 1),
+        floats=Table(("value", "operator", "why", "MACs"), tuple(_floats(floats["operators"])), 3),
+        floats_note=f"{100 * floats['share']:.1f} % of the multiply-accumulates are computed in floats.",
+        origin=tuple(_origin(report)),
+    )
+    return render_html("report/quantized.html.j2", context)
+
+
+def _facts(report: Mapping[str, Any]) -> Iterator[Fact]:
+    if "classification" in report:
+        found = report["classification"]
+        yield Fact("Accuracy", _arrow(100 * found["float_accuracy"], 100 * found["accuracy"], "{:.2f}".format), "%")
+    if "score" in report:
+        yield Fact("Score", _arrow(report["float_score"], report["score"], "{:.5g}".format), "")
+    for output in report["outputs"]:
+        near = "identical" if output["decibels"] is None else f"{output['decibels']:.1f} dB"
+        note = f"signal to noise; largest difference {output['largest_difference']:.3g}"
+        yield Fact(f"Output {output['name']}", near, note)
+    if "cost" in report:
+        before, after = report["float_cost"], report["cost"]
+        for name, key, unit in (
+            ("Flash", "flash", "bytes"),
+            ("RAM", "ram", "bytes"),
+            ("Instructions", "estimated_instructions", "estimated"),
+        ):
+            note = f"{unit}, {after[key] / max(1, before[key]):.2f} of the float network's"
+            yield Fact(name, _arrow(before[key], after[key], "{:,}".format), note)
+    yield Fact("Samples", f"{report['samples']:,}", f"for calibration, {report['evaluated_samples']:,} for comparison")
+
+
+def _arrow(before: Any, after: Any, shown: Any) -> str:
+    return f"{shown(before)} \N{RIGHTWARDS ARROW} {shown(after)}"
+
+
+def _confused(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
+    """The most frequent mistakes, where classes are too many for a matrix."""
+    if found is not None and not small:
+        for mistake in confused(found)[:_MOST_CONFUSED]:
+            yield tuple(map(str, mistake))
+
+
+def _changed(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    for each in found["changed"] if found is not None else ():
+        yield tuple(str(each[name]) for name in ("sample", "truth", "float", "quantised"))
+
+
+def _changed_note(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    count, of = found["changed_count"], found["samples"]
+    shown = f"; the first {len(found['changed'])} are shown" if count > len(found["changed"]) else ""
+    return f"Both networks answer {of - count:,} of {of:,} samples alike; {count:,} answers changed{shown}."
+
+
+def _columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield from ("bits", "dB", "% of noise", "from", "to", "scale", "% saturated")
+    if any("cost" in layer for layer in layers):
+        yield from ("flash, float", "flash", "instr., float", "instr.")
+
+
+def _rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerRow]:
+    longest = max((layer["decibels"] for layer in layers if layer.get("decibels") is not None), default=1.0)
+    total = sum(_sensitivity(layer) for layer in layers)
+    for number, layer in enumerate(layers):
+        known = layer.get("decibels")
+        yield LayerRow(
+            number=number,
+            layer=layer["layer"],
+            ops=layer["ops"],
+            stored=layer["dtype"],
+            length=f"{100 * max(0.0, known) / max(longest, 1.0):.2f}" if known is not None else "0",
+            decibels=f"{known:.1f} dB" if known is not None else "",
+            cells=tuple(_cells(layer, total)),
+        )
+
+
+def _cells(layer: Mapping[str, Any], total: float) -> Iterator[Number]:
+    bits = layer["bits"]
+    yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
+    yield _number(layer.get("decibels"), "{:.1f}")
+    yield _number(100 * _sensitivity(layer) / total if total > 0 else None, "{:.1f}")
+    for name, form in (("low", "{:.4g}"), ("high", "{:.4g}"), ("scale", "{:.3g}")):
+        yield _number(layer.get(name), form)
+    clipped = layer.get("clipped")
+    yield _number(None if clipped is None else 100 * clipped, "{:.2f}")
+    for amount in ("flash", "instructions") if "cost" in layer else ():
+        for of in ("float_cost", "cost"):
+            yield _number(None if layer[of] is None else layer[of][amount], "{:,}")
+
+
+def _sensitivity(layer: Mapping[str, Any]) -> float:
+    """The noise that a layer causes alone, with its values and its weights."""
+    return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
+
+
+def _number(number: float | None, form: str) -> Number:
+    return (-1, "") if number is None else (number, form.format(number))
+
+
+def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
+    """What is lost against flash and against time; a line is the front that was searched."""
+    for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
+        points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
+        if points:
+            line = [(point.x, point.y) for point in points] if key == found.get("against", "flash") else []
+            yield plot(points, (label, "signal to noise, dB"), line)
+
+
+def _point(p: Mapping[str, Any], x: int) -> Point:
+    measured = [f", measured: {form.format(p[key])}" for key, form in _MEASURED if p.get(key) is not None]
+    kind = "chosen" if p["chosen"] else "measured" if measured else "predicted"
+    ratio = -10 * math.log10(p["noise"]) if p["noise"] > 0 else _SILENT
+    return Point(
+        x, ratio, kind, f"{kind}: {p['flash']:,} bytes, {p['cycles']:,} cycles, {ratio:.1f} dB{''.join(measured)}"
+    )
+
+
+def _repairs(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for each in repairs:
+        yield each["name"], f"{each['before']:.2f}", f"{each['after']:.2f}", "yes" if each["kept"] else "no"
+
+
+def _floats(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for each in operators:
+        yield each["value"], each["op"], each["reason"], f"{each['macs']:,}"
+
+
+def _origin(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where the numbers come from."""
+    yield "model", report["model"]
+    yield "options", ", ".join(f"{name} {value}" for name, value in report["settings"].items())
+    if report["notes"]:
+        yield "data", "; ".join(report["notes"])
+    if "mixed" in report:
+        yield "tried", f"{report['mixed']['tried']} networks of the front on the evaluation data"
+    yield "microc", __version__

@@ -1,0 +1,191 @@
+"""The steps of quantisation in order, and their result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from microc.base.dtypes import Array
+from microc.codegen.output_files import replacing
+from microc.compiler import validation
+from microc.compiler.interaction import Progress, speaks_python, teller
+from microc.compiler.model import ONNX, knows_plugins, read_model, save, source_of
+from microc.compiler.options import make_options
+from microc.compiler.representation import signature, table
+from microc.errors import UsageError
+from microc.graph.ir import Graph
+from microc.quantization import decisions, integer_scheme
+from microc.quantization.calibration_data import calibration_of, check_labels, data_of, score_by
+from microc.quantization.decisions import AUTO, METHODS, Config, calibrated, in_better_units, prepared
+from microc.quantization.mixed_bits import Task, limits_of, search
+from microc.quantization.quantised_page import to_html
+from microc.quantization.quantised_report import advice, reported
+from microc.quantization.write import Recipe
+from microc.target import Board
+from microc.transform.boundary import Boundary, adapt
+
+if TYPE_CHECKING:
+    from microc.compiler.option_values import ReadingOptions
+
+
+# ---- What ``quantize`` gives: the integer graph, what was decided for it, and how good it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """``graph``: the network on integers, which :func:`microc.compile` takes. ``exact``: the same with the scales of ONNX,
+    floats. ``float_graph``: what it was made from, normalised. ``recipe``: how each value is stored. ``report``: plain data
+    (:mod:`microc.quantization.quantised_report`): ``values``, ``weights``, ``outputs``, and where there were labels
+    ``classification``, or ``score`` and ``float_score`` of the caller's function. ``biases``: those that repairs gave to
+    layers, by the names of their results."""
+
+    graph: Graph
+    exact: Graph
+    float_graph: Graph
+    recipe: Recipe
+    report: Mapping[str, Any] = field(default_factory=dict)
+    biases: Mapping[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._numbers())}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._signature(), [(what, value) for value, what in self._numbers()])
+
+    def _signature(self) -> str:
+        def tensors(names: Sequence[str]) -> list[dict[str, Any]]:
+            return [{"name": n, "dtype": self.graph.types[n].dtype, "shape": self.graph.types[n].shape} for n in names]
+
+        return signature(self.graph.name, tensors(self.graph.inputs), tensors(self.graph.outputs))
+
+    def _numbers(self) -> list[tuple[str, str]]:
+        """Signal to noise of the outputs, in words, and of which."""
+        return [
+            (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
+            for output in self.report.get("outputs", ())
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""
+        return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
+
+    def save_report(self, path: str | Path) -> Path:
+        """Write the report as a page of HTML that needs nothing else."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(to_html(self.report), encoding="utf-8")
+        return Path(path)
+
+
+# ---- The steps of quantisation, in order.
+
+ANY, POWER_OF_TWO = "any", "power-of-two"
+ACTIVATIONS = ("int8", "uint8", "int16")
+MOST_SAMPLES, MOST_STEPS = 512, 4096
+"""How many samples are calibrated with at most; where they are steps of sequences."""
+
+
+@speaks_python
+@knows_plugins
+def quantize(
+    model: Any,
+    data: Any,
+    *,
+    activations: str = "int8",
+    weights: int = 8,
+    block: int = integer_scheme.NONE,
+    scales: str = ANY,
+    bits: Mapping[str, int] | None = None,
+    float_layers: Sequence[str] = (),
+    weight_only: Sequence[str] = (),
+    dynamic_range: Sequence[str] = (),
+    board: str | Path | Board = "",
+    flash: int | None = None,
+    ram: int | None = None,
+    time: float | None = None,
+    max_drop: float | None = None,
+    ranges: str = AUTO,
+    evaluate: Any = None,
+    labels: str = "",
+    pixels: tuple[float, float] | None = None,
+    seed: int = 0,
+    progress: Progress | bool | None = None,
+    **options: Unpack[ReadingOptions],
+) -> Quantized:
+    """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
+
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.data_of`); of a network
+    that keeps state, the samples of one sequence, or sequences along one axis more. ``activations``: int8, uint8 or int16.
+    ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a multiplier beside the scale
+    of their channel (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an estimator of
+    :mod:`microc.quantization.decisions`.
+
+    ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for
+    floats; ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights;
+    ``dynamic_range``: which quantise their data when they are there, row by row, and scale sums of integers to floats; of both,
+    ``["all"]``: every one that can, and all else in floats. With limits, bits of all other layers are searched
+    (:mod:`microc.quantization.mixed_bits`): ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds, as they are
+    estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a point) or of what
+    ``evaluate`` gives, with the least flash; where 8 bits lose more, with 16 or floats in some layers, in the least time.
+    FitError where no bits keep them.
+
+    Inputs and outputs are the float network's unless ``input_dtype`` and ``output_dtype``, of the options, say int8 or uint8.
+
+    ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
+    calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
+    larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``seed``: of what is held
+    back; ``progress``: True shows stages, a function of what, done and total hears of them. ``options`` are those of
+    :class:`microc.CompileOptions` that speak of reading. Everything refused is a
+    :class:`~microc.errors.MicrocError`.
+    """
+    validation.choice("activations", activations, ACTIVATIONS)
+    validation.choice("weights", weights, decisions.BITS)
+    validation.choice("block", block, integer_scheme.SIZES)
+    if block and (weight_only or dynamic_range):
+        raise UsageError(
+            "weights of layers in floats have one scale for each channel, no multipliers by blocks",
+            hint="leave out block (--block), or weight_only and dynamic_range (--weight-only, --dynamic-range)",
+        )
+    validation.choice("scales", scales, (ANY, POWER_OF_TWO))
+    validation.choice("ranges", ranges, METHODS)
+    told = teller(progress)
+    limits = limits_of(board, flash, ram, time, max_drop)
+    chosen_options = make_options(**options)
+    reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
+    boundary = Boundary(ends.input_dtype, ends.output_dtype)
+    source = read_model(source_of(model, reading), reading)
+    graph = prepared(source, reading)
+    same_data = evaluate is None or callable(evaluate)
+    colours = reading.input_colour
+    samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels, colours)
+    judged = samples if same_data else data_of(graph, evaluate, labels, pixels, colours)
+    check_labels(graph, judged)
+    rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
+    floating = decisions.floating(graph, float_layers) | decisions.all_floating(graph, weight_only, dynamic_range)
+    by_rows = decisions.by_rows(graph, dynamic_range)
+    opening = decisions.opening(graph, weight_only)
+    if opening & by_rows:
+        raise UsageError(
+            f"{min(opening & by_rows)!r} is named by weight_only and by dynamic_range",
+            hint="a layer computes in floats on integer weights, or quantises its data: name it in one of them",
+        )
+    config = Config(
+        activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening | by_rows, by_rows
+    ).named(graph, bits or {})
+    network, equalising = in_better_units(calibrated(graph, config, rows, seed, told))
+    score, searched = score_by(evaluate, judged), None
+    if limits is None:
+        best, repairs = network.repaired(network.fixed)
+    else:
+        (best, repairs), searched = search(Task(network, limits, score))
+    report = reported(source, network, best, samples, judged, board, told)
+    report["repairs"] = [*equalising, *repairs]
+    if searched is not None:
+        report["mixed"] = searched
+    report["advice"] = advice(report)
+    written = best.written
+    if callable(evaluate) and score is not None:
+        report["float_score"], report["score"] = score(network.graph), score(written.graph)
+    made, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
+    return Quantized(made, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)

@@ -1,1 +1,0 @@
-"""Training of quantised networks in PyTorch, which nothing else of microc needs."""

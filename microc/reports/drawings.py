@@ -1,0 +1,569 @@
+"""Pictures: networks, arenas, points, confusion."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from microc.base.immutable import frozen
+from microc.reports.firmware_size import live_bytes
+from microc.reports.text_tables import quant_words, shape_words
+
+# ---- Points in a plane as a picture: axes with round numbers, and perhaps a line.
+
+PLOT_WIDTH, PLOT_HEIGHT = 520, 300
+PLOT_LEFT, PLOT_TOP, PLOT_RIGHT, PLOT_BOTTOM = 52, 28, 20, 44
+"""Pixels around the plot; to the left more where numbers are long."""
+_DIGIT = 7
+"""Pixels of a digit at 11.5 pixels of font size in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
+_TICKS = 6
+_MARGIN = 0.05
+"""Room beside the outermost points, as a share of what they span."""
+
+
+@frozen
+class Point:
+    """``kind``: what colours it; ``title``: all there is to say."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+
+
+@frozen
+class Tick:
+    """A place on an axis in pixels, and the number there."""
+
+    at: float
+    label: str
+
+
+@frozen
+class Plot:
+    """The picture: ``points`` in pixels, ``path`` (SVG) of a line, or empty."""
+
+    points: tuple[Point, ...]
+    path: str
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    labels: tuple[str, str]
+    frame: tuple[int, int, int, int]
+    size: tuple[int, int] = (PLOT_WIDTH, PLOT_HEIGHT)
+
+
+def plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
+    """The picture of at least one point; ``labels``: what the axes are; ``line``: where one goes through, if any."""
+    y, up = _axis([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
+    left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
+    x, across = _axis([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
+    placed = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
+    path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
+    return Plot(
+        placed, path, across, up, labels, frame=(left, PLOT_TOP, PLOT_WIDTH - PLOT_RIGHT, PLOT_HEIGHT - PLOT_BOTTOM)
+    )
+
+
+def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
+    """From numbers to pixels, and the round numbers between."""
+    low, high = min(numbers), max(numbers)
+    room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
+    low, high = low - room, high + room
+
+    def at(number: float) -> float:
+        return start + (end - start) * (number - low) / (high - low)
+
+    step = _round_step((high - low) / _TICKS)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return at, tuple(Tick(at(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
+
+
+def _round_step(least: float) -> float:
+    """The next of 1, 2, 5, 10, 20 ... and their tenths."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
+
+
+# ---- A confusion matrix as a picture: true classes by row, answers by column.
+
+SIDE, MARGIN = 34, 40
+"""Pixels of a cell, and for the numbers of the classes."""
+_HOTTEST = 5
+
+
+@frozen
+class Cell:
+    """Samples of a true class that have an answer: where, how many, by how many more than before; ``heat`` from 0 to 5 by the
+    share of the class."""
+
+    x: int
+    y: int
+    count: str
+    change: str
+    heat: int
+    right: bool
+    title: str
+
+
+@frozen
+class Matrix:
+    """The picture: its size in pixels, its cells, the numbers of the classes with their places along an edge."""
+
+    size: int
+    side: int
+    cells: tuple[Cell, ...]
+    classes: tuple[tuple[int, str], ...]
+
+
+def matrix_of(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
+    """The picture of counts; ``before``: earlier ones, against which every cell says how it changed."""
+    cells = []
+    for truth, row in enumerate(counts):
+        total = max(1, sum(row))
+        for answer, count in enumerate(row):
+            change = count - before[truth][answer] if before else 0
+            title = f"{count:,} of class {truth} answered {answer}" + (
+                f", {change:+,} against before" if change else ""
+            )
+            cells.append(
+                Cell(
+                    x=MARGIN + SIDE * answer,
+                    y=MARGIN + SIDE * truth,
+                    count=f"{count:,}" if count else "",
+                    change=f"{change:+d}" if change else "",
+                    heat=math.ceil(_HOTTEST * count / total),
+                    right=truth == answer,
+                    title=title,
+                )
+            )
+    places = tuple((MARGIN + SIDE * k + SIDE // 2, str(k)) for k in range(len(counts)))
+    return Matrix(MARGIN + SIDE * len(counts) + 1, SIDE, tuple(cells), places)
+
+
+# ---- Boxes and curves of a directed graph without cycles, drawn in ranks from top to bottom.
+#
+# The classic steps (Sugiyama, Tagawa, Toda 1981): a box's rank is the longest way to it; edges over several ranks pass through
+# points in between; an order within the ranks by the barycentres of neighbours keeps crossings few; places follow the neighbours
+# as far as the order lets them.
+
+_GAP, _RANK_GAP, _POINT = 22, 30, 14
+_SWEEPS = 6
+
+
+@frozen
+class Layout:
+    """Upper left corners of the boxes by their number, a path (SVG) for every edge in order, and the size of all, in pixels."""
+
+    corners: tuple[tuple[float, float], ...]
+    paths: tuple[str, ...]
+    width: float
+    height: float
+
+
+def layout(count: int, edges: Sequence[tuple[int, int]], width: float, height: float) -> Layout:
+    """Place ``count`` boxes of one size. ``edges`` lead from a lower number to a higher one."""
+    ranks = _ranks(count, edges)
+    chains, ranks_of_all = _chains(edges, ranks)
+    total = len(ranks_of_all)
+    links = [link for chain in chains for link in pairwise(chain)]
+    rows = _ordered(ranks_of_all, links)
+    widths = [width if node < count else _POINT for node in range(total)]
+    centres = _centres(rows, links, widths)
+    left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
+    x = {node: at - left for node, at in centres.items()}
+    y = {node: ranks_of_all[node] * (height + _RANK_GAP) for node in range(total)}
+    paths = tuple(_path([(x[n], y[n], height if n < count else 0.0) for n in chain], height) for chain in chains)
+    right = max((x[n] + widths[n] / 2 for n in range(total)), default=0.0)
+    bottom = max((y[n] + height for n in range(count)), default=0.0)
+    return Layout(tuple((x[n] - width / 2, y[n]) for n in range(count)), paths, right, bottom)
+
+
+def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """The longest way to every box; one without operands stands right above who reads it first."""
+    ranks = [0] * count
+    followers = defaultdict(list)
+    entered = {v for _, v in edges}
+    for u, v in sorted(edges):
+        ranks[v] = max(ranks[v], ranks[u] + 1)
+        followers[u].append(v)
+    for node in range(count):
+        if node not in entered and followers[node]:
+            ranks[node] = min(ranks[v] for v in followers[node]) - 1
+    return ranks
+
+
+def _chains(edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+    """Every edge as a chain of nodes, a rank apart; what is between two boxes are points, numbered after the boxes."""
+    all_ranks, chains = list(ranks), []
+    for u, v in edges:
+        points = list(range(len(all_ranks), len(all_ranks) + ranks[v] - ranks[u] - 1))
+        all_ranks += [ranks[u] + 1 + k for k in range(len(points))]
+        chains.append([u, *points, v])
+    return chains, all_ranks
+
+
+def _ordered(ranks: Sequence[int], links: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Nodes by rank, in an order with few crossings."""
+    rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
+    for node, rank in enumerate(ranks):
+        rows[rank].append(node)
+    above, below = _neighbours(links)
+    for sweep in range(_SWEEPS):
+        neighbours = above if sweep % 2 == 0 else below
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            place = {node: k for r in rows for k, node in enumerate(r)}
+            row.sort(key=lambda n: (_mean([place[m] for m in neighbours[n]], place[n]), place[n]))
+    return rows
+
+
+def _centres(
+    rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], widths: Sequence[float]
+) -> dict[int, float]:
+    """Horizontal middles: each as near to the middle of its neighbours as its row allows."""
+    centres: dict[int, float] = {}
+    for row in rows:
+        span = sum(widths[n] for n in row) + _GAP * (len(row) - 1)
+        at = -span / 2
+        for node in row:
+            centres[node] = at + widths[node] / 2
+            at += widths[node] + _GAP
+    above, below = _neighbours(links)
+    for sweep in range(2 * _SWEEPS):
+        neighbours = above if sweep % 2 == 0 else below
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            wanted = [_mean([centres[m] for m in neighbours[n]], centres[n]) for n in row]
+            centres.update(zip(row, _spread(wanted, [widths[n] for n in row]), strict=True))
+    return centres
+
+
+def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Places in order, at least a gap apart, near to what is wanted: the mean of pushing to the right and to the left."""
+    right, left = list(wanted), list(wanted)
+    for k in range(1, len(wanted)):
+        right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
+        m = len(wanted) - 1 - k
+        left[m] = min(left[m], left[m + 1] - (widths[m] + widths[m + 1]) / 2 - _GAP)
+    return [(a + b) / 2 for a, b in zip(right, left, strict=True)]
+
+
+def _neighbours(links: Sequence[tuple[int, int]]) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
+    above: dict[int, list[int]] = defaultdict(list)
+    below: dict[int, list[int]] = defaultdict(list)
+    for u, v in links:
+        above[v].append(u)
+        below[u].append(v)
+    return above, below
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+def _path(points: Sequence[tuple[float, float, float]], height: float) -> str:
+    """A smooth curve from the bottom of the first box through the points to the top of the last one."""
+    (x, y, own), *rest = points
+    at = x, y + own
+    words = [f"M{at[0]:.1f} {at[1]:.1f}"]
+    for x, y, own in rest:
+        middle = (at[1] + y) / 2
+        words.append(f"C{at[0]:.1f} {middle:.1f} {x:.1f} {middle:.1f} {x:.1f} {y:.1f}")
+        if not own:
+            words.append(f"V{y + height:.1f}")
+        at = x, y + (own or height)
+    return "".join(words)
+
+
+# ---- The network of a report as a picture: a box for every layer, input, output and state, and an edge for every
+# tensor between.
+
+PICTURE_WIDTH, PICTURE_HEIGHT = 252, 86
+"""Of a box, in pixels."""
+_LETTERS, _TITLE = 36, 24
+"""Letters of a line that a box holds, and of the first, which has the share of the time beside it."""
+
+
+@frozen
+class LayerBox:
+    """A box: its upper left corner, its name, up to three lines below, what stands at its right (the share), all there is to say.
+
+    ``step``: of a layer; -1 for what is none. ``heat`` from 0 to 5 by the share, ``length`` of the bar that shows it, in pixels.
+    """
+
+    x: float
+    y: float
+    name: str
+    lines: tuple[str, ...]
+    share: str
+    title: str
+    step: int
+    heat: int
+    length: float
+
+
+@frozen
+class Picture:
+    """The network's picture, in pixels."""
+
+    width: float
+    height: float
+    boxes: tuple[LayerBox, ...]
+    paths: tuple[str, ...]
+
+
+def picture_of(data: Mapping[str, Any]) -> Picture:
+    """The picture of a report's data."""
+    layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
+    inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
+    read = {name for layer in layers for name in layer["inputs"]}
+    sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read]
+    first = len(sources)
+    makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
+    reads = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
+    reads += [(name, len(layers) + k) for k, name in enumerate(outputs)]
+    edges = [(u, first + k) for name, k in reads for u in makers.get(name, ()) if u < first + k]
+    found = layout(first + len(layers) + len(outputs), list(dict.fromkeys(edges)), PICTURE_WIDTH, PICTURE_HEIGHT)
+    most = max((layer["share"] for layer in layers), default=0) or 1
+    boxes = [
+        *(_end(tensors[name], tensors[name]["kind"]) for name in sources),
+        *(_layer(layer, tensors, most) for layer in layers),
+        *(_end(tensors[name], "output") for name in outputs),
+    ]
+    placed = (LayerBox(*corner, *box) for corner, box in zip(found.corners, boxes, strict=True))
+    return Picture(found.width, found.height, tuple(placed), found.paths)
+
+
+def _makers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
+    """The numbers of the boxes that a tensor comes from: the steps that write it, or what is there before the first."""
+    if tensor["name"] in sources:
+        return [sources.index(tensor["name"])]
+    return [len(sources) + step for step in tensor["written_by"]]
+
+
+def _end(tensor: Mapping[str, Any], kind: str) -> tuple[Any, ...]:
+    lines = (kind, *_kind(tensor))
+    name = tensor["label"] or tensor["name"]
+    return cut(name, _LETTERS), lines, "", f"{kind} {name}: {', '.join(_kind(tensor))}", -1, 0, 0.0
+
+
+def _layer(layer: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]], most: float) -> tuple[Any, ...]:
+    made = [tensors[name] for name in layer["outputs"] if name in tensors]
+    kinds = _kind(made[0]) if made else ()
+    share = f"{100 * layer['share']:.1f} %"
+    operators = layer["op"].replace("+", " + ")
+    title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
+    lines = tuple(cut(line, _LETTERS) for line in (operators, *kinds))
+    heat, length = round(_HOTTEST * layer["share"] / most), PICTURE_WIDTH * layer["share"] / most
+    return cut(_inner(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
+
+
+def _kind(tensor: Mapping[str, Any]) -> tuple[str, ...]:
+    """Shape and dtype of a tensor, and what its integers stand for."""
+    shape, quant = f"{tensor['dtype']} {shape_words(tensor['shape'])}", quant_words(tensor)
+    return (shape, f"= {quant}") if quant else (shape,)
+
+
+def _inner(name: str) -> str:
+    """A path that is too long for a box by its first and its last part."""
+    parts = name.split("/")
+    return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
+
+
+def cut(text: str, letters: int) -> str:
+    """What fits into so many places; letters of some scripts take two."""
+    room, kept = letters, ""
+    for letter in text:
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
+        kept += letter
+    return text
+
+
+# ---- The arena over time as a picture: steps from left to right, bytes from the bottom up, one rectangle for every
+# value.
+
+MEMORY_MAP_LEFT, MEMORY_MAP_TOP, MEMORY_MAP_BOTTOM, MEMORY_MAP_RIGHT = 72, 26, 44, 12
+"""Pixels around the plot."""
+INDENT = 6
+_HEIGHT, _WIDTH = 340, 1096
+_NARROWEST, _WIDEST = 16, 180
+_LETTER = 6.3
+"""Width of a letter in pixels, about."""
+_LEVELS = 6
+
+
+@frozen
+class Box:
+    """A rectangle in pixels. ``kind``: what colours it; ``label``: what fits into it, ``INDENT`` from the left; ``title``: all
+    there is to say."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    label: str
+    title: str
+
+
+@frozen
+class Column:
+    """A step below the plot: the middle of its column, its number in words (of some columns), what happens, the bytes in use.
+    ``step``: its number; -1 before the first and after the last."""
+
+    x: float
+    label: str
+    title: str
+    live: str
+    peak: bool
+    step: int
+
+
+@frozen
+class Level:
+    """A height in the plot and the bytes there."""
+
+    y: float
+    label: str
+
+
+@frozen
+class MemoryMap:
+    """The picture. ``overlaps``: where a result is written over what the step reads, or a workspace lies over either."""
+
+    width: float
+    height: float
+    column: float
+    boxes: tuple[Box, ...]
+    overlaps: tuple[Box, ...]
+    columns: tuple[Column, ...]
+    levels: tuple[Level, ...]
+    arena: Level
+    kinds: tuple[str, ...]
+
+
+def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
+    """The picture of a manifest's arena; ``names``: what to call its steps."""
+    steps = len(manifest["kernels"])
+    column = min(max(_WIDTH / (steps + 2), _NARROWEST), _WIDEST)
+    plot = _Plot(column, manifest["arena_size"])
+    above = ("output", "workspace")  # drawn over others: outputs are often views, workspaces lie where others end
+    memory = sorted(
+        manifest["memory"], key=lambda m: (m["kind"] in above and above.index(m["kind"]) + 1, m["first"], -m["bytes"])
+    )
+    live = live_bytes(manifest)
+    kinds = dict.fromkeys(m["kind"] for m in memory)
+    return MemoryMap(
+        width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,
+        height=MEMORY_MAP_TOP + _HEIGHT + MEMORY_MAP_BOTTOM,
+        column=column,
+        boxes=_labelled([plot.box(m, names) for m in memory]),
+        overlaps=tuple(plot.overlap(*both) for both in _overlaps(memory)),
+        columns=tuple(_columns(plot, names, live)),
+        levels=tuple(Level(plot.y(at), f"{at:,}") for at in _levels(manifest["arena_size"])),
+        arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
+        kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "const", "output") if k in kinds),
+    )
+
+
+@frozen
+class _Plot:
+    """From steps and bytes to pixels."""
+
+    column: float
+    size: int
+
+    def x(self, step: int) -> float:
+        return MEMORY_MAP_LEFT + self.column * (step + 1)
+
+    def y(self, offset: int) -> float:
+        return MEMORY_MAP_TOP + _HEIGHT * (1 - offset / max(self.size, 1))
+
+    def box(self, value: Mapping[str, Any], names: Sequence[str]) -> Box:
+        width = self.column * (value["last"] - value["first"] + 1)
+        height = _HEIGHT * value["bytes"] / max(self.size, 1)
+        x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
+        label = value["name"] if len(value["name"]) * _LETTER < width - 2 * INDENT and height >= 15 else ""
+        return Box(x, y, width, height, value["kind"], label, _describe(value, names))
+
+    def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
+        start = max(old["offset"], new["offset"])
+        stop = min(old["offset"] + old["bytes"], new["offset"] + new["bytes"])
+        height = _HEIGHT * (stop - start) / max(self.size, 1)
+        title = f"step {step}: {new['name']} lies over {stop - start:,} bytes of {old['name']}"
+        return Box(self.x(step), self.y(stop), self.column, height, "overlap", "", title)
+
+
+def _labelled(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """The boxes in the order in which they are drawn; those keep their labels that no later box covers."""
+
+    def hidden(box: Box, by: Box) -> bool:
+        right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
+        return (
+            box.x < by.x + by.width and by.x < right and by.y < middle + _LETTER and middle - _LETTER < by.y + by.height
+        )
+
+    return tuple(
+        replace(box, label="") if box.label and any(hidden(box, by) for by in boxes[k + 1 :]) else box
+        for k, box in enumerate(boxes)
+    )
+
+
+def _describe(value: Mapping[str, Any], names: Sequence[str]) -> str:
+    shape = "x".join(map(str, value["shape"])) or "scalar"
+    place = f"{value['bytes']:,} bytes at {value['offset']:,}"
+    first, last = (
+        "before" if step < 0 else "after" if step >= len(names) else f"step {step} ({names[step]})"
+        for step in (value["first"], value["last"])
+    )
+    life = f"during {first}" if value["first"] == value["last"] else f"from {first} to {last}"
+    return f"{value['name']}: {value['kind']}, {value['dtype']} {shape}, {place}, {life}"
+
+
+def _overlaps(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
+    """Pairs that share bytes during the step with which one ends and the other starts."""
+    starting: dict[int, list[Mapping[str, Any]]] = {}
+    for value in memory:
+        starting.setdefault(value["first"], []).append(value)
+    return [
+        (old, new, new["first"])
+        for old in memory
+        for new in starting.get(old["last"], ())
+        if old is not new
+        and old["offset"] < new["offset"] + new["bytes"]
+        and new["offset"] < old["offset"] + old["bytes"]
+        and (old["first"], old["kind"], old["name"])
+        < (new["first"], new["kind"], new["name"])  # a pair of workspaces once
+    ]
+
+
+def _columns(plot: _Plot, names: Sequence[str], live: Sequence[int]) -> list[Column]:
+    """Every step, with its peak; of narrow columns each second, fifth ... has its number."""
+    every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * plot.column >= 22)
+    wide = plot.column >= 46
+    found = [
+        Column(
+            plot.x(k) + plot.column / 2,
+            str(k) if k % every == 0 else "",
+            f"step {k}: {name}, {live[k]:,} bytes in use",
+            f"{live[k]:,}" if wide else "",
+            live[k] == max(live),
+            k,
+        )
+        for k, name in enumerate(names)
+    ]
+    ends = (("in", -1, "before the first step"), ("out", len(names), "after the last step"))
+    return [*found, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
+
+
+def _levels(size: int) -> list[int]:
+    """Round numbers of bytes, a handful of them."""
+    step = 1
+    while size / step > _LEVELS:
+        step *= 2
+    return list(range(0, size + 1, step))

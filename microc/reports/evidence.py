@@ -1,0 +1,434 @@
+"""Accuracy and evidence of a verification."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import numpy as np
+
+from microc import __version__
+from microc.base.dtypes import Array
+from microc.base.file_access import read_bytes, read_text
+from microc.codegen.output_files import write_tree
+from microc.codegen.project.manifest import to_json
+from microc.codegen.project.sbom import created
+from microc.device.toolchain import find_compiler
+from microc.errors import OutputError, ToolError, UsageError
+
+if TYPE_CHECKING:
+    from microc.run.board_project import Project
+
+
+# ---- The page of an evidence bundle that people read and sign.
+
+_SHOWN = 400
+"""Characters of a text; evidence.json has it whole."""
+
+
+def page(facts: Mapping[str, Any]) -> str:
+    """Markdown. Every text of a model, board or user is inert in it."""
+    return "\n".join(_lines(facts)) + "\n"
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    project, board = facts["project"], facts["board"]
+    yield f"# Verification of {_text(project['network'])}: {facts['verdict']}"
+    yield ""
+    if facts["failure"]:
+        yield from (_text(facts["failure"]), "")
+    yield from _table(
+        ("what", "value"),
+        [
+            ("verdict", facts["verdict"]),
+            ("created", facts["created"]),
+            ("model", facts["model"]["source"]),
+            ("model, SHA-256", facts["model"]["sha256"]),
+            ("network, fingerprint", project["fingerprint"]),
+            ("project's bill of materials, SHA-256", project["sha256"] or "none: no project was written"),
+            *(_board(board) if board else [("board", "none: the kernels ran on this computer")]),
+            ("microc", facts["microc"]),
+            *facts["tools"].items(),
+            *((f"option {name}", value) for name, value in project["options"].items()),
+        ],
+    )
+    yield from ("", "Deviations:", "")
+    yield from (f"- {_text(line)}" for line in project["deviations"])
+    for comparison in facts["comparisons"]:
+        yield from _comparison(comparison)
+    if facts["evaluation"]:
+        found = facts["evaluation"]
+        classes = found.get("classification")
+        yield from (
+            "",
+            "## The user's data",
+            "",
+            f"{found['samples']} samples, differing: {len(found['differing_samples'])}",
+        )
+        if classes:
+            yield f"accuracy: {classes['correct']} of {classes['total']} ({_text(classes['output'])})"
+    yield from ("", "## Signed off", "", "| name | role | date | signature |", "|---|---|---|---|", "| | | | |")
+
+
+def _board(board: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    names = ("name", "title", "line", "emulator", "firmware_sha256")
+    return [(f"board, {name.replace('_', ' ')}", board[name]) for name in names if board.get(name)]
+
+
+def _comparison(found: Mapping[str, Any]) -> Iterator[str]:
+    verdict = "agrees" if found["agrees"] else "differs"
+    yield from ("", f"## {_text(found['what'])}: {verdict}", "")
+    yield f"{found['samples']} sets of inputs, SHA-256 `{_text(found['data_sha256'])}`"
+    for kind in ("outputs", "layers"):
+        rows = found.get(kind) or ()
+        if rows:
+            yield ""
+            yield from _table((kind[:-1], *_columns(rows)), [_row(row) for row in rows])
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return ("elements", "differing", "largest difference", "verdict") if "wrong" in rows[0] else ("elements", "error")
+
+
+def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    name = f"{row.get('layer') or ''} {row.get('tensor') or ''}".strip()
+    if "wrong" in row:
+        return name, row["elements"], row["differing"], row["largest"], "agrees" if row["agrees"] else "differs"
+    return name, row["elements"], row["error"]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    yield from ("| " + " | ".join(map(_text, row)) + " |" for row in rows)
+
+
+def _text(value: Any) -> str:
+    """Any value as text without what Markdown or HTML would take for markup; what else is strange becomes a question mark."""
+    return re.sub(r"[^A-Za-z0-9 .,:;()/+_=%'\-]", "?", str(value))[:_SHOWN]
+
+
+# ---- The bundle that ``microc verify --evidence`` writes: what was compared, on what, with which results, for people
+# and programs.
+#
+# ``evidence.json`` (its schema beside it), ``evidence.md``, and ``SHA256SUMS`` over the others, which ``sha256sum -c`` checks.
+
+VERSION = 1
+_PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
+_SECONDS = 20.0
+_LIST = 1 << 20
+"""Bytes of the list of hashes."""
+
+EVIDENCE_SCHEMA: Mapping[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Evidence of a verification by microc",
+    "type": "object",
+    "required": [
+        "evidence_version",
+        "created",
+        "verdict",
+        "microc",
+        "model",
+        "project",
+        "board",
+        "tools",
+        "comparisons",
+    ],
+    "properties": {
+        "evidence_version": {"const": VERSION},
+        "created": {"type": "string"},
+        "verdict": {"enum": ["agrees", "differs"]},
+        "microc": {"type": "string"},
+        "model": {"type": "object", "required": ["source", "sha256"]},
+        "project": {"type": "object", "required": ["network", "fingerprint", "options", "deviations", "sha256"]},
+        "board": {"type": ["object", "null"], "required": ["name", "line"]},
+        "tools": {"type": "object", "additionalProperties": {"type": "string"}},
+        "comparisons": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "object", "required": ["what", "agrees", "data_sha256", "samples"]},
+        },
+        "evaluation": {"type": ["object", "null"]},
+        "failure": {"type": "string"},
+    },
+}
+
+
+def refuse_taken(folder: Path) -> None:
+    """OutputError for a folder that holds something: evidence is never written over."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OutputError(f"{folder} is not empty", where=str(folder), hint="give --evidence a new folder")
+
+
+def data_hash(sets: Sequence[Sequence[Array]]) -> str:
+    """SHA-256 over all inputs: dtype, shape and little-endian bytes of each array in order."""
+    digest = hashlib.sha256()
+    for arrays in sets:
+        for array in map(np.asarray, arrays):
+            digest.update(f"{array.dtype.name} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()
+
+
+def gathered(
+    manifest: Mapping[str, Any],
+    comparisons: Sequence[Mapping[str, Any]],
+    evaluation: Mapping[str, Any] | None = None,
+    failure: str = "",
+    project: Project | None = None,
+    port: str = "",
+) -> dict[str, Any]:
+    """The facts, plain data: those of the manifest, the results, and what they were found with.
+
+    ``project``: whose board ran (None: no board did), ``port``: on which line. ``failure``: what the refusal says,
+    if there is one.
+    """
+    return {
+        "evidence_version": VERSION,
+        "created": created() if _dated() else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "verdict": "differs" if failure else "agrees",
+        "microc": __version__,
+        "model": {"source": manifest["source"], "sha256": manifest.get("sha256", {}).get("model", "")},
+        "project": {
+            "network": manifest["model"],
+            "fingerprint": manifest["fingerprint"],
+            "options": manifest["options"],
+            "deviations": manifest.get("deviations", []),
+            "sha256": _sources(project) if project is not None else "",
+        },
+        "board": _evidence_board(project, port) if project is not None else None,
+        "tools": {**_versions(), **(_compiler(project) if project is not None else {})},
+        "comparisons": list(comparisons),
+        "evaluation": evaluation,
+        "failure": failure,
+    }
+
+
+def write(folder: Path, facts: Mapping[str, Any]) -> None:
+    """The bundle, all of it or nothing. OutputError where the folder holds something."""
+    refuse_taken(folder)
+    files: dict[str, str | bytes] = {
+        "evidence.json": to_json(dict(facts)),
+        "evidence.schema.json": to_json(dict(EVIDENCE_SCHEMA)),
+        "evidence.md": page(facts),
+    }
+    sums = [f"{hashlib.sha256(str(text).encode()).hexdigest()}  {name}\n" for name, text in sorted(files.items())]
+    write_tree(folder, {**files, "SHA256SUMS": "".join(sums)})
+
+
+def _dated() -> bool:
+    """Whether the date is told: then the same evidence is the same file."""
+    return bool(os.environ.get("SOURCE_DATE_EPOCH"))
+
+
+def _sources(project: Project) -> str:
+    """SHA-256 over the bill of materials, which holds the hash of every generated file; of older projects, the manifest."""
+    for name in ("sbom.spdx.json", "manifest.json"):
+        path = project.folder / name
+        if path.is_file():
+            return hashlib.sha256(read_bytes(path)).hexdigest()
+    return ""
+
+
+def _evidence_board(project: Project, port: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": project.board.name,
+        "title": project.board.title,
+        "line": port or "its own process",
+    }
+    if project.emulated and not port:
+        program = project.board.raw["emulator"]["argv"][0]
+        found |= {"line": f"emulator {Path(program).name}", "emulator": _first_line(program)}
+    elif project.board.simulated and not port:
+        found |= {"line": f"simulator {project.board.raw['simulator']['argv'][0]}"}
+    files = {"firmware": project.elf, **({"network": project.blob} if project.relocatable else {})}
+    hashes = {
+        f"{name}_sha256": hashlib.sha256(read_bytes(path)).hexdigest() for name, path in files.items() if path.is_file()
+    }
+    return found | hashes
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _compiler(project: Project) -> dict[str, str]:
+    try:
+        return {"compiler": find_compiler(project.board).version}
+    except ToolError:  # a board that has its firmware already needs none
+        return {}
+
+
+def _first_line(program: str) -> str:
+    """What a program says of its version."""
+    path = shutil.which(program)
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.partition("\n")[0]
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The facts of a bundle; OutputError where it is none, or where a file of it was changed."""
+    try:
+        for line in read_text(folder / "SHA256SUMS", _LIST).splitlines():
+            digest, _, name = line.partition("  ")
+            if name != Path(name).name:
+                raise OutputError(
+                    f"{name} leads out of the folder", where=str(folder), hint="this is not what microc wrote"
+                )
+            if hashlib.sha256(read_bytes(folder / name)).hexdigest() != digest:
+                raise OutputError(f"{name} was changed", where=str(folder), hint="this is not what microc wrote")
+        found: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OutputError(f"no evidence can be read: {error}", where=str(folder)) from error
+    return found
+
+
+# ---- How good a network is, by what ``microc verify`` saved: its ``--json``, or the folder of its ``--evidence``.
+
+LARGEST = 64 << 20
+"""Bytes of a file that is read."""
+_HINT = "give what `microc verify firmware --data test.npz --labels labels --json` printed, or a folder of --evidence"
+_COUNT = {"type": "integer", "minimum": 0, "maximum": (1 << 53)}
+_REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
+_REAL_OR_NONE = {**_REAL, "type": ["number", "null"]}
+ACCURACY_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "board": {"type": ["string", "object", "null"]},
+        "fingerprint": {"type": "string"},
+        "identical": {"type": "boolean"},
+        "samples": _COUNT,
+        "evaluation": {
+            "type": ["object", "null"],
+            "required": ["samples"],
+            "properties": {
+                "samples": _COUNT,
+                "classification": {
+                    "type": ["object", "null"],
+                    "required": ["output", "correct", "total", "confusion"],
+                    "properties": {
+                        "output": {"type": "string"},
+                        "correct": _COUNT,
+                        "total": _COUNT,
+                        "confusion": {"type": "array", "maxItems": 10_000, "items": {"type": "array", "items": _COUNT}},
+                    },
+                },
+                "outputs": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["output", "rmse", "largest"],
+                        "properties": {
+                            "output": {"type": "string"},
+                            "rmse": _REAL,
+                            "largest": _REAL,
+                            "cosine": _REAL_OR_NONE,
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What is read of the file; all else is left alone."""
+
+
+def read_accuracy(path: Path) -> dict[str, Any]:
+    """What a report keeps of a verification, plain data. UsageError for a file that holds none."""
+    data = _evidence(path) if path.is_dir() else _file(path)
+    try:
+        jsonschema.validate(data, ACCURACY_SCHEMA)
+    except jsonschema.ValidationError as error:
+        where = "/".join(map(str, error.absolute_path)) or "it"
+        raise UsageError(
+            f"{path} is no result of verify: {where} is not as it should be", where=str(path), hint=_HINT
+        ) from error
+    found = data.get("evaluation") or {}
+    classes = found.get("classification")
+    if not found and "identical" not in data:
+        raise UsageError(f"{path} is no result of verify", where=str(path), hint=_HINT)
+    counts = classes["confusion"] if classes else None
+    if counts is not None and any(len(row) != len(counts) for row in counts):
+        raise UsageError(
+            f"{path} is no result of verify: its confusion matrix is not square", where=str(path), hint=_HINT
+        )
+    return {
+        "fingerprint": data.get("fingerprint", ""),
+        "samples": found.get("samples", data.get("samples", 0)),
+        "identical": data.get("identical"),
+        "output": classes["output"] if classes else "",
+        "correct": classes["correct"] if classes else 0,
+        "total": classes["total"] if classes else 0,
+        "confusion": counts,
+        "outputs": [
+            {name: each.get(name) for name in ("output", "rmse", "largest", "cosine")}
+            for each in found.get("outputs", ())
+        ],
+    }
+
+
+def refuse_constant(name: str) -> None:
+    """For ``json.loads``: NaN and infinities are no JSON, and no page can show them."""
+    raise ValueError(name)
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=refuse_constant)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON", where=str(path), hint=_HINT) from error
+    return found
+
+
+def _evidence(folder: Path) -> dict[str, Any]:
+    """The facts of a bundle, in the shape of the command's own data."""
+
+    facts = read(folder)
+    try:
+        board: Mapping[str, Any] = next((each for each in facts["comparisons"] if "identical" in each), {})
+        own = {name: board[name] for name in ("identical", "samples") if name in board}
+        return {"fingerprint": facts["project"]["fingerprint"], "evaluation": facts["evaluation"], **own}
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{folder} is no result of verify", where=str(folder), hint=_HINT) from error
+
+
+def accuracy_words(found: Mapping[str, Any], fingerprint: str) -> Iterator[str]:
+    """Sentences for people; ``fingerprint``: of the network that is reported."""
+    if found["fingerprint"] not in ("", fingerprint):
+        yield "These are results of another build of the network: its code or its constants differ."
+    if found["total"]:
+        share = 100 * found["correct"] / found["total"]
+        yield f"{found['correct']:,} of {found['total']:,} samples are right, {share:.2f} % ({found['output']})."
+    if found["identical"] is not None:
+        yield (
+            "Board and host agree in every bit of every layer."
+            if found["identical"]
+            else "Board and host agree within the tolerance for floats."
+        )
+    for each in found["outputs"]:
+        cosine = "" if each["cosine"] is None else f", cosine {each['cosine']:.6f}"
+        yield f"{each['output']}: RMSE {each['rmse']:.4g}, largest difference {each['largest']:.4g}{cosine}."

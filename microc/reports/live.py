@@ -1,0 +1,340 @@
+"""A network at work on a board: a page."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import math
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.codegen.render import render_html
+from microc.errors import UsageError
+from microc.run.data.samples import Samples
+from microc.run.session import Device
+from microc.run.verify import random_inputs
+
+# ---- What an array looks like: a picture, curves, bars or numbers, by its shape; plain data of a bounded size.
+
+PIXELS, POINTS, BARS, NUMBERS = 160, 512, 64, 16
+"""The most that is shown of an edge of a picture, of a curve, of scores and of a row of numbers."""
+_EDGE, _CURVES = 8, 7
+"""The least edge of a plane that is seen as a picture, and the most curves side by side."""
+
+
+def view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
+    """``kind`` and what it is drawn from. Integers that stand for reals become these.
+
+    ``picture``: ``pixels``, base64 of ``height`` x ``width`` x ``channels`` bytes. ``curves``: ``series``, lists of as many
+    numbers. ``bars``: ``values``, the scores of an output. ``numbers``: ``values``. None stands for what is not finite.
+    """
+    named = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
+    plane = _plane(array)
+    if plane is not None and not output:
+        return {**named, "kind": "picture", **_picture(tensor, plane)}
+    reals = _reals(tensor, array)
+    if output and 1 < array.size <= BARS:
+        return {**named, "kind": "bars", "values": _numbers(reals.reshape(-1))}
+    if array.size > NUMBERS:
+        return {**named, "kind": "curves", "series": _curves(reals)}
+    return {**named, "kind": "numbers", "values": _numbers(reals.reshape(-1))}
+
+
+def _plane(array: Array) -> Array | None:
+    """Rows, columns and channels of what is a picture; None of all else."""
+    shape = array.shape
+    while len(shape) > 2 and shape[0] == 1:
+        shape = shape[1:]
+    match shape:
+        case (height, width, channels) if channels in (1, 3) and min(height, width) >= _EDGE:
+            return array.reshape(height, width, channels)
+        case (channels, height, width) if channels == 3 and min(height, width) >= _EDGE:
+            return array.reshape(channels, height, width).transpose(1, 2, 0)
+        case (height, width) if min(height, width) >= _EDGE:
+            return array.reshape(height, width, 1)
+    return None
+
+
+def _picture(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
+    """The pixels: those of 8 bits in their order, all others from the least to the largest of the picture."""
+    height, width, channels = plane.shape
+    step = math.ceil(max(height, width) / PIXELS)
+    shown = plane[::step, ::step].astype(np.float64)
+    if tensor["dtype"] in ("int8", "uint8"):
+        low, high = (-128.0, 127.0) if tensor["dtype"] == "int8" else (0.0, 255.0)
+    else:
+        finite = shown[np.isfinite(shown)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    scaled = np.nan_to_num((shown - low) * (255 / ((high - low) or 1.0)), posinf=255.0, neginf=0.0)
+    pixels = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+    return {
+        "height": pixels.shape[0],
+        "width": pixels.shape[1],
+        "channels": channels,
+        "pixels": base64.b64encode(pixels.tobytes()).decode("ascii"),
+    }
+
+
+def _curves(reals: Array) -> list[list[float | None]]:
+    """One curve along time, or some side by side where the last axis is short."""
+    wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
+    series = reals.reshape(-1, reals.shape[-1]).T if wide else reals.reshape(1, -1)
+    step = math.ceil(series.shape[1] / POINTS)
+    return [_numbers(curve[::step]) for curve in series]
+
+
+def _reals(tensor: Mapping[str, Any], array: Array) -> Array:
+    found: Array = array.astype(np.float64)
+    return found if tensor["scale"] is None else (found - tensor["zero_point"]) * tensor["scale"]
+
+
+def _numbers(reals: Array) -> list[float | None]:
+    return [float(f"{number:.6g}") if math.isfinite(number) else None for number in reals.tolist()]
+
+
+# ---- A page of this computer for this computer alone: what happens is sent to whoever has its address, as server-
+# sent events.
+#
+# The server listens on 127.0.0.1. Its address holds a random word, and requests must name this host, so that pages of strangers
+# in the same browser, whose names may be made to lead here (DNS rebinding), neither find it nor are answered. It reads nothing
+# but the first lines of requests, and serves two things: the page, and its events.
+
+HOST = "127.0.0.1"
+READERS = 8
+"""Browsers that look at the same time."""
+_PATIENCE = 10.0  # seconds for a request, and between two signs of life of a stream
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Channel:
+    """What was told last, for those who wait; who is slow misses what is between."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._number, self._text, self.closed = 0, "", False
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Tell all who look."""
+        text = json.dumps(event, allow_nan=False)
+        with self._changed:
+            self._number, self._text = self._number + 1, text
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more will be told."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def after(self, number: int) -> tuple[int, str]:
+        """What was told after ``number``, and its own; the same number and nothing, after some seconds or at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._number > number or self.closed, _PATIENCE)
+            return (self._number, self._text) if self._number > number else (number, "")
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves ``page`` at :attr:`url`, and tells what :meth:`tell` is given, as a context manager. ``port``: 0 for a free one.
+
+    UsageError where the port is taken.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = False
+
+    def __init__(self, page: str, port: int = 0) -> None:
+        self.page, self.channel = page.encode("utf-8"), Channel()
+        self.word = secrets.token_urlsafe(16)
+        self.places = threading.BoundedSemaphore(READERS)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise UsageError(
+                f"the page cannot be served on port {port}: {error.strerror or error}",
+                hint="choose another --http, or none",
+            ) from error
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, which nobody guesses."""
+        return f"http://{HOST}:{self.server_port}/{self.word}/"
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Send an event to all who look."""
+        self.channel.tell(event)
+
+    def __enter__(self) -> PageServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.channel.close()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = _PATIENCE
+    server_version, sys_version = "microc", ""
+
+    def do_GET(self) -> None:
+        """The page or its events; all else is refused before it is looked at."""
+        if self.headers.get("Host") not in (
+            f"{HOST}:{self.server.server_port}",
+            f"localhost:{self.server.server_port}",
+        ):
+            self.send_error(403, "this page has another address")
+            return
+        _, word, *rest = [*self.path.split("/", 2), ""]
+        if not hmac.compare_digest(word.encode("latin-1", "replace"), self.server.word.encode()) or len(rest) < 2:
+            self.send_error(404)
+        elif rest[0] == "":
+            self._page()
+        elif rest[0] == "events":
+            self._events()
+        else:
+            self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not told."""
+
+    def end_headers(self) -> None:
+        """The headers of every answer."""
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def _page(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(self.server.page)))
+        self.end_headers()
+        self.wfile.write(self.server.page)
+
+    def _events(self) -> None:
+        if not self.server.places.acquire(blocking=False):
+            self.send_error(503, "too many browsers look")
+            return
+        try:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            number = 0
+            while not self.server.channel.closed:
+                number, text = self.server.channel.after(number)
+                self.wfile.write(f"data: {text}\n\n".encode() if text else b": still here\n\n")
+                self.wfile.flush()
+        except OSError:  # the browser went away
+            pass
+        finally:
+            self.server.places.release()
+            self.close_connection = True
+
+
+# ---- Runs of a network on a board, one after the other: on samples in a loop, on random numbers, or on what the
+# board has.
+
+FROM_BOARD = "board"
+"""The source of inputs that are not sent."""
+
+
+@frozen
+class Run:
+    """One run. ``sample``: the number of its sample, and ``label`` its true class; None where there is none. ``ticks`` are the
+    timer's."""
+
+    number: int
+    sample: int | None
+    label: int | None
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    ticks: int
+
+
+def runs(device: Device, source: Samples | str | int) -> Iterator[Run]:
+    """Runs without end. ``source``: samples, taken in a loop; :data:`FROM_BOARD`, what the firmware itself puts into the inputs,
+    which is read before the run; or the seed of random numbers. State lives from run to run."""
+    device.reset()
+    generator = np.random.default_rng(source if isinstance(source, int) else 0)
+    number = 0
+    while True:
+        sample = number % len(source) if isinstance(source, Samples) else None
+        if isinstance(source, Samples):
+            inputs = source.sample(number % len(source))
+        elif source == FROM_BOARD:
+            inputs = tuple(device.read(tensor["name"]) for tensor in device.inputs)
+        else:
+            inputs = tuple(random_inputs(device.inputs, generator, device.shapes))
+        if source != FROM_BOARD:
+            device.set_inputs(*inputs)
+        timing = device.client.run()
+        outputs = tuple(device.read(tensor["name"]) for tensor in device.outputs)
+        labels = source.labels if isinstance(source, Samples) else None
+        label = int(labels[sample]) if labels is not None and sample is not None else None
+        yield Run(number, sample, label, inputs, outputs, timing.max)
+        number += 1
+
+
+def event(device: Device, run: Run) -> dict[str, Any]:
+    """A run as plain data for the page and for lines of JSON. ``answer``: the class of the first output that has several."""
+    clock = device.clock
+    amount = clock.amount(run.ticks)
+    scores = next((array for array in run.outputs if array.size > 1), None)
+    return {
+        "run": run.number,
+        "sample": run.sample,
+        "time": amount,
+        "unit": clock.unit,
+        "seconds": clock.seconds(amount),
+        "label": run.label,
+        "answer": int(np.argmax(scores)) if scores is not None else None,
+        "inputs": [view(tensor, array) for tensor, array in zip(device.inputs, run.inputs, strict=True)],
+        "outputs": [
+            view(tensor, array, output=True) for tensor, array in zip(device.outputs, run.outputs, strict=True)
+        ],
+    }
+
+
+# ---- The page that shows a network at work.
+
+
+@frozen
+class WatchContext:
+    """What ``live/watch.html.j2`` shows before the first run; ``source``: where the inputs come from, in words."""
+
+    title: str
+    board: str
+    source: str
+    unit_meaning: str
+
+
+def page_of(device: Device, source: str) -> str:
+    """The page of a board."""
+    project = device.project
+    return render_html(
+        "live/watch.html.j2",
+        WatchContext(
+            project.manifest["model"], project.board.title, source, f"{device.clock.unit}, {device.clock.meaning}"
+        ),
+    )

@@ -1,0 +1,288 @@
+"""A compiled network on a board as one object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microc.codegen.output_files import replacing
+from microc.codegen.project.manifest import OPERATOR, object_schema, objects_schema
+from microc.compiler import validation
+from microc.compiler.fit.footprint import capacity
+from microc.compiler.representation import signature, table
+from microc.errors import OutputError
+from microc.reports.advice import Situation, advice_for
+from microc.reports.layers import layers_of, slowest
+from microc.reports.text_tables import milliseconds, stack_words, time_words
+from microc.target import Board
+
+if TYPE_CHECKING:
+    from microc.run.profile import Profile
+
+
+# ---- The schema of a report's data (:class:`microc.reports.report.Report`), which whatever is read as one is held
+# against.
+
+VERSION = 1
+"""Of the data: it grows when a name in them changes its meaning or goes."""
+
+_MOST = 1 << 53
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
+_COUNT_OR_NONE = {"type": ["integer", "null"], "minimum": 0, "maximum": _MOST}
+_STEP = {"type": "integer", "minimum": -1, "maximum": 1_000_000}
+_REAL = {"type": "number", "minimum": 0, "maximum": 1e18}
+_REAL_OR_NONE = {"type": ["number", "null"], "minimum": 0, "maximum": 1e18}
+_NAMES = {"type": "array", "items": _TEXT}
+
+
+_TENSOR = {
+    "name": _TEXT,
+    "label": _TEXT,
+    "dtype": _TEXT,
+    "shape": {"type": "array", "items": _COUNT},
+    "bytes": _COUNT,
+    "scale": {"type": ["number", "null"], "minimum": -1e38, "maximum": 1e38},
+    "zero_point": {"type": ["integer", "null"], "minimum": -_MOST, "maximum": _MOST},
+}
+_LAYER = {
+    "step": _STEP,
+    "name": _TEXT,
+    "layer": _TEXT,
+    "op": _TEXT,
+    "function": _TEXT,
+    "operators": objects_schema(OPERATOR),
+    "inputs": _NAMES,
+    "outputs": _NAMES,
+    "workspaces": _NAMES,
+    "rows_of": _NAMES,
+    **dict.fromkeys(("macs", "cycles", "instructions", "code", "constants", "arena"), _COUNT),
+    "milliseconds": _REAL_OR_NONE,
+    "time": _COUNT_OR_NONE,
+    "share": {"type": "number", "minimum": 0, "maximum": 1},
+    "linked": {"type": "boolean"},
+    "rule": _TEXT,
+    "schedule": _TEXT,
+    "c": _NAMES,
+}
+_UNIT = {
+    **dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT),
+    "utilisation": {"type": "number", "minimum": 0, "maximum": 1},
+}
+"""What a layer does on a tensor unit: :class:`microc.module.UnitUse`."""
+_ACCURACY = {
+    "fingerprint": _TEXT,
+    "samples": _COUNT,
+    "identical": {"type": ["boolean", "null"]},
+    "output": _TEXT,
+    "correct": _COUNT,
+    "total": _COUNT,
+    "confusion": {"type": ["array", "null"], "maxItems": 10_000, "items": {"type": "array", "items": _COUNT}},
+    "outputs": objects_schema(
+        {"output": _TEXT, "rmse": _REAL, "largest": _REAL, "cosine": {**_REAL_OR_NONE, "minimum": -1.01}}
+    ),
+}
+
+SCHEMA: Mapping[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "A network on a board, as microc report tells it",
+    **object_schema(
+        {
+            "report_version": {"const": VERSION},
+            **dict.fromkeys(("model", "source", "fingerprint", "microc", "planner"), _TEXT),
+            "options": {"type": "object", "additionalProperties": _TEXT},
+            "board": object_schema(
+                {
+                    **dict.fromkeys(("name", "title", "cpu"), _TEXT),
+                    "clock_hz": _COUNT_OR_NONE,
+                    "flash": _COUNT,
+                    "ram": _COUNT,
+                }
+            ),
+            "measured": object_schema(
+                {"unit": _TEXT, "meaning": _TEXT, "time": _COUNT, "seconds": _REAL_OR_NONE}, "null"
+            ),
+            "totals": object_schema(
+                {
+                    **dict.fromkeys(("cycles", "instructions", "macs", "nominal_macs"), _COUNT),
+                    **dict.fromkeys(("arena", "arena_lower_bound", "weights"), _COUNT),
+                    **dict.fromkeys(("flash", "ram"), _COUNT_OR_NONE),
+                    "milliseconds": _REAL_OR_NONE,
+                }
+            ),
+            "stack": object_schema({"bytes": _COUNT_OR_NONE, "measured": _COUNT_OR_NONE}),
+            "state": objects_schema(_TENSOR),
+            "inputs": objects_schema(_TENSOR),
+            "outputs": objects_schema(_TENSOR),
+            "tensors": objects_schema({**_TENSOR, "kind": _TEXT, "written_by": {"type": "array", "items": _STEP}}),
+            "memory": objects_schema(
+                {
+                    **dict.fromkeys(("name", "kind", "dtype"), _TEXT),
+                    "shape": {"type": "array", "items": _COUNT},
+                    "bytes": _COUNT,
+                    "offset": _COUNT,
+                    "first": _STEP,
+                    "last": _STEP,
+                }
+            ),
+            "layers": {
+                "type": "array",
+                "items": object_schema(
+                    _LAYER, optional={"tensor_unit": object_schema(_UNIT), "shipped": {"type": "boolean"}}
+                ),
+            },
+            "firmware": {
+                "type": ["object", "null"],
+                "additionalProperties": object_schema(dict.fromkeys(("text", "data", "bss"), _COUNT)),
+            },
+            "accuracy": object_schema(_ACCURACY, "null"),
+            "advice": {
+                "type": "array",
+                "items": object_schema({"text": _TEXT, "command": _TEXT}, optional={"gain": _REAL_OR_NONE}),
+            },
+        }
+    ),
+}
+"""Sizes are bytes; ``first`` and ``last`` of ``memory``: steps, -1 before the first."""
+
+
+# ---- A compiled network on a board as one object: :class:`Report`, plain data that is a page, JSON, or a table in a
+# notebook.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """A network on a board in numbers.
+
+    ``data`` is plain: ``totals``, sizes in bytes; ``layers``, one for each kernel in order, with estimated cycles and, of
+    a measured report, the time; ``stack``, ``state``, ``accuracy`` (None: nothing was verified), ``advice``. ``microc.report``
+    makes one; :func:`microc.reports.saved_reports.read_report` reads one.
+    """
+
+    data: Mapping[str, Any]
+
+    def html(self, before: Report | None = None) -> str:
+        """One page of HTML that needs nothing else; ``before``: what it is compared with. Equal reports give equal pages."""
+        from microc.reports.page import to_html
+
+        return to_html(self.data, before.data if before is not None else None)
+
+    def json(self) -> str:
+        """The data as JSON, with a line break at its end."""
+        return json.dumps(self.data, indent=1) + "\n"
+
+    def to_data(self) -> dict[str, Any]:
+        """The data, ready for JSON."""
+        return dict(self.data)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page (``.html``) or the data (``.json``); OutputError for another ending."""
+        target = validation.path("a report", path)
+        if target.suffix not in (".html", ".json"):
+            raise OutputError(
+                f"cannot write a report to {target.name}", where=str(target), hint="end it in .html or .json"
+            )
+        with replacing(target) as temporary:
+            temporary.write_text(self.html() if target.suffix == ".html" else self.json(), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        return f"<Report {self._signature()} on {self.data['board']['name']}: {time_words(self.data)}>"
+
+    def _repr_html_(self) -> str:
+        totals, data = self.data["totals"], self.data
+        rows: list[tuple[str, object]] = [
+            ("one inference", time_words(data)),
+            ("multiply-accumulates", totals["macs"]),
+            *((f"{name}, bytes", totals[name]) for name in ("flash", "ram", "arena") if totals[name] is not None),
+            ("stack", stack_words(data)),
+            ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
+            *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest(data)),
+        ]
+        return table(f"{self._signature()} on {data['board']['title']}", rows)
+
+    def _signature(self) -> str:
+        return signature(self.data["model"], self.data["inputs"], self.data["outputs"])
+
+
+def report_of(
+    manifest: Mapping[str, Any],
+    board: Board,
+    *,
+    model_c: str = "",
+    numbers: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
+    stack: int | None = None,
+    accuracy: Mapping[str, Any] | None = None,
+    code_in_ram: float = 0.0,
+    notes: Sequence[str] = (),
+) -> Report:
+    """The report of a network that a manifest (:mod:`microc.codegen.project.manifest`) describes, on ``board``.
+
+    ``model_c``: the printed network, for the C of every layer. ``numbers``: what :meth:`microc.Program.report` gives, for flash
+    and RAM before anything is linked, and advice. ``profile``: what was measured; ``stack``: bytes that the board used at most;
+    ``accuracy``: of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``, ``notes``: as in
+    :mod:`microc.reports.advice`, which are not known of a project.
+    """
+    clock, known = board.raw.get("clock_hz"), numbers or {}
+    layers = layers_of(manifest, model_c, clock, profile)
+    cycles = sum(layer["cycles"] for layer in layers)
+    size = profile.size if profile else None
+    tensors = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    data: dict[str, Any] = {
+        "report_version": VERSION,
+        **{name: manifest[name] for name in ("model", "source", "fingerprint", "microc", "options", "planner")},
+        "board": {
+            "name": board.name,
+            "title": board.title,
+            "cpu": manifest["options"].get("cpu", board.target.cpu),
+            "clock_hz": clock,
+            "flash": capacity(board, "flash"),
+            "ram": capacity(board, "ram"),
+        },
+        "measured": _measured(profile) if profile else None,
+        "totals": {
+            "cycles": cycles,
+            "milliseconds": milliseconds(cycles, clock),
+            "instructions": sum(layer["instructions"] for layer in layers),
+            "macs": manifest["macs"],
+            "nominal_macs": manifest["nominal_macs"],
+            "flash": size.flash if size else known.get("flash"),
+            "ram": size.ram if size else known.get("ram"),
+            "arena": manifest["arena_size"],
+            "arena_lower_bound": manifest["arena_lower_bound"],
+            "weights": manifest["const_bytes"],
+        },
+        "stack": {"bytes": manifest.get("stack_bound"), "measured": stack},
+        "state": [_tensor(t) for t in manifest["tensors"] if t["kind"] == "state"],
+        "streaming": manifest["streaming"],
+        "inputs": [_tensor(tensors[name]) for name in manifest["inputs"]],
+        "outputs": [_tensor(tensors[name]) for name in manifest["outputs"]],
+        "tensors": [{**_tensor(t), "kind": t["kind"], "written_by": t["written_by"]} for t in manifest["tensors"]],
+        "memory": [
+            {**{name: m[name] for name in ("name", "kind", "dtype", "shape", "bytes", "offset", "first", "last")}}
+            for m in manifest["memory"]
+        ],
+        "memories": list(known.get("memories", ())),
+        "layers": layers,
+        "firmware": size.parts() if size else None,
+        "accuracy": dict(accuracy) if accuracy is not None else None,
+    }
+    advice = known.get("next_steps") or advice_for(Situation(data, board, code_in_ram), notes)
+    return Report({**data, "advice": advice})
+
+
+def _measured(profile: Profile) -> dict[str, Any]:
+    return {
+        "unit": profile.unit,
+        "meaning": profile.clock.meaning,
+        "time": profile.time,
+        "seconds": profile.clock.seconds(profile.time),
+    }
+
+
+def _tensor(tensor: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tensor[name] for name in ("name", "label", "dtype", "shape", "bytes", "scale", "zero_point")}

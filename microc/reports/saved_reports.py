@@ -1,0 +1,186 @@
+"""Reports as data: reading, comparison, traces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from microc.base.file_access import open_regular, read_text
+from microc.compiler import validation
+from microc.errors import UsageError
+from microc.reports.evidence import refuse_constant
+from microc.reports.report import SCHEMA, VERSION, Report
+from microc.run.profile import Clock, KernelTime, Profile, short_layer
+
+# ---- Reports that were saved: the JSON of ``microc report``, or a page, in which the same stands.
+
+LARGEST = 256 << 20
+"""Bytes of a file that is read."""
+_PAGE, _OBJECT = b"<!DOCTYPE html>", b"{"
+_EMBEDDED = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
+_HINT = "microc report MODEL --board BOARD -o report.json writes one"
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file looks like one: a page, or an object of JSON. No model does."""
+    try:
+        with open_regular(path) as file:
+            return file.read(64).lstrip().startswith((_PAGE, _OBJECT))
+    except OSError:
+        return False
+
+
+def read_report(path: str | Path) -> Report:
+    """The report in a file, its page or its JSON. UsageError for what is none, or of another version."""
+    file = validation.path("a report", path)
+    try:
+        text = read_text(file, LARGEST)
+        found = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
+        data = json.loads(found[1] if found else text, parse_constant=refuse_constant)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}", where=str(file), hint=_HINT) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is no report", where=str(file), hint=_HINT) from error
+    return Report(_checked(data, file))
+
+
+def _checked(data: Any, file: Path) -> Mapping[str, Any]:
+    """The data, which are what a page may show."""
+    version = data.get("report_version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version != VERSION:
+        raise UsageError(
+            f"{file} is a report of version {version}, this microc knows {VERSION}", where=str(file), hint=_HINT
+        )
+    try:
+        jsonschema.validate(data, SCHEMA)
+    except jsonschema.ValidationError as error:
+        place = "/".join(map(str, error.absolute_path))
+        what = f"{place} is not as it should be" if place else "it lacks what a report has"
+        raise UsageError(f"{file} is no report: {what}", where=str(file), hint=_HINT) from error
+    kept: dict[str, Any] = {name: value for name, value in data.items() if name not in ("schema_version", "command")}
+    return kept
+
+
+# ---- What has changed between two reports: in all, and by layer; layers are matched by their names.
+
+Row = dict[str, Any]
+
+
+def compare(before: Report, after: Report) -> dict[str, Any]:
+    """Plain data: ``totals`` and ``layers``, each with ``before`` and ``after`` (None where there is nothing)."""
+    a, b = before.data, after.data
+    return {
+        "before": _named(a),
+        "after": _named(b),
+        "totals": [row for row in _totals(a, b) if row["before"] is not None or row["after"] is not None],
+        "layers": list(_layers(a["layers"], b["layers"])),
+    }
+
+
+def _named(data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {name: data[name] for name in ("model", "source", "fingerprint", "options")}
+    return {**names, "board": data["board"]["name"]}
+
+
+def _totals(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
+    if a["measured"] and b["measured"] and a["measured"]["unit"] == b["measured"]["unit"]:
+        yield _row(f"measured, {a['measured']['unit']}", a["measured"]["time"], b["measured"]["time"])
+    for key, name in (
+        ("cycles", "estimated cycles"),
+        ("milliseconds", "estimated ms"),
+        ("macs", "multiply-accumulates"),
+        ("flash", "flash, bytes"),
+        ("ram", "RAM, bytes"),
+        ("arena", "arena, bytes"),
+        ("weights", "weights, bytes"),
+    ):
+        yield _row(name, a["totals"][key], b["totals"][key])
+    yield _row("stack, bytes", a["stack"]["bytes"], b["stack"]["bytes"])
+    yield _row("accuracy, %", _accuracy(a), _accuracy(b))
+
+
+def _accuracy(data: Mapping[str, Any]) -> float | None:
+    found = data["accuracy"]
+    return 100 * found["correct"] / found["total"] if found and found["total"] else None
+
+
+def _layers(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """All layers of after in their order, then those that are gone."""
+    old, new = _by_name(a), _by_name(b)
+    for name in dict.fromkeys((*new, *old)):
+        both = {"before": old.get(name), "after": new.get(name)}
+        cycles = {when: layer["cycles"] if layer else None for when, layer in both.items()}
+        flash = {when: layer["code"] + layer["constants"] if layer else None for when, layer in both.items()}
+        yield {"layer": name, "cycles": cycles, "flash": flash}
+
+
+def _by_name(layers: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Layers by their names without the number of the operator; of equal names each has its own number."""
+    found, seen = {}, Counter[str]()
+    for layer in layers:
+        name = re.sub(r"^#\d+ ", "", layer["name"])
+        seen[name] += 1
+        found[f"{name} ({seen[name]})" if seen[name] > 1 else name] = layer
+    return found
+
+
+def _row(name: str, before: float | None, after: float | None) -> Row:
+    return {"name": name, "before": before, "after": after}
+
+
+# ---- A profile in the Trace Event Format, which Perfetto and chrome://tracing open.
+#
+# https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: an object with ``traceEvents``; complete events
+# (phase X) with ``ts`` and ``dur`` in microseconds, which nest where one encloses another; metadata events (phase M) name
+# processes and threads. Where the unit is instructions, a nanosecond stands for one.
+
+_PLACE = {"pid": 1, "tid": 1}
+
+
+def to_trace(profile: Profile) -> dict[str, Any]:
+    """One inference, in it the layers, in these their kernels; beside them, the bytes of the arena in use."""
+    clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]
+    events = [
+        _metadata("process_name", f"{model} on {profile.board}"),
+        _metadata("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
+        _complete(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
+    ]
+    start = 0
+    for layer, found in groupby(profile.kernels, key=lambda k: k.layer):
+        kernels = tuple(found)
+        end = start + sum(k.time for k in kernels)
+        arguments = {"macs": sum(k.macs for k in kernels), "layer": layer}
+        events.append(_complete(clock, short_layer(layer), "layer", start, end, arguments))
+        for k in kernels:
+            events += _kernel(clock, k, start)
+            start += k.time
+    other = {"board": profile.board, "unit": unit, "unit_meaning": clock.meaning}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
+
+
+def _kernel(clock: Clock, k: KernelTime, start: int) -> Iterator[dict[str, Any]]:
+    arguments = {"kernel": k.kernel, "macs": k.macs, "schedule": k.rule, "arena": k.arena}
+    yield _complete(clock, k.op, "kernel", start, start + k.time, arguments)
+    yield {"name": "arena", "ph": "C", "ts": _nanoseconds(clock, start) / 1000, **_PLACE, "args": {"bytes": k.arena}}
+
+
+def _complete(clock: Clock, name: str, category: str, start: int, end: int, args: dict[str, Any]) -> dict[str, Any]:
+    """An event from ``start`` to ``end``, in the clock's unit."""
+    at, till = _nanoseconds(clock, start), _nanoseconds(clock, end)
+    times = {"ts": at / 1000, "dur": (till - at) / 1000}
+    return {"name": name, "cat": category, "ph": "X", **times, **_PLACE, "args": {clock.unit: end - start, **args}}
+
+
+def _nanoseconds(clock: Clock, amount: int) -> int:
+    return amount if clock.counts else round(amount * 1e9 / clock.tick_hz)
+
+
+def _metadata(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "ts": 0, **_PLACE, "args": {"name": value}}

@@ -1,0 +1,129 @@
+"""A compiled network in numbers: what :meth:`microc.Program.report` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from microc import __version__
+from microc.codegen.c.resources import stack_bound
+from microc.codegen.project.manifest import manifest, streaming_data
+from microc.codegen.project.project_samples import test_data
+from microc.compiler.fit.footprint import capacity, footprint, room_of
+from microc.compiler.lowering.module_builder import gain_in_ram
+from microc.module import Call, Module
+from microc.plan.liveness import shared_bytes
+from microc.reports.advice import arithmetic_data, notes
+from microc.reports.layers import memories_data
+from microc.reports.report import Report, report_of
+from microc.reports.text_tables import milliseconds
+from microc.target import Board
+
+NOTED = 0.02
+"""Share of the time from which on ``microc compile`` speaks of what would save it."""
+
+
+def summary(module: Module, board: Board) -> dict[str, Any]:
+    """Plain data, see :meth:`microc.Program.report`."""
+    plan = module.plan
+    assert plan is not None
+    need, cycles = footprint((module,), board), sum(c.cycles for c in module.calls)
+    data = {
+        "model": module.name,
+        "source": module.source,
+        "fingerprint": module.fingerprint,
+        "board": board.name,
+        "cpu": board.target.cpu,
+        "kernels": len(module.calls),
+        "functions": len(module.kernels),
+        "macs": module.macs,
+        **arithmetic_data(module.arithmetic, ()),
+        "optimize": module.options["optimize"],
+        "estimated_instructions": module.instructions,
+        "estimated_cycles": cycles,
+        "estimated_milliseconds": milliseconds(cycles, board.raw.get("clock_hz")),
+        "nominal_macs": module.nominal_macs,
+        "weight_bytes": module.const_bytes,
+        "arena": plan.size,
+        "arena_lower_bound": plan.lower_bound,
+        "memories": memories_data(module),
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "without_streams": asdict(module.plain) if module.plain else None,
+        "planner": plan.planner,
+        "io_in_arena": plan.io_in_arena,
+        "sizes": [asdict(size) for size in module.sizes],
+        "stack_bound": stack_bound(module),
+        "flash": need.flash,
+        "ram": need.ram,
+        "ram_taken": need.taken_ram,
+        "board_flash": capacity(board, "flash"),
+        "board_ram": capacity(board, "ram"),
+        "inputs": [tensor_data(module, name) for name in module.inputs],
+        "self_test": test_data(module),
+        "external": [asdict(decision) for decision in module.decisions],
+        "outputs": [tensor_data(module, name) for name in module.outputs],
+        "state": [{**tensor_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
+        "layers": [
+            {
+                "kernel": k,
+                "function": c.kernel,
+                "layer": c.layer,
+                "op": c.op,
+                "macs": c.macs,
+                "rule": c.rule,
+                "schedule": c.schedule,
+                "estimated_instructions": c.instructions,
+                "estimated_cycles": c.cycles,
+                "estimated_waits": c.waits,
+                "share": c.cycles / (cycles or 1),
+                "in_place": shared_bytes(module, c),
+                "streamed": _streamed(c),
+                "tensor_unit": asdict(c.unit) if c.unit else None,
+            }
+            for k, c in enumerate(module.calls)
+        ],
+    }
+    steps = of_module(module, board, data).data["advice"]
+    return {**data, "advice": [_sentence(each) for each in worth_a_line(steps)], "next_steps": steps}
+
+
+def of_module(module: Module, board: Board, numbers: Mapping[str, Any] | None = None) -> Report:
+    """Make the report of a planned network from what is known before anything is printed; ``numbers`` as in :func:`report_of`."""
+    return report_of(
+        manifest(module, __version__),
+        board,
+        numbers=numbers,
+        code_in_ram=gain_in_ram(module, room_of(board)),
+        notes=notes(module.arithmetic),
+    )
+
+
+def worth_a_line(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Select the advices of a report that ``microc compile`` prints: those of some gain, and notes."""
+    return [each for each in steps if (each["gain"] or 0) >= NOTED or not each["command"]]
+
+
+def _sentence(advice: Mapping[str, Any]) -> str:
+    return f"{advice['text']}: {advice['command']}" if advice["command"] else str(advice["text"])
+
+
+def _streamed(call: Call) -> dict[str, Any] | None:
+    """What a kernel of several layers trades for memory; None for all others."""
+    if call.streamed is None:
+        return None
+    price = call.streamed
+    return {"layers": list(price.layers), "extra_macs": price.extra_macs, "moved_bytes": price.moved}
+
+
+def tensor_data(module: Module, name: str) -> dict[str, Any]:
+    """A value as manifests describe tensors."""
+    value = module.values[name]
+    return {
+        "name": name,
+        "label": value.label,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "scale": value.scale,
+        "zero_point": value.zero_point,
+    }

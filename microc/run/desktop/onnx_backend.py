@@ -1,0 +1,193 @@
+"""Many networks as one library; ONNX's test suite."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.base import Backend, BackendRep
+
+from microc import __version__
+from microc.base.dtypes import Array, to_numpy
+from microc.base.immutable import frozen
+from microc.codegen.c.source import network_files
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model
+from microc.device.toolchain import compile_shared
+from microc.errors import InternalError, MicrocError, UsageError
+from microc.frontend.onnx import reader as onnx_reader
+from microc.module import Module
+from microc.target import target_for
+
+# ---- Many networks as one shared library of this computer: how test suites of thousands of small models are run.
+#
+# One run of the C compiler builds all; every network keeps its own prefix, as it would in a firmware that holds several. Large
+# constants are linked as they are: as C text, the weights of a network for servers would take the compiler minutes and gigabytes.
+
+_ALIGN = 64
+_LARGE = 1 << 16
+"""Bytes from which on a constant is no C text."""
+
+
+@frozen
+class Network:
+    """One network of a batch, called with its inputs in the module's order."""
+
+    module: Module
+    library: ctypes.CDLL
+    folder: Any  # keeps the temporary folder alive
+
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        """The outputs; state starts anew. UsageError where the arrays are not what the network takes."""
+        module = self.module
+        if len(arrays) != len(module.inputs):
+            raise UsageError(f"{module.name} takes {len(module.inputs)} inputs, {len(arrays)} were given")
+        for name, array in zip(module.inputs, arrays, strict=True):
+            value = module.values[name]
+            if (array.shape, array.dtype) != (value.shape, to_numpy(value.dtype)):
+                raise UsageError(f"{name} is {value.dtype}{value.shape}, not {array.dtype}{array.shape}")
+        plan = module.plan
+        if plan is None:
+            raise InternalError("the module has no memory plan")
+        raw = np.zeros(max(1, plan.size) + _ALIGN, np.uint8)
+        arena = ctypes.c_void_p(raw.ctypes.data + -raw.ctypes.data % _ALIGN)
+        given = [np.ascontiguousarray(array) for array in arrays]
+        made = [np.empty(v.shape, to_numpy(v.dtype)) for v in (module.values[name] for name in module.outputs)]
+        getattr(self.library, f"{module.name}_reset")(arena)
+        status = getattr(self.library, f"{module.name}_run")(arena, _pointers(given), _pointers(made))
+        if status != 0:
+            raise InternalError(f"{module.name} returned {status}")
+        return tuple(made)
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    """``struct <name>_inputs`` and ``_outputs`` hold pointers and nothing else, as an array of them does."""
+    return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
+
+
+def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str, Network]:
+    """The networks by name, which must differ. Modules are planned with inputs and outputs outside of the arena or inside."""
+    names = [module.name for module in modules]
+    if len(set(names)) != len(names):
+        raise UsageError("two networks of a batch have one name")
+    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    sources = []
+    for module in modules:
+        root = Path(folder.name) / module.name
+        root.mkdir()
+        sources += _sources(module, root)
+    path = compile_shared(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
+    library = ctypes.CDLL(str(path))
+    return {module.name: Network(module, library, folder) for module in modules}
+
+
+def _sources(module: Module, root: Path) -> list[Path]:
+    """Write a network into its folder: what is to be compiled."""
+    large = {n for n, value in module.values.items() if value.storage == "const" and value.nbytes >= _LARGE}
+    lines = ['.section .note.GNU-stack, "", %progbits', ".section .rodata"]
+    for name in sorted(large):
+        data, symbol, path = module.values[name].data, f"{module.name}_{name}", root / f"{name}.bin"
+        if data is None:
+            raise InternalError(f"the constant {name} has no data")
+        path.write_bytes(np.ascontiguousarray(data).tobytes())
+        lines += [f".globl {symbol}", f".balign {_ALIGN}", f"{symbol}:", f'.incbin "{path}"']
+    values = {name: replace(value, data=None) if name in large else value for name, value in module.values.items()}
+    for name, text in network_files(replace(module, values=values), __version__).items():
+        (root / name).write_text(text)
+    (root / "large.s").write_text("\n".join(lines) + "\n")
+    return [root / "model.c", root / "model_data.c", *([root / "large.s"] if large else [])]
+
+
+# ---- microc as a backend of ONNX's own test suite (``onnx.backend.test``): to C, built by the host's compiler, run
+# in this process.
+#
+# Element types that C has not are stored in the next wider one (``int4`` as ``int8``); the backend converts at the border.
+
+Runner = Callable[..., tuple[Array, ...]]
+"""Runs a network: called with its inputs in the module's order, it gives its outputs."""
+
+
+@frozen
+class Compiled:
+    """A model as kernels, with the numpy dtypes in which callers hand over its inputs and want its outputs."""
+
+    module: Module
+    inputs: tuple[np.dtype[Any], ...]
+    outputs: tuple[np.dtype[Any], ...]
+
+    def run(self, network: Runner, arrays: Sequence[Any]) -> tuple[Array, ...]:
+        """The outputs of one inference."""
+        kinds = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
+        given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
+        shapes = (
+            self.module.values[name].shape for name in self.module.inputs
+        )  # what has no elements tells its type only
+        given = [
+            array if array.size else np.zeros(shape, array.dtype) for array, shape in zip(given, shapes, strict=True)
+        ]
+        made = network(*given)
+        return tuple(array.astype(kind) for array, kind in zip(made, self.outputs, strict=True))
+
+
+def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
+    """The model with some inputs fixed: those that say shapes and axes are known when a network is compiled."""
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    inputs = [value for value in bound.graph.input if value.name not in values]
+    del bound.graph.input[:]
+    bound.graph.input.extend(inputs)
+    bound.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in values.items())
+    return bound
+
+
+def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
+    """The model's kernels for a core, under the C prefix ``name``; MicrocError where microc refuses it."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    graph = onnx_reader.read(model.SerializeToString(), f"{name}.onnx", {})
+    options = Options(name=name, io_in_arena=False)
+    module = compile_model(graph, target_for(cpu), options)
+    inputs = tuple(_dtype(value) for value in model.graph.input if value.name not in constants)
+    return Compiled(module, inputs, tuple(_dtype(value) for value in model.graph.output))
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+    kind: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return kind
+
+
+class MicrocRep(BackendRep):  # type: ignore[misc]
+    """One model, ready to run."""
+
+    def __init__(self, compiled: Compiled, network: Network) -> None:
+        self._compiled, self._network = compiled, network
+
+    def run(self, inputs: Iterable[Any], **kwargs: Any) -> tuple[Array, ...]:
+        return self._compiled.run(self._network, tuple(inputs))
+
+
+class MicrocBackend(Backend):  # type: ignore[misc]
+    """``onnx.backend.test.BackendTest(MicrocBackend, __name__)`` runs the suite, one compiler run a model."""
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        try:
+            compile_proto(model, "model")
+        except MicrocError:
+            return False
+        return cls.supports_device(device)
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> MicrocRep:
+        compiled = compile_proto(model, "model")
+        return MicrocRep(compiled, build_batch([compiled.module])[compiled.module.name])
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"

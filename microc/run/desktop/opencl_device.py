@@ -1,0 +1,141 @@
+"""Functions on an accelerator of this computer: OpenCL C, compiled and run by the driver that PyOpenCL finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.codegen.opencl import DeviceKernel, opencl_kernel
+from microc.compiler.representation import signature, table
+from microc.compiler.single_function import ends_of
+from microc.compiler.sizes.run_shapes import as_array
+from microc.errors import ToolError, UsageError
+from microc.run.desktop.library import TimingResult, time_runs
+from microc.schedule.schedule import Schedule
+
+_DRIVERS = "install a driver: the vendor's, or one for the processor (apt install pocl-opencl-icd)"
+
+
+class OpenCLFunction:
+    """A function as a kernel of OpenCL. ``source`` is its text; ``groups`` of ``items`` run it, along x, y and z.
+
+    Called with numpy arrays in the order of its inputs it gives its outputs, one as an array, several as a tuple. The first call
+    needs PyOpenCL and a driver: ToolError where they are missing, or where the driver refuses the kernel.
+    """
+
+    def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
+        ends = ends_of(schedule, constants)
+        self._kernel: DeviceKernel = opencl_kernel(schedule.func)
+        self._name, self._params = schedule.func.name, schedule.func.params
+        self._constants = ends.consts
+        self.inputs, self.outputs = ends.inputs, ends.outputs
+
+    @property
+    def source(self) -> str:
+        return self._kernel.source
+
+    @property
+    def groups(self) -> tuple[int, int, int]:
+        return self._kernel.groups
+
+    @property
+    def items(self) -> tuple[int, int, int]:
+        return self._kernel.items
+
+    @property
+    def device(self) -> str:
+        """What runs it."""
+        return str(self._device.name)
+
+    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        memory = self._placed(arrays)
+        self._launch(memory)
+        found = tuple(self._read(memory[name], name) for name in self.outputs)
+        return found[0] if len(found) == 1 else found
+
+    def time_evaluator(self, *arrays: Any, number: int = 10, repeats: int = 5) -> TimingResult:
+        """How long launches take, each waited for, with the arrays on the device before."""
+        memory = self._placed(arrays)
+        return time_runs(lambda: self._launch(memory), number, repeats)
+
+    def __repr__(self) -> str:
+        return f"<OpenCLFunction {self._signature()}, {self.groups} groups of {self.items}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("groups", " x ".join(map(str, self.groups))), ("items", " x ".join(map(str, self.items)))]
+        return table(self._signature(), rows)
+
+    def _signature(self) -> str:
+        kinds = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
+        inputs, outputs = ([kinds[name] for name in names] for names in (self.inputs, self.outputs))
+        return signature(self._name, inputs, outputs)
+
+    def _placed(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Every parameter in the device's memory, by name."""
+        if len(arrays) != len(self.inputs):
+            raise UsageError(f"{self._name} takes {len(self.inputs)} arrays, given {len(arrays)}")
+        given = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
+        cl, memory = _opencl(), {}
+        for param in self._params:
+            array = self._constants.get(param.name, given.get(param.name))
+            if array is None:
+                array = np.zeros(param.shape, dtypes.to_numpy(param.dtype))
+            if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
+                raise UsageError(
+                    f"{param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}"
+                )
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+            memory[param.name] = cl.Buffer(self._context, flags, hostbuf=np.ascontiguousarray(array))
+        return memory
+
+    def _launch(self, memory: Mapping[str, Any]) -> None:
+        total = tuple(groups * items for groups, items in zip(self.groups, self.items, strict=True))
+        self._compiled(self._queue, total, self.items, *(memory[p.name] for p in self._params)).wait()
+
+    def _read(self, buffer: Any, name: str) -> Array:
+        param = next(p for p in self._params if p.name == name)
+        array = np.empty(param.shape, dtypes.to_numpy(param.dtype))
+        _opencl().enqueue_copy(self._queue, array, buffer)
+        return array
+
+    @cached_property
+    def _device(self) -> Any:
+        cl = _opencl()
+        try:
+            return next(d for platform in cl.get_platforms() for d in platform.get_devices())
+        except (cl.Error, StopIteration) as error:
+            raise ToolError("no driver of OpenCL is installed", where="target opencl", hint=_DRIVERS) from error
+
+    @cached_property
+    def _context(self) -> Any:
+        return _opencl().Context([self._device])
+
+    @cached_property
+    def _queue(self) -> Any:
+        return _opencl().CommandQueue(self._context)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        cl = _opencl()
+        try:
+            return cl.Kernel(cl.Program(self._context, self.source).build(), self._kernel.name)
+        except cl.Error as error:
+            said = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
+            raise ToolError(
+                f"the driver refuses the kernel of {self._name}: {said[0].strip()}",
+                where=self.device,
+                hint="groups may be too large, or share too much memory, for this device",
+            ) from error
+
+
+def _opencl() -> Any:
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise ToolError("PyOpenCL is missing", where="target opencl", hint="pip install microc[opencl]") from error
+    return pyopencl

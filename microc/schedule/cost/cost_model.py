@@ -1,0 +1,378 @@
+"""The cost model: instructions, cycles and code bytes of a lowered function."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base.immutable import frozen
+from microc.errors import InternalError
+from microc.isa import CORES, SCALAR, Costs
+from microc.isa.instruction_set import TensorUnit
+from microc.module import UnitUse
+from microc.schedule.cost.loop_region import Region, Values
+from microc.schedule.cost.operation_counts import Selector
+from microc.schedule.cost.register_pressure import Invariants
+from microc.target import NOTHING, Fetches, Target, Traffic
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_written
+from microc.tir.names import BARRIER, COMPUTE, GUARDED, LANES, LOAD, QUEUES, SIGNAL, STORE, WAIT
+from microc.tir.operators import ARRAYS
+from microc.tir.rewrite import free_vars, stmt_children, substitute, walk_expr, walk_stmt
+
+# ---- How often a condition over loop variables holds: the share of iterations that take a branch.
+
+_MOST = 1 << 14
+"""Points that are looked at; a larger domain is sampled."""
+_GOLDEN = (5**0.5 - 1) / 2
+_UNKNOWN = 0.5
+
+
+def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
+    """The share of iterations with ``given`` true in which ``condition`` is, too; a half for what depends on data."""
+    if not _static(condition, extents):
+        return _UNKNOWN
+    known = [g for g in given if _static(g, extents) and free_vars(g) & free_vars(condition)]
+    names = sorted(set().union(*(free_vars(e) for e in (condition, *known))), key=lambda v: v.name)
+    axes = _axes([extents[v] for v in names])
+    values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
+    met = np.ones([len(axis) for axis in axes], bool)
+    for g in known:
+        met = met & _evaluate(g, values)
+    total = int(np.count_nonzero(met))
+    return int(np.count_nonzero(met & _evaluate(condition, values))) / total if total else 0.0
+
+
+def _axes(extents: list[int]) -> list[np.ndarray[Any, Any]]:
+    """Points of every loop: all of a short one, and of long ones as many as remain."""
+    axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
+    most = float(_MOST)
+    for done, place in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
+        points = max(2, int(most ** (1 / (len(extents) - done))))
+        axes[place] = _points(extents[place], points)
+        most /= len(axes[place])
+    return axes
+
+
+def _points(extent: int, count: int) -> np.ndarray[Any, Any]:
+    """``count`` numbers below an extent, spread by the golden ratio: even steps would meet the same few remainders of a division
+    again and again."""
+    if extent <= count:
+        return np.arange(extent)
+    return (np.arange(count) * _GOLDEN % 1 * extent).astype(np.int64)
+
+
+def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
+    """Whether an expression depends on loop variables alone."""
+    for x in walk_expr(expr):
+        match x:
+            case ir.Var() if x in extents:
+                pass
+            case ir.Bin(op) if op in ARRAYS:
+                pass
+            case ir.Un("not") | ir.Const():
+                pass
+            case _:
+                return False
+    return True
+
+
+def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
+    match expr:
+        case ir.Var():
+            return values[expr]
+        case ir.Const(value):
+            return value
+        case ir.Un(_, a):
+            return np.logical_not(_evaluate(a, values))
+        case ir.Bin(op, a, b):
+            return ARRAYS[op](_evaluate(a, values), _evaluate(b, values))
+        case _:
+            raise AssertionError(expr)
+
+
+# ---- What a lowered function keeps a tensor unit busy with: its instructions run by the unit's rule, without their
+# data.
+#
+# The model in C (``templates/project/tensor_unit.c.j2``) counts the same cycles when the network runs.
+
+_WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
+
+
+@dataclass(slots=True)
+class _Clock:
+    unit: TensorUnit
+    now: list[int] = field(default_factory=lambda: [0, 0, 0])
+    busy: list[int] = field(default_factory=lambda: [0, 0, 0])
+    tokens: dict[tuple[int, ...], deque[int]] = field(default_factory=dict)
+    macs: int = 0
+
+    def call(self, name: str, numbers: list[int]) -> None:
+        match name:
+            case "unit_signal":
+                waiting = self.tokens.setdefault(tuple(numbers[:3]), deque())
+                waiting.extend([self.now[numbers[0]]] * numbers[3])
+            case "unit_wait":
+                for _ in range(numbers[3]):
+                    waiting = self.tokens.get(tuple(numbers[:3]), deque())
+                    if not waiting:
+                        raise InternalError(
+                            f"queue {numbers[1]} of the tensor unit waits for event {numbers[2]} for ever"
+                        )
+                    self.now[numbers[1]] = max(self.now[numbers[1]], waiting.popleft())
+            case "unit_barrier":
+                self.now = [max(self.now)] * 3
+            case _:
+                cycles, queue = self.unit.cycles(name, numbers), QUEUES[name]
+                self.now[queue] += cycles
+                self.busy[queue] += cycles
+                if name == "unit_matmul":
+                    self.macs += numbers[0] * numbers[1] * numbers[2]
+
+
+def unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
+    """How a lowered function uses the unit, for ``macs`` of the network; None where it does not."""
+    calls = _only_calls(func.body)
+    if unit is None or calls is None:
+        return None
+    clock = _Clock(unit)
+    _run(calls, clock)
+    cycles = max(clock.now)
+    used = min(macs, clock.macs) / (cycles * unit.macs) if cycles else 0.0
+    return UnitUse(cycles, clock.busy[LOAD], clock.busy[COMPUTE], clock.busy[STORE], clock.macs, used)
+
+
+def _only_calls(stmt: ir.Stmt) -> ir.Stmt | None:
+    """The instructions of a statement, and the loops around them."""
+    match stmt:
+        case ir.Evaluate(ir.Call(name)) if name in _WORDS:
+            return stmt
+        case ir.For(var, extent, body):
+            inner = _only_calls(body)
+            return ir.For(var, extent, inner) if inner is not None else None
+        case ir.If() if any(_only_calls(child) is not None for child in stmt_children(stmt)):
+            raise InternalError("instructions of the tensor unit stand under a condition: their cycles are not known")
+        case _:
+            parts = [part for child in stmt_children(stmt) if (part := _only_calls(child)) is not None]
+            return ir.seq(*parts) if parts else None
+
+
+def _run(stmt: ir.Stmt, clock: _Clock) -> None:
+    match stmt:
+        case ir.Seq(body):
+            for child in body:
+                _run(child, clock)
+        case ir.For(_, extent, body):
+            for _ in range(ir.int_value(extent) or 0):
+                _run(body, clock)
+        case ir.Evaluate(ir.Call(name, args)):
+            clock.call(name, [_number(a) for a in args if not isinstance(a, ir.AddressOf)])
+
+
+def _number(expr: ir.Expr) -> int:
+    value = ir.int_value(expr)
+    if value is None:
+        raise InternalError("an operand of the tensor unit is not known when the network is compiled")
+    return value
+
+
+# ---- The cost model: instructions, cycles and code bytes of a lowered function, counted without running it.
+#
+# The count follows what codegen prints and a C compiler makes of it. Trip counts are known; a guard is weighed by how often it
+# holds over the loops around it. Addresses that differ by a constant share a pointer, which a loop advances once an iteration.
+# Values that live at once and exceed the registers are spilled: accesses more in every iteration.
+# Instructions rank schedules and are comparable with emulated counts; cycles are an estimate from the core's table.
+
+CALL = 24
+"""Instructions of a call: the step function's switch, arguments, saved registers."""
+PROLOGUE = 8
+"""Instructions among them that belong to the function."""
+PEELED, SMALL = 2, 12
+"""A loop of so few iterations, of so few instructions, is written out by the compiler."""
+REMEMBERED = 256
+"""Costs that are kept: what a choice counted, a report asks for again."""
+
+
+@frozen
+class Cost:
+    """What a run of a function costs. ``operations`` are its parts by kind (``isa/instruction_set.py``); all but bytes are
+    estimates of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by
+    their names; ``fetches``: the code, whose waits are no part of the cycles."""
+
+    instructions: float
+    cycles: float
+    code_bytes: int
+    spilled: float
+    operations: Mapping[str, float]
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    fetches: Fetches = NOTHING
+
+
+def estimate(func: ir.PrimFunc, target: Target) -> Cost:
+    """The cost of a lowered function (what codegen prints) on a core."""
+    return _estimate(func.body, target, (CORES.entries, SCALAR.entries))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
+    core = target.core.costs
+    walker = _Walker(Selector(target), core)
+    walker.enter(body)
+    operations = walker.operations
+    instructions = sum(n * core.length(kind) for kind, n in operations.items())
+    cycles = sum(n * core.duration(kind) for kind, n in operations.items())
+    return Cost(
+        instructions=instructions,
+        cycles=cycles * core.issue + operations["constant_byte"] * target.flash_wait,
+        code_bytes=round(walker.printed * core.instruction_bytes),
+        spilled=walker.spilled,
+        operations=MappingProxyType(dict(operations)),
+        traffic=MappingProxyType(dict(walker.traffic)),
+        fetches=walker.nests.function(walker.printed),
+    )
+
+
+class _Walker(Values):
+    """Statements: loops and branches around values."""
+
+    def __init__(self, selector: Selector, core: Costs) -> None:
+        super().__init__(selector, core)
+        self.spilled = 0.0
+        self.guards: list[ir.Expr] = []
+        self.extents: dict[ir.Var, int] = {}
+        self.named: dict[ir.Var, ir.Expr] = {}
+        self.carried: set[ir.Buffer] = set()
+        self.lasting = False
+        """Whether the next test is what ends a loop: it is counted as if it held for all turns."""
+        self.invariants = Invariants(selector, self.ahead)
+
+    def enter(self, body: ir.Stmt) -> None:
+        self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
+        self.invariants.enter(None, body)
+        self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
+        self.printed += PROLOGUE
+        self.walk(body)
+        self.leave()
+
+    # ------------------------------------------------------------ statements
+
+    def walk(self, stmt: ir.Stmt) -> None:
+        match stmt:
+            case ir.Seq(body):
+                for child in body:
+                    self.walk(child)
+            case ir.Store(buffer, indices, value):
+                value = self.invariants.settle(value, self.invariants.here)
+                self.value(value, self.selector.store(buffer, value))
+                if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
+                    self.add({"alu": 1}, self.regions[-1].weight)
+                if buffer.scope == "register":
+                    self.regions[-1].assign(self.regions[-1].cell(buffer, indices))
+                else:
+                    self.access(buffer, indices, writes=True)
+                self.touch(buffer, writes=True)
+            case ir.Let(var, value, body):
+                self.named[var] = substitute(value, self.named)
+                if (settled := self.invariants.define(var, value)) is not None:
+                    self.compute(var, self.selector.named(var, settled))
+                self.walk(body)
+            case ir.Evaluate(value):
+                value = self.invariants.settle(value, self.invariants.here)
+                self.value(value, self.selector.count(value))
+                self.printed -= self.selector.again(value)
+            case ir.Alloc(buffer, body):
+                self.regions[-1].own(buffer)
+                if any(buffer in buffers_written(loop) for loop in walk_stmt(body) if isinstance(loop, ir.For)):
+                    self.carried.add(buffer)
+                self.walk(body)
+            case ir.If():
+                self.branch(stmt)
+            case ir.For():
+                self.loop(stmt)
+            case _:
+                raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
+
+    def branch(self, branch: ir.If) -> None:
+        """Both sides, weighted by how often they run; the first jumps over the second."""
+        region = self.regions[-1]
+        condition = substitute(branch.condition, self.named)
+        met = 1.0 if self.lasting else share(condition, self.guards, self.extents)
+        self.lasting = False
+        test = self.invariants.settle(branch.condition, self.invariants.here)
+        self.value(test, self.selector.branch(test))
+        jumps = {"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}
+        self.add(jumps, region.weight, printed=False)
+        weight, guarded = region.weight, self.invariants.guarded
+        self.invariants.guarded = self.invariants.here
+        sides = ((condition, branch.then, met), (ir.Un("not", condition), branch.otherwise, 1 - met))
+        for guard, side, part in sides:
+            if side is not None:
+                self.guards.append(guard)
+                region.weight = weight * part
+                self.walk(side)
+                self.guards.pop()
+        region.weight, self.invariants.guarded = weight, guarded
+
+    def loop(self, loop: ir.For) -> None:
+        extent = ir.int_value(loop.extent) or 1
+        extent = 1 if extent == ir.ENDLESS else extent
+        if loop.kind == "scalable":  # counted for the shortest vectors
+            extent = -(-extent // int(dict(loop.annotations)[LANES]))
+        self.extents[loop.var] = extent
+        weight = self.regions[-1].weight
+        self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
+        self.invariants.enter(loop.var, loop.body)
+        before = self.printed
+        self.lasting = GUARDED in dict(loop.annotations)
+        self.nests.enter(before)
+        self.walk(loop.body)
+        size = self.printed - before
+        peeled = extent <= PEELED and size <= SMALL
+        if peeled:
+            self.printed += (extent - 1) * size
+        self.leave(peeled=peeled)
+        self.nests.leave(self.printed, weight, peeled=peeled)
+
+    def leave(self, *, peeled: bool = False) -> None:
+        """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
+        region = self.regions.pop()
+        self.invariants.leave()
+        region.settle(self.core)
+        if not peeled:
+            self.add(region.entry(), region.entries)
+            self.add(region.turn(self.core), region.runs)
+        self.spill(region)
+        if self.regions:
+            self.regions[-1].hold(region)
+
+    def spill(self, region: Region) -> None:
+        """Accesses to the stack, with those of loops that a constant of this body takes a register from."""
+        constant = region.resident(self.core)
+        if constant is not None:
+            for loop in region.full(self.core):
+                before, after = loop.spills(self.core), loop.spills(self.core, constant)
+                self.stack(after[0] - before[0], after[1] - before[1], loop.runs)
+        self.stack(*region.spills(self.core, constant), region.runs)
+
+    def stack(self, loads: float, stores: float, runs: float) -> None:
+        self.add({"load": loads, "store": stores}, runs)
+        self.spilled += (loads + stores) * runs
+
+    # ------------------------------------------------------------ expressions
+
+    def compute(self, name: ir.Var, value: ir.Expr) -> None:
+        """A value that gets a name."""
+        self.value(value, self.selector.count(value))
+        self.regions[-1].define(name)
+
+    def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
+        """A value of an inner loop that is computed once an iteration of an outer one."""
+        inner, self.regions = self.regions, self.regions[: level + 1]
+        self.compute(name, self.selector.named(name, self.invariants.settle(value, level)))
+        self.regions = inner

@@ -1,0 +1,99 @@
+"""Intrinsics for the interpreter: Python functions made from their TIR meanings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array, to_numpy
+from microc.isa import SCALAR, Intrin
+from microc.isa.instruction_set import LANE
+from microc.tir import ir
+from microc.tir.interp import compile_func
+from microc.tir.rewrite import map_expr, map_stmt
+
+Function = Callable[[list[Any]], Any]
+
+
+def meanings() -> Mapping[str, Function]:
+    """By name, a function as :func:`microc.tir.interp.run` wants it. A vector is a tuple of its lanes."""
+    return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
+
+
+@lru_cache(maxsize=1024)
+def _function(intrin: Intrin) -> Function:
+    @lru_cache(maxsize=64)
+    def compiled(sizes: tuple[int, ...]) -> Callable[..., None]:
+        return compile_func(_run(intrin, sizes))
+
+    kinds = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
+    result = to_numpy(_element(intrin.result)) if intrin.result else None
+
+    def call(args: list[Any]) -> Any:
+        arrays: list[Array] = []
+        for kind, arg in zip(kinds, args, strict=True):
+            if kind is None:
+                memory, start = arg
+                arrays += [memory, np.array([start], np.int32)]
+            else:
+                arrays.append(np.array(arg, kind).reshape(-1))
+        if result is not None:
+            arrays.append(np.zeros(int(args[-1]) if intrin.scalable else max(intrin.lanes, 1), result))
+        compiled(tuple(a.size for a in arrays))(arrays, {})
+        if result is None:
+            return 0
+        found = arrays[-1].tolist()
+        return tuple(found) if intrin.lanes else found[0]
+
+    return call
+
+
+def _element(dtype: str) -> str:
+    """The dtype of a lane; packed vectors of 32 bits are numbers."""
+    kind, bits, _ = dtypes.info(dtype)
+    return f"{kind}{bits}" if dtypes.is_vector(dtype) else dtype
+
+
+def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
+    """A function of all memory behind each pointer and where to start in it, of scalars and vectors, and of the result."""
+    params: list[ir.Buffer] = []
+    pointers: dict[ir.Buffer, tuple[ir.Buffer, ir.Load]] = {}
+    values: dict[ir.Expr, ir.Expr] = {}
+    for param in intrin.params:
+        size = sizes[len(params)]
+        if isinstance(param, ir.Buffer):
+            memory, start = (
+                ir.Buffer(f"{param.name}_memory", (size,), param.dtype),
+                ir.Buffer(f"{param.name}_at", (1,), "int32"),
+            )
+            params += [memory, start]
+            pointers[param] = memory, start[0]
+        else:
+            params.append(ir.Buffer(f"{param.name}_in", (size,), _element(param.dtype)))
+            values[ir.Var(param.name, _element(param.dtype))] = params[-1][LANE if size > 1 else 0]
+
+    def go(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load) and expr.buffer in pointers:
+            memory, start = pointers[expr.buffer]
+            return memory[start + expr.indices[0]]
+        return values.get(expr, expr)
+
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store) and stmt.buffer in pointers:
+            memory, start = pointers[stmt.buffer]
+            return ir.Store(memory, (start + stmt.indices[0],), stmt.value)
+        return stmt
+
+    body = intrin.meaning
+    if isinstance(body, ir.Expr):
+        params.append(ir.Buffer("result", (sizes[-1],), body.dtype))
+        body = ir.Store(params[-1], (LANE if intrin.lanes else ir.const(0, "int32"),), body)
+    body = map_stmt(body, on_stmt, lambda x: map_expr(x, go))
+    if intrin.lanes:
+        body = ir.For(LANE, map_expr(intrin.turns, go), body)
+    return ir.PrimFunc(intrin.name, tuple(params), body)

@@ -1,0 +1,307 @@
+"""Primitives that move a block to where its values are needed: compute_at, reverse_compute_at, compute_inline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from microc.errors import ScheduleError
+from microc.schedule.primitives.tree import (
+    extent_of,
+    find_block,
+    find_loop,
+    fresh,
+    loops_around,
+    names_in,
+    outer_loop,
+    replace_stmt,
+    units,
+)
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_read
+from microc.tir.analysis.simplification import bounds_of, linear, simplify
+from microc.tir.lower.cleanup import drop_blocks
+from microc.tir.lower.region import accesses_to, loop_bounds, split_index
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
+
+Region = tuple[tuple[ir.Expr, int], ...]
+
+
+def stored_buffer(block: ir.Block) -> ir.Buffer:
+    """The one buffer that a block writes, apart from those that live in it."""
+    own = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Alloc)}
+    stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
+    if len(stores) != 1:
+        raise ScheduleError(
+            f"block {block.name!r} writes {len(stores)} buffers", hint="only blocks with one output move"
+        )
+    return next(iter(stores))
+
+
+def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
+    """The outermost loop that holds nothing but this block (the block itself when there is none)."""
+    nest: ir.Stmt = block
+    for loop in reversed(loops_around(func.body, block)):
+        if loop.body is not nest:
+            break
+        nest = loop
+    return nest
+
+
+def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
+    """What one iteration of ``loop`` touches of ``buffer``: per axis a start (of outer variables) and a size."""
+    starts: list[ir.Expr | None] = [None] * len(buffer.shape)
+    lows = list(buffer.shape)
+    highs = [-1] * len(buffer.shape)
+    whole = [False] * len(buffer.shape)
+    for access in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)):
+        if access.writes != writes:
+            continue
+        bounds = loop_bounds(access.loops)
+        inner = [x.var for x in access.loops[len(outer) + 1 :]]
+        for axis, index in enumerate(access.indices):
+            parts = split_index(index, inner, bounds)
+            if parts is None or (starts[axis] is not None and starts[axis] != parts[0]):
+                whole[axis] = True
+                continue
+            starts[axis] = parts[0]
+            last = access.extent - 1 if axis == len(buffer.shape) - 1 else 0
+            lows[axis], highs[axis] = min(lows[axis], parts[1]), max(highs[axis], parts[2] + last)
+    region: list[tuple[ir.Expr, int]] = []
+    for axis, extent in enumerate(buffer.shape):
+        start, size = starts[axis], highs[axis] - lows[axis] + 1
+        if whole[axis] or start is None or size >= extent:
+            region.append((ir.const(0, "int32"), extent))
+        else:
+            region.append((simplify(start + lows[axis]), size))
+    return tuple(region)
+
+
+def _moved_nest(
+    func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer: tuple[ir.For, ...]
+) -> ir.Stmt:
+    """The block in new loops that cover ``region`` of its spatial iterators and all of its reduction."""
+    taken = names_in(func.body)
+    bounds = loop_bounds(outer)
+    loops: list[tuple[ir.Var, int]] = []
+    iters, guards = [], []
+    for it in block.iters:
+        start, size = region.get(it.var, (ir.const(0, "int32"), it.extent))
+        var = ir.Var(fresh(taken, it.var.name.removeprefix("v_")))
+        binding = simplify(start + var, {**bounds, var: (0, size - 1)})
+        iters.append(replace(it, binding=binding))
+        loops.append((var, size))
+        reach = bounds_of(binding, {**bounds, var: (0, size - 1)})
+        if reach is None or reach[1] >= it.extent:
+            guards.append(binding < it.extent)
+        if reach is None or reach[0] < 0:
+            guards.append(binding >= 0)
+    moved = replace(block, iters=tuple(iters), predicate=ir.all_of(guards))
+    return ir.loops(loops, moved)
+
+
+def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
+    """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
+    producer, target = find_block(func.body, block), outer_loop(func.body, loop)
+    buffer = stored_buffer(producer)
+    nest = nest_of(func, producer)
+    within = {id(s) for s in (producer, *units(target))}
+    if any(buffer in buffers_read(s) for s in units(func.body) if id(s) not in within):
+        raise ScheduleError(
+            f"compute_at: {buffer.name!r} of block {block!r} is also read outside loop {loop!r}",
+            hint="choose a loop around all readers, or cache_read first",
+        )
+    if buffer in func.params:
+        raise ScheduleError(
+            f"compute_at: block {block!r} writes the output {buffer.name!r}", hint="use reverse_compute_at"
+        )
+    outer = loops_around(func.body, target)
+    region = touched(target, outer, buffer, writes=False)
+    spatial = {}
+    for counted, (start, size) in zip(_store_iters(producer, buffer), region, strict=True):
+        if counted is not None:
+            spatial[counted[0]] = _turns(start, size, counted[1])
+    new_nest = _moved_nest(func, producer, spatial, (*outer, target))
+    body = replace_stmt(func.body, nest, None)
+    target = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(new_nest, target.body))))
+
+
+def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
+    """Per axis of the stored buffer the iterator that counts along it and how many elements it steps by; None where others do."""
+    own = {it.var for it in block.iters}
+    for s in walk_stmt(drop_blocks(block.body)):
+        if isinstance(s, ir.Store) and s.buffer == buffer:
+            return [_counter(index, own) for index in s.indices]
+    raise ScheduleError(f"block {block.name!r} does not write {buffer.name!r}")
+
+
+def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
+    """The one iterator in an index, at the start of the tile that its turn makes; and its factor."""
+    terms, offset = linear(index)
+    match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
+        case [(ir.Var() as var, factor)] if factor > 0 and not offset:
+            return var, factor
+        case _:
+            return None
+
+
+def _whole(start: ir.Expr, size: int, extent: int, step: int) -> bool:
+    """Whether whole tiles of ``step`` elements fill a part of an axis."""
+    return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
+
+
+def _turns(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
+    """Which turns, of ``step`` elements each, make the elements from ``start``: the first, and how many."""
+    if step == 1:
+        return start, size
+    aligned = ir.int_value(simplify(start % step)) == 0
+    return simplify(start // step), -(-size // step) if aligned else (size + step - 2) // step + 1
+
+
+def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
+    """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
+    consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
+    inside = units(target)
+    own_result = stored_buffer(consumer)
+    readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]
+    if readers:  # it would come behind them
+        raise ScheduleError(f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads what {block!r} makes")
+    made = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
+    read = [b for b in buffers_read(consumer.body) if b in made]
+    if len(read) != 1:
+        raise ScheduleError(
+            f"reverse_compute_at: block {block!r} reads {len(read)} of the tensors made in loop {loop!r}",
+            hint="it must consume exactly one",
+        )
+    buffer = read[0]
+    producer = next(b for b in inside if stored_buffer(b) == buffer)
+    _check_complete(func, producer, target)
+    outer = loops_around(func.body, target)
+    region = touched(target, outer, buffer, writes=True)
+    if not _without_gaps(target, outer, buffer):
+        raise ScheduleError(
+            f"reverse_compute_at: a turn of loop {loop!r} makes elements of {buffer.name!r} that lie apart",
+            hint="name a loop whose turns make whole tiles: reorder it outside of what it was split from",
+        )
+    exprs = (e for s in walk_stmt(drop_blocks(consumer.body)) for e in stmt_exprs(s))
+    reads = {x.indices for e in exprs for x in walk_expr(e) if isinstance(x, ir.Load) and x.buffer == buffer}
+    own = {it.var for it in consumer.iters}
+    spatial = {}
+    for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
+        counted = _counter(index, own)
+        if len(reads) != 1 or counted is None or not _whole(start, size, extent, counted[1]):
+            raise ScheduleError(
+                f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time",
+                hint="compute the producer at the consumer instead; tiles must lie within what a turn makes",
+            )
+        spatial[counted[0]] = _turns(start, size, counted[1])
+    new_nest = _moved_nest(func, consumer, spatial, (*outer, target))
+    body = replace_stmt(func.body, nest_of(func, consumer), None)
+    target = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
+
+
+def _without_gaps(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
+    """Whether one iteration of ``loop`` makes all of what lies between the first and the last of its elements of ``buffer``."""
+    made = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
+    for axis in range(len(buffer.shape)):
+        forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in made]
+        offsets = [offset for (_, offset), _ in forms]
+        (terms, _), access = forms[0]
+        inner, bounds = {x.var for x in access.loops[len(outer) + 1 :]}, loop_bounds(access.loops)
+        length = max(offsets) - min(offsets) + (access.extent if axis == len(buffer.shape) - 1 else 1)
+        for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
+            reach = bounds_of(term, bounds) if free_vars(term) & inner else (0, 0)
+            if reach is None or (abs(factor) > length and reach[0] < reach[1]):
+                return False
+            length += abs(factor) * (reach[1] - reach[0])
+    return True
+
+
+def _check_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
+    """The reduction must be finished within one iteration of the target loop."""
+    around = {loop.var for loop in (*loops_around(func.body, target), target)}
+    for it in producer.iters:
+        if it.kind == "reduce" and free_vars(it.binding) & around:
+            raise ScheduleError(
+                f"reverse_compute_at: loop {target.var.name!r} lies inside the reduction of block {producer.name!r}",
+                hint="reorder the reduction loops inside it first",
+            )
+
+
+def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
+    """Put the expression of ``block`` wherever its value is read; its buffer disappears."""
+    producer = find_block(func.body, block)
+    buffer = stored_buffer(producer)
+    if not isinstance(producer.body, ir.Store) or producer.init is not None:
+        raise ScheduleError(f"compute_inline: block {block!r} reduces", hint="only elementwise blocks can be inlined")
+    if buffer in func.params:
+        raise ScheduleError(f"compute_inline: block {block!r} writes the output {buffer.name!r}")
+    others = [b.name for b in units(func.body) if b is not producer and stored_buffer(b) == buffer]
+    if others:
+        raise ScheduleError(f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too")
+    where = _store_iters(producer, buffer)
+    store = producer.body
+    if any(counted is None or counted[0] != index for counted, index in zip(where, store.indices, strict=True)):
+        raise ScheduleError(f"compute_inline: block {block!r} stores at computed indices")
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        if isinstance(e, ir.Load) and e.buffer == buffer:
+            return substitute(store.value, dict(zip(store.indices, e.indices, strict=True)))  # type: ignore[arg-type]
+        return e
+
+    body = replace_stmt(func.body, nest_of(func, producer), None)
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s
+
+    return replace(func, body=map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr)))
+
+
+def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
+    """Put the expression of the elementwise ``block`` where the value that it reads is made; that value's buffer disappears."""
+    consumer = find_block(func.body, block)
+    blocks = [s for s in units(func.body) if s is not consumer]
+    made = [b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params]
+    if len(made) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
+        raise ScheduleError(
+            f"reverse_compute_inline: block {block!r} is not elementwise over one tensor that is made before",
+            hint="compute_inline puts producers into their consumers",
+        )
+    producer, result = made[0], consumer.body
+    buffer = stored_buffer(producer)
+    if not isinstance(producer.body, ir.Store) or producer.init is not None:
+        raise ScheduleError(f"reverse_compute_inline: block {producer.name!r} reduces", hint="use reverse_compute_at")
+    if any(buffer in buffers_read(other) for other in blocks):
+        raise ScheduleError(f"reverse_compute_inline: {buffer.name!r} has other readers")
+    iters = {it.var: it.extent for it in consumer.iters}
+    reads = {x.indices for x in walk_expr(result.value) if isinstance(x, ir.Load) and x.buffer == buffer}
+    where = next(iter(reads), ())
+    whole = (
+        len(reads) == 1 and set(where) == set(iters) and len(set(where)) == len(where) and consumer.predicate is None
+    )
+    if not whole or [iters[v] for v in where if isinstance(v, ir.Var)] != list(buffer.shape):
+        raise ScheduleError(
+            f"reverse_compute_inline: block {block!r} does not read every element of {buffer.name!r} once",
+            hint="use reverse_compute_at",
+        )
+    value = producer.body.value
+    places = {var: index for var, index in zip(where, producer.body.indices, strict=True) if isinstance(var, ir.Var)}
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return value if isinstance(e, ir.Load) and e.buffer == buffer else e
+
+    stored = ir.Store(
+        result.buffer,
+        tuple(substitute(index, places) for index in result.indices),
+        map_expr(substitute(result.value, places), on_expr),
+    )
+    body = replace_stmt(func.body, nest_of(func, consumer), None)
+    body = replace_stmt(body, producer, replace(producer, name=block, body=stored))
+    return replace(func, body=map_stmt(body, lambda s: s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s))
+
+
+def loop_extent(func: ir.PrimFunc, loop: str) -> int:
+    """The constant extent of a named loop."""
+    return extent_of(find_loop(func.body, loop))

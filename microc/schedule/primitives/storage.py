@@ -1,0 +1,356 @@
+"""Primitives on storage: cache_read, cache_write, set_scope, set_dtype, transform_layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import InternalError, ScheduleError
+from microc.schedule.primitives import padding
+from microc.schedule.primitives.compute_at import stored_buffer
+from microc.schedule.primitives.tensorize import paired, words_of
+from microc.schedule.primitives.tensorize_bits import shared
+from microc.schedule.primitives.tree import (
+    Step,
+    buffer_named,
+    find_block,
+    fresh,
+    loops_around,
+    names_in,
+    replace_stmt,
+    units,
+)
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.simplification import simplify
+from microc.tir.bit_fields import HALVES, BitFields
+from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
+
+# ---- Primitives about where values live: cache_read, cache_write, set_scope.
+
+CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in CACHE_SCOPES:
+        raise ScheduleError(f"unknown scope {scope!r}", hint="scopes: " + ", ".join(CACHE_SCOPES))
+
+
+def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+    taken = names_in(func.body)
+    loops, iters = [], []
+    for axis, extent in enumerate(source.shape):
+        loop = ir.Var(fresh(taken, f"{name}_i{axis}"))
+        iters.append(ir.IterVar(ir.Var(fresh(taken, f"v_{name}_i{axis}")), extent, "space", loop))
+        loops.append((loop, extent))
+    where = tuple(i.var for i in iters)
+    return ir.loops(loops, ir.Block(name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))
+
+
+def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
+    """``block`` reads a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places it."""
+    _check_scope(scope)
+    reader, source = find_block(func.body, block), buffer_named(func, buffer)
+    if source not in buffers_read(reader):
+        raise ScheduleError(f"cache_read: block {block!r} does not read {buffer!r}")
+    if source in buffers_written(reader):
+        raise ScheduleError(
+            f"cache_read: block {block!r} writes {buffer!r}, too, whose copy would not see that",
+            hint="cache_write keeps sums near",
+        )
+    name = f"{buffer}_{scope}"
+    copy = replace(source, name=fresh(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
+    nest: ir.Stmt = reader
+    for loop in reversed(loops_around(func.body, reader)):
+        nest = loop
+    inside = {id(s) for s in walk_stmt(nest)}
+    makers = [b.name for b in units(func.body) if id(b) in inside and source in buffers_written(b)]
+    if makers:  # the copy stands before the nest
+        raise ScheduleError(
+            f"cache_read: block {makers[0]!r} makes {buffer!r} inside of the loops of {block!r}",
+            hint="cache_read first, then compute_at",
+        )
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return ir.Load(copy, e.indices) if isinstance(e, ir.Load) and e.buffer == source else e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return s
+
+    reading = map_stmt(reader, on_stmt, lambda x: map_expr(x, on_expr))
+    body = replace_stmt(func.body, reader, reading)
+    anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
+    copying = _copy_nest(func, copy.name, source, copy)
+    new = replace_stmt(body, _same(body, anchor), ir.seq(copying, anchor))
+    return replace(func, body=ir.Alloc(copy, new))
+
+
+def _same(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
+    """The object in the tree that equals ``wanted``."""
+    return next(s for s in walk_stmt(body) if s == wanted)
+
+
+def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
+    """``block`` writes a new buffer ``<output>_<scope>``; a new block of that name copies it to the old place afterwards."""
+    _check_scope(scope)
+    writer = find_block(func.body, block)
+    target = stored_buffer(writer)
+    name = fresh(names_in(func.body) | {p.name for p in func.params}, f"{target.name}_{scope}")
+    cache = replace(target, name=name, scope=scope)
+    nest: ir.Stmt = writer
+    for loop in reversed(loops_around(func.body, writer)):
+        if loop.body is not nest:
+            break
+        nest = loop
+    around = loops_around(func.body, nest)
+    if around:  # the copy is of the whole tensor, of which an iteration has a part
+        raise ScheduleError(
+            f"cache_write: other blocks share loop {around[-1].var.name!r} with block {block!r}",
+            hint="cache_write first, then compute_at",
+        )
+    inside = {id(s) for s in walk_stmt(nest)}
+    others = [b.name for b in units(func.body) if id(b) not in inside and target in buffers_written(b)]
+    if others:  # its numbers would be overwritten by those of the cache
+        raise ScheduleError(
+            f"cache_write: block {others[0]!r} writes {target.name!r}, too",
+            hint="write the cache before decompose_reduction",
+        )
+    writing = replace_buffers(nest, {target: cache})
+    copying = _copy_nest(func, name, cache, target)
+    return replace(func, body=ir.Alloc(cache, replace_stmt(func.body, nest, ir.seq(writing, copying))))
+
+
+def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
+    """Move an intermediate buffer to ``workspace``, ``shared``, ``register``, ``local`` or a tensor unit's memory."""
+    _check_scope(scope)
+    old = buffer_named(func, buffer)
+    if old in func.params:
+        raise ScheduleError(
+            f"set_scope: {buffer!r} is a parameter", hint="cache_read or cache_write makes a buffer to place"
+        )
+    return replace(func, body=replace_buffers(func.body, {old: replace(old, scope=scope)}))
+
+
+# ---- Primitives about how values are stored: set_dtype, transform_layout, pack_bits.
+#
+# They apply to intermediate buffers and to constant parameters. The data of a constant is repacked at compile time:
+# :func:`packed` repeats the steps of a trace on its array.
+
+_FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
+"""Primitives that store constants of few bits side by side."""
+
+
+def packs(step: Step) -> bool:
+    """Whether a step stores a constant in fewer bits than it is computed with: side by side, or floats in a half."""
+    return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
+
+
+def _own(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
+    """An intermediate buffer or constant parameter."""
+    buffer = buffer_named(func, name)
+    if buffer in func.params and buffer.scope != "const":
+        raise ScheduleError(
+            f"{primitive}: {name!r} is an input or output, its form belongs to the network",
+            hint="cache_read or cache_write makes a buffer of its own",
+        )
+    return buffer
+
+
+def _exchange(
+    func: ir.PrimFunc,
+    old: ir.Buffer,
+    new: ir.Buffer,
+    load: Callable[[ir.Load], ir.Expr],
+    store: Callable[[ir.Store], ir.Stmt],
+) -> ir.PrimFunc:
+    """``func`` with another buffer, its loads and stores rewritten."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        if isinstance(e, ir.AddressOf) and e.buffer == old:
+            raise ScheduleError(f"{old.name!r} is used by an intrinsic already", hint="repack before tensorize")
+        return load(e) if isinstance(e, ir.Load) and e.buffer == old else e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Store(buffer) if buffer == old:
+                return store(s)
+            case ir.Alloc(buffer, body) if buffer == old:
+                return ir.Alloc(new, body)
+            case _:
+                return s
+
+    params = tuple(new if p == old else p for p in func.params)
+    return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
+
+
+def _holds(dtype: str, other: str) -> bool:
+    """Test whether a dtype holds every number of another; ScheduleError for a word that is none."""
+    try:
+        return dtypes.holds(dtype, other)
+    except InternalError as error:
+        raise ScheduleError(f"set_dtype: {error.what}", hint="int8, int16, int32, or uint8 for example") from error
+
+
+def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
+    """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers
+    (:mod:`microc.schedule.primitives.padding`); loads give the old one (a cast that widens further reads the new one)."""
+    old = _own(func, "set_dtype", buffer)
+    if dtype in padding.FORMS:
+        shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
+        new = replace(old, dtype=padding.stored_in(old, dtype), shape=shape)
+    elif _holds(dtype, old.dtype):
+        new = replace(old, dtype=dtype)
+    else:
+        hint = f"choose a wider integer; constants of float32 may be {', '.join(padding.FORMS)}"
+        raise ScheduleError(f"set_dtype: {dtype} does not hold every {old.dtype}", hint=hint)
+
+    def load(e: ir.Load) -> ir.Expr:
+        if dtype == padding.WORDS:
+            return padding.word_of(new, e.indices)
+        return ir.Cast(old.dtype, ir.Load(new, e.indices))
+
+    def store(s: ir.Store) -> ir.Stmt:
+        return ir.Store(new, s.indices, _widened(s.value, dtype))
+
+    exchanged = _exchange(func, old, new, load, store)
+    return replace(
+        exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _direct(new, old.dtype)))
+    )
+
+
+def _direct(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
+    """Drop the cast to the old dtype below a cast that widens: the values fit both."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Cast(wide, ir.Cast(kind, ir.Load(b) as inner)) if b == buffer and kind == narrow:
+                return inner if wide == b.dtype else ir.Cast(wide, inner)
+            case _:
+                return e
+
+    return on_expr
+
+
+def _widened(value: ir.Expr, dtype: str) -> ir.Expr:
+    """The same number in a wider dtype; both sides of a select are widened, so that copies stay recognisable."""
+    if isinstance(value, ir.Select):
+        return ir.Select(value.condition, _widened(value.a, dtype), _widened(value.b, dtype))
+    return ir.const(value.value, dtype) if isinstance(value, ir.Const) else ir.Cast(dtype, value)
+
+
+def _digits(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
+    """The factors of an axis, the open one filled in."""
+    known = prod(f for f in factors if f is not None)
+    if factors.count(None) > 1 or known < 1 or extent % known or (None not in factors and known != extent):
+        raise ScheduleError(f"transform_layout: {name!r} has an axis of {extent}, which {factors} does not divide")
+    return tuple(extent // known if f is None else f for f in factors)
+
+
+def transform_layout(
+    func: ir.PrimFunc, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
+) -> ir.PrimFunc:
+    """Split every axis by its ``factors`` (outermost first, one may be None); the parts, in ``order``, are the new axes.
+
+    Factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4 columns.
+    """
+    old = _own(func, "transform_layout", buffer)
+    parts = _parts(old.shape, factors, order, buffer)
+    new = replace(old, shape=tuple(parts[k][1] for k in order))
+
+    def place(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        found = []
+        for k in order:
+            axis, extent, stride = parts[k]
+            index = simplify(indices[axis] // stride) if stride > 1 else indices[axis]
+            found.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
+        return tuple(found)
+
+    return _exchange(
+        func,
+        old,
+        new,
+        lambda e: ir.Load(new, place(e.indices)),
+        lambda s: ir.Store(new, place(s.indices), s.value),
+    )
+
+
+def _parts(
+    shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], name: str
+) -> list[tuple[int, int, int]]:
+    """Axis, extent and stride along the axis of every part."""
+    if len(factors) != len(shape):
+        raise ScheduleError(f"transform_layout: {name!r} has {len(shape)} axes, factors for {len(factors)} are given")
+    found = []
+    for axis, (extent, wanted) in enumerate(zip(shape, factors, strict=True)):
+        digits = _digits(extent, wanted, name)
+        found += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
+    if sorted(order) != list(range(len(found))):
+        raise ScheduleError(f"transform_layout: {order} is no order of {len(found)} parts")
+    return found
+
+
+def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
+    """Store the rows of a constant matrix of int8, whose numbers fit it, in a form of :class:`BitFields`."""
+    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
+    if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
+        raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
+    rows, depth = old.shape
+    new = replace(old, shape=form.shape(rows, depth), dtype=form.dtype)
+
+    def load(e: ir.Load) -> ir.Expr:
+        row, k = e.indices
+        element, bit = map(simplify, form.place(k))
+        if tables:
+            number = form.looked_up(lambda n: ir.Load(new, (simplify(n),)), (rows, depth), row, k)
+        else:
+            number = form.number(ir.Load(new, (row, element)), bit)
+        if block:
+            number = number * form.multiplier(lambda n: ir.Load(new, (row, simplify(n))), depth, k // block)
+        numbers.append(number)
+        return ir.Cast(old.dtype, number)
+
+    def widened(e: ir.Expr) -> ir.Expr:
+        match e:  # it needs no cast to a byte before it is widened
+            case ir.Cast("int32" | "int16" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
+                return number.astype(wide)
+            case _:
+                return e
+
+    numbers: list[ir.Expr] = []
+    func = _exchange(func, old, new, load, lambda s: s)
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, widened)))
+
+
+def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
+    """The data of a constant parameter after the steps (primitive, arguments) of a trace."""
+    array = array.reshape(buffer.shape)
+    for primitive, args in steps:
+        if primitive == "set_dtype" and args[0] == buffer.name:
+            form = args[1]
+            array = padding.halves_of(array, form) if form in padding.FORMS else array.astype(dtypes.to_numpy(form))
+        elif primitive == "double_reduction" and args[1] == buffer.name:
+            low, high = dtypes.int_range(str(array.dtype))
+            if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):
+                raise ScheduleError(f"double_reduction: twice {buffer.name!r} does not fit", hint="set_dtype first")
+            array = array * 2
+        elif primitive == "transform_layout" and args[0] == buffer.name:
+            _, factors, order = args
+            extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
+            array = array.reshape(extents).transpose(order)
+        elif primitive == "tensorize_pairs" and args[0] == buffer.name:
+            array = paired(array, args[3])
+        elif primitive == "tensorize_taps" and args[1] == buffer.name:
+            array = words_of(array, args[2])
+        elif primitive == "pack_bits" and args[0] == buffer.name:
+            array = BitFields(*args[1:]).packed(array)
+        elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:
+            array = shared(array)
+        elif primitive == "tensorize_bits" and args[0] == buffer.name:
+            array = BitFields(args[3], HALVES, *args[4:]).packed(array)
+    return np.ascontiguousarray(array)

@@ -1,0 +1,113 @@
+"""What a step of a trace may be: every primitive by its name, a function of a function and of JSON-able arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from microc.errors import ScheduleError
+from microc.schedule.primitives import (
+    compute_at,
+    loops,
+    padding,
+    reductions,
+    selection,
+    storage,
+    tensor_unit,
+    tensorize,
+    tensorize_bits,
+)
+from microc.schedule.primitives import loops as doubling
+from microc.schedule.primitives import loops as flags
+from microc.schedule.primitives import selection as conversion
+from microc.schedule.primitives import selection as polynomials
+from microc.schedule.primitives import storage as packing
+from microc.schedule.primitives import tensorize as pairing
+from microc.schedule.primitives import tensorize as tap_pairs
+from microc.tir import ir
+
+PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
+    {
+        "split": loops.split,
+        "fuse": loops.fuse,
+        "reorder": loops.reorder,
+        "set_kind": loops.set_kind,
+        "annotate_loop": loops.annotate_loop,
+        "annotate_block": loops.annotate_block,
+        "rename_block": loops.rename_block,
+        "compute_at": compute_at.compute_at,
+        "reverse_compute_at": compute_at.reverse_compute_at,
+        "compute_inline": compute_at.compute_inline,
+        "reverse_compute_inline": compute_at.reverse_compute_inline,
+        "cache_read": storage.cache_read,
+        "cache_write": storage.cache_write,
+        "set_scope": storage.set_scope,
+        "set_dtype": packing.set_dtype,
+        "transform_layout": packing.transform_layout,
+        "storage_align": padding.storage_align,
+        "pad_reduction": padding.pad_reduction,
+        "decompose_padding": padding.decompose_padding,
+        "double_reduction": doubling.double_reduction,
+        "decompose_reduction": reductions.decompose_reduction,
+        "defer_init": reductions.defer_init,
+        "blockize": reductions.blockize,
+        "rfactor": reductions.rfactor,
+        "tensorize": tensorize.tensorize,
+        "tensorize_pairs": pairing.tensorize_pairs,
+        "tensorize_taps": tap_pairs.tensorize_taps,
+        "pack_bits": packing.pack_bits,
+        "tensorize_bits": tensorize_bits.tensorize_bits,
+        "tensorize_bit_columns": tensorize_bits.tensorize_bit_columns,
+        "select_rounding": selection.select_rounding,
+        "select_saturation": selection.select_saturation,
+        "select_fma": selection.select_fma,
+        "select_byte_products": selection.select_byte_products,
+        "select_conversion": conversion.select_conversion,
+        "select_functions": polynomials.select_functions,
+        "select_high_mul": selection.select_high_mul,
+        "select_high_mac": selection.select_high_mac,
+        "select_clamp": selection.select_clamp,
+        "align_rows": tensor_unit.align_rows,
+        "double_buffer": tensor_unit.double_buffer,
+        "compile_with": flags.compile_with,
+    }
+)
+
+
+def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
+    """ScheduleError where a primitive does not take such arguments: too few or many, or of another type than it says.
+
+    Traces come from files and from users: primitives look names up, and compute with numbers, without asking what they are.
+    """
+    required, parameters = _parameters(primitive)
+    if not required <= len(args) <= len(parameters):
+        takes = ", ".join(name for name, _ in parameters) or "nothing"
+        raise ScheduleError(f"{primitive}: wrong number of arguments; got {len(args)}, expected {takes}")
+    for (name, type_), value in zip(parameters, args, strict=False):
+        if not _fits(value, type_):
+            expected = type_.__name__ if isinstance(type_, type) else str(type_)
+            raise ScheduleError(f"{primitive}: argument {name} has a wrong type; got {value!r}, expected {expected}")
+
+
+@lru_cache(maxsize=64)
+def _parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+    """How many arguments a primitive takes at least, and all by name and type, without the function."""
+    function = PRIMITIVES[primitive]
+    types = get_type_hints(function)
+    found = list(inspect.signature(function).parameters.values())[1:]
+    required = sum(each.default is inspect.Parameter.empty for each in found)
+    return required, tuple((each.name, types[each.name]) for each in found)
+
+
+def _fits(value: Any, type_: Any) -> bool:
+    """Test whether a value is of an annotated type: names, numbers, None, unions and tuples of any length of these."""
+    if isinstance(type_, UnionType):
+        return any(_fits(value, each) for each in get_args(type_))
+    if get_origin(type_) is tuple:
+        return isinstance(value, tuple) and all(_fits(each, get_args(type_)[0]) for each in value)
+    if type_ is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, type_)

@@ -1,0 +1,366 @@
+"""Facts that passes ask again and again, and what is known at a place of a function."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Self
+
+from microc.base import dtypes
+from microc.tir import ir
+from microc.tir.analysis import intervals
+from microc.tir.analysis.intervals import Interval
+from microc.tir.analysis.linear_forms import Atoms, Division, Fact, Linear, Unprintable, factors, inequalities
+from microc.tir.ir import Bin, Const, Expr, Stmt, Var
+from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
+
+# ---- What passes ask of the same expressions and statements again and again: found once, and kept with them.
+#
+# A pass hands on what it does not change as it is, so that the next one, and the next step of a schedule, know it already.
+
+INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
+"""What index arithmetic computes with."""
+_PURE_OPS = INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
+
+
+def is_index(expr: Expr) -> bool:
+    """Whether an expression is made of int32 variables and literals only; found once, from what its operands are."""
+    try:
+        return expr.known_index
+    except AttributeError:
+        expr.known_index = found = _is_index(expr)
+        return found
+
+
+def _is_index(expr: Expr) -> bool:
+    match expr:
+        case ir.Const():
+            return expr.dtype in ("int32", "bool")
+        case ir.Var():
+            return expr.dtype == "int32"
+        case ir.Bin(op, a, b):
+            return op in _PURE_OPS and is_index(a) and is_index(b)
+        case ir.Un(op, a):
+            return op in ("neg", "not") and is_index(a)
+        case ir.Select(c, a, b):
+            return is_index(c) and is_index(a) and is_index(b)
+        case _:
+            return False
+
+
+def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
+    """Buffers that are loaded from (or read through an address) anywhere under ``stmt``; found once, from those of its parts."""
+    try:
+        return stmt.known_read
+    except AttributeError:
+        accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
+        own = [x.buffer for x in accesses if isinstance(x, ir.Load) or not x.writes]
+        stmt.known_read = found = frozenset(own).union(*map(buffers_read, stmt_children(stmt)))
+        return found
+
+
+def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
+    """Buffers that are stored to (or written through an address) anywhere under ``stmt``; found once, as those that are read."""
+    try:
+        return stmt.known_written
+    except AttributeError:
+        accesses = (x for e in stmt_exprs(stmt) for x in accesses_of(e))
+        own = [x.buffer for x in accesses if isinstance(x, ir.AddressOf) and x.writes]
+        if isinstance(stmt, ir.Store):
+            own.append(stmt.buffer)
+        stmt.known_written = found = frozenset(own).union(*map(buffers_written, stmt_children(stmt)))
+        return found
+
+
+def blocks_in(stmt: Stmt) -> frozenset[str]:
+    """The names of all blocks in ``stmt``, itself included; found once, from those of its parts."""
+    try:
+        return stmt.known_blocks
+    except AttributeError:
+        own = (stmt.name,) if isinstance(stmt, ir.Block) else ()
+        stmt.known_blocks = found = frozenset(own).union(*map(blocks_in, stmt_children(stmt)))
+        return found
+
+
+def ending(loop: ir.For) -> ir.If | None:
+    """What may end a loop before its time: the condition that is all of its body, an element that the turns change.
+
+    Where it is false once, no turn does anything any more.
+    """
+    body = loop.body
+    if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
+        return None
+    condition = body.condition
+    if not isinstance(condition, ir.Load) or loop.var in free_vars(condition):
+        return None
+    return body if condition.buffer in buffers_written(body.then) else None
+
+
+# ---- What is known where an expression stands, and what follows for its linear form and its range.
+#
+# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and whatever is not linear: ``floordiv``
+# and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` knows the bounds of variables and
+# the facts (``linear form <= constant``) that enclosing conditions establish; results are memoised by object identity.
+
+NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
+"""The comparison that holds where another does not, of integers."""
+_FACTS_COMBINED = 2
+
+
+class Context(Division):
+    """Linear forms and ranges of expressions under bounds and facts. ``kept`` variables are never replaced by their only value.
+
+    ``plain`` is the same context without facts; one that has none does not hold itself, so that it goes when it is done with."""
+
+    def __init__(
+        self,
+        bounds: Mapping[Var, Interval] | None = None,
+        facts: tuple[Fact, ...] = (),
+        opaque: frozenset[Var] = frozenset(),
+        kept: frozenset[Var] = frozenset(),
+        plain: Self | None = None,
+        atoms: Atoms | None = None,
+    ) -> None:
+        super().__init__(atoms)
+        self.bounds: Mapping[Var, Interval] = bounds or {}
+        self.facts = facts
+        self.opaque = opaque
+        self.kept = kept
+        self._plain = (plain or type(self)(bounds, (), opaque, kept, None, self.atoms)) if facts else None
+        self._visited: dict[int, tuple[Expr, Expr]] = {}
+        self._linear: dict[int, tuple[Expr, Linear]] = {}
+        self._ranges: dict[int, tuple[Expr, Interval]] = {}
+        self._reaches: dict[int, tuple[Expr, Interval]] = {}
+
+    @property
+    def plain(self) -> Self:
+        return self._plain or self
+
+    @abstractmethod
+    def structural(self, expr: Expr) -> Expr:
+        """An expression of the same value, simplified without regard to linear forms."""
+
+    @abstractmethod
+    def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        """``condition ? a : b``, each side simplified knowing how the condition came out."""
+
+    # ------------------------------------------------------------ contexts
+
+    def with_var(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Self:
+        """The context in which ``var`` is also known. An ``opaque`` variable holds data: sums of it keep their order."""
+        return type(self)(
+            {**self.bounds, var: bounds},
+            self.facts,
+            self.opaque | {var} if opaque else self.opaque,
+            self.kept | {var} if kept else self.kept,
+            None,
+            self.atoms,
+        )
+
+    def assuming(self, condition: Expr, holds: bool = True) -> Self:
+        """The context in which ``condition`` is known to hold (or not to)."""
+        facts = tuple(self._facts(condition, holds))
+        if not facts:
+            return self
+        return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
+
+    def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
+        match condition:
+            case Bin("and", a, b) if holds:
+                yield from self._facts(a, True)
+                yield from self._facts(b, True)
+            case Bin("or", a, b) if not holds:
+                yield from self._facts(a, False)
+                yield from self._facts(b, False)
+            case ir.Un("not", a):
+                yield from self._facts(a, not holds)
+            case Bin(op, a, b) if op in ir.COMPARISONS and a.dtype == "int32":
+                difference = self.difference(a, b)
+                if difference is not None:
+                    for fact in inequalities(op if holds else NEGATED[op], difference):
+                        yield fact
+                        yield from self._of_dividends(fact)
+
+    def _of_dividends(self, fact: Fact) -> Iterable[Fact]:
+        """What a fact about ``x // c`` or ``x % c`` says of ``x``: ``c * (x // c) + x % c`` is x."""
+        for atom, k in fact.terms.items():
+            digit = self.digit(atom)
+            if digit is None:
+                continue
+            op, x, c = digit
+            if op == "floormod":
+                yield fact.plus(Linear({atom: k}), -1).plus(x, k).plus(self.divide(x, c), -k * c)
+            elif abs(k) == 1:
+                rest = fact.plus(Linear({atom: k}), -1).times(c)
+                yield rest.plus(x).plus(Linear({}, 1 - c)) if k == 1 else rest.plus(x, -1)
+
+    # ------------------------------------------------------------ linear forms
+
+    def is_index(self, expr: Expr) -> bool:
+        """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
+        return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
+
+    def linear(self, expr: Expr) -> Linear:
+        """The linear form of an int32 expression."""
+        found = self._linear.get(id(expr))
+        if found is None:
+            found = (expr, self._make_linear(expr))
+            self._linear[id(expr)] = found
+        return found[1]
+
+    def difference(self, a: Expr, b: Expr) -> Linear | None:
+        """``a - b`` in its shortest form; None when its numbers are too large."""
+        try:
+            return self.tidy(self.linear(a).plus(self.linear(b), -1))
+        except Unprintable:
+            return None
+
+    def _shortest(self, expr: Expr) -> Linear | None:
+        """The shortest form of an expression by itself."""
+        try:
+            return self.tidy(self.linear(expr))
+        except Unprintable:
+            return None
+
+    def _make_linear(self, expr: Expr) -> Linear:
+        match expr:
+            case Const(value):
+                return Linear({}, int(value))
+            case Var():
+                low, high = self.bounds.get(expr, intervals.UNKNOWN)
+                if low == high and expr not in self.kept:
+                    return Linear({}, int(low))
+                return self.form(expr)
+            case ir.Un("neg", a):
+                return self.linear(a).times(-1)
+            case Bin("add", a, b):
+                return self.linear(a).plus(self.linear(b))
+            case Bin("sub", a, b):
+                return self.linear(a).plus(self.linear(b), -1)
+            case Bin(op, a, b) if op in INDEX_OPS:
+                return self._atom_of(op, self.linear(a), self.linear(b))
+            case ir.Select(c, a, b):
+                return self._select(c, a, b)
+            case _:
+                return self.form(self.structural(expr))
+
+    def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
+        if op == "mul":
+            if not a.terms:
+                return b.times(a.const)
+            if not b.terms:
+                return a.times(b.const)
+            left, right = sorted((self.emit(self.tidy(a)), self.emit(self.tidy(b))), key=self.key)
+            return self.form(Bin("mul", left, right))
+        if op in ("min", "max"):
+            return self._min_max(op, self.tidy(a), self.tidy(b))
+        if not b.terms and b.const > 0:
+            nonnegative = op.startswith("floor") or self.span(a)[0] >= 0
+            if nonnegative:
+                return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
+        return self.form(Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))))
+
+    def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
+        low, high = self.span(self.tidy(a.plus(b, -1)))
+        if high <= 0:
+            return a if op == "min" else b
+        if low >= 0:
+            return b if op == "min" else a
+        left, right = self.emit(a), self.emit(b)
+        if isinstance(left, Const) or (not isinstance(right, Const) and self.key(right) < self.key(left)):
+            left, right = right, left
+        return self.form(Bin(op, left, right))
+
+    def _select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+        result = self.select(condition, a, b)
+        return self.form(result) if isinstance(result, ir.Select) else self.linear(result)
+
+    # ------------------------------------------------------------ ranges
+
+    def span(self, form: Linear) -> Interval:
+        """The range of a linear form, from the ranges of its atoms and from the facts."""
+        depth = _FACTS_COMBINED
+        return -self._upper(form.times(-1), depth), self._upper(form, depth)
+
+    def _upper(self, form: Linear, depth: int) -> intervals.Bound:
+        """The largest value. A fact ``f <= 0`` bounds ``form`` by the bound of ``form - factor * f``; at most ``depth``
+        facts are combined, and the atoms left then are bounded without facts, which ends the recursion."""
+        ranges = self if depth == _FACTS_COMBINED else self.plain
+        high: intervals.Bound = form.const
+        for atom, k in form.terms.items():
+            ends = ranges.range(atom.expr)
+            end = ends[1] if k > 0 else ends[0]
+            high = high + (k * end if end else 0)
+        if depth:
+            for fact in self.facts:
+                for factor in factors(form, fact):
+                    high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
+        return high
+
+    def reach(self, expr: Expr) -> Interval:
+        """The range of an expression as a whole: for int32 also what the facts say of it."""
+        if expr.dtype != "int32":
+            return self.range(expr)
+        found = self._reaches.get(id(expr))
+        if found is None:
+            form = self._shortest(expr)
+            found = (expr, intervals.UNKNOWN if form is None else self.span(form))
+            self._reaches[id(expr)] = found
+        return found[1]
+
+    def range(self, expr: Expr) -> Interval:
+        """The range of an atom from the ranges of its operands; of a variable from its bounds."""
+        found = self._ranges.get(id(expr))
+        if found is None:
+            found = (expr, self._range(expr))
+            self._ranges[id(expr)] = found
+        return found[1]
+
+    def _range(self, expr: Expr) -> Interval:
+        match expr:
+            case Const(value):
+                return (value, value) if isinstance(value, int) else intervals.UNKNOWN
+            case Var():
+                return self.bounds.get(expr, intervals.natural(expr.dtype))
+            case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
+                return self.reach(expr)
+            case Bin("max", a, b) if expr.dtype == "int32":  # at least their mean: 0 of a number and its negative
+                low, high = intervals.maximum(self.reach(a), self.reach(b))
+                return max(low, intervals.floordiv(self.reach(a + b), (2, 2))[0]), high
+            case Bin(op, a, b):
+                found = intervals.binary(op, self.reach(a), self.reach(b))
+                return intervals.BOOLEAN if expr.dtype == "bool" else _wrapped(found, expr.dtype)
+            case ir.Un(op, a):
+                if op == "not":
+                    return intervals.BOOLEAN
+                low, high = self.reach(a)
+                return _wrapped((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
+            case ir.Select(c, a, b):
+                return intervals.union(self.assuming(c).reach(a), self.assuming(c, False).reach(b))
+            case ir.Cast(dtype, a):
+                return self._cast_range(dtype, a)
+            case _:
+                return intervals.natural(expr.dtype)
+
+    def _cast_range(self, dtype: str, a: Expr) -> Interval:
+        if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
+            return intervals.natural(dtype)
+        low, high = self.reach(a)
+        lowest, highest = dtypes.int_range(a.dtype)
+        found = (max(low, lowest), min(high, highest))
+        return found if intervals.within(found, dtypes.int_range(dtype)) else intervals.natural(dtype)
+
+
+def is_scalar_int(dtype: str) -> bool:
+    """Whether a dtype is one integer."""
+    kind, _, lanes = dtypes.info(dtype)
+    return kind in ("int", "uint") and lanes == 1
+
+
+def _wrapped(found: Interval, dtype: str) -> Interval:
+    """Unsigned arithmetic wraps: an interval that leaves the dtype says nothing."""
+    kind, _, lanes = dtypes.info(dtype)
+    if kind == "uint" and lanes == 1 and not intervals.within(found, dtypes.int_range(dtype)):
+        return dtypes.int_range(dtype)
+    return found

@@ -1,0 +1,219 @@
+"""Whether loops cover a domain, and whether iterations are independent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from microc.tir import ir
+from microc.tir.analysis import simplification
+from microc.tir.analysis.linear_forms import Atom, Linear, Unprintable
+from microc.tir.analysis.simplification import Simplifier, linear, simplify, simplify_stmt, tail_conditions
+from microc.tir.lower.cleanup import drop_blocks
+from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
+from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
+from microc.tir.text.print import expr_text
+
+# ---- Whether the loops around a block bring its iterators through their whole domain.
+#
+# Every binding is taken apart into digits of loop variables: ``f // 12``, ``f // 4 % 3`` and ``f % 4`` are independent digits of
+# ``f``, and a sum of digits whose strides leave no gap runs through an interval. Conditions around the block (its predicate,
+# ``If``, loops of variable extent) must let every instance within the domain pass. A block that was tensorized handles as
+# many values of an iterator at once as its intrinsics touch elements; steps up to that size leave no gap.
+
+_Base = frozenset[tuple[Atom, int]]
+
+
+class _Digit(NamedTuple):
+    """``base // lower % (upper / lower)``; ``upper`` None is the leading digit."""
+
+    base: _Base
+    lower: int
+    upper: int | None
+
+
+def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
+    """Nothing (the empty text) when the domain is covered, else what could not be proven.
+
+    ``around`` holds the enclosing loops and the conditions that hold, outermost first.
+    """
+    bounds: dict[ir.Var, tuple[int, int]] = {}
+    conditions = [x for x in around if isinstance(x, ir.Expr)]
+    if block.predicate is not None:
+        conditions.append(block.predicate)
+    for loop in (x for x in around if isinstance(x, ir.For)):
+        high = Simplifier(bounds).reach(loop.extent)[1]
+        if not isinstance(high, int):
+            return f"loop {loop.var.name} has no known extent"
+        bounds[loop.var] = (0, max(high - 1, 0))
+        conditions += tail_conditions(loop.var, loop.extent)
+    try:
+        return _conditions(block, bounds, conditions) or _Cover(bounds).check(block)
+    except Unprintable:
+        return "the numbers are too large"
+
+
+def _conditions(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
+    """The first condition that an instance within the domain might fail."""
+    inside = Simplifier(bounds)
+    for i in block.iters:
+        zero, extent = ir.const(0, i.var.dtype), ir.const(i.extent, i.var.dtype)
+        inside = inside.assuming(ir.Bin("ge", i.binding, zero)).assuming(ir.Bin("lt", i.binding, extent))
+    for condition in conditions:
+        if inside.simplify(condition) != simplification.TRUE:
+            return f"{expr_text(condition)} may leave instances out"
+    return ""
+
+
+class _Cover:
+    def __init__(self, bounds: dict[ir.Var, tuple[int, int]]) -> None:
+        self.engine = Simplifier(bounds)
+        self.bounds = bounds
+        self.extents: dict[_Base, int] = {}
+
+    def check(self, block: ir.Block) -> str:
+        forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
+        digits: dict[Atom, _Digit] = {}
+        for i, form in zip(block.iters, forms, strict=True):
+            for atom in form.terms:
+                digit = self.digit(atom)
+                if digit is None or atom in digits:
+                    return f"{i.var.name} = {expr_text(i.binding)} is no independent digit of loops"
+                digits[atom] = digit
+        sizes = self.sizes(digits)
+        if sizes is None:
+            return "two iterators share the same part of a loop"
+        holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
+        touched = () if holds_blocks else walk_all_exprs(block.body)
+        step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
+        for i, form in zip(block.iters, forms, strict=True):
+            if not _runs_through(form, sizes, i.extent, step):
+                return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"
+        return ""
+
+    def digit(self, atom: Atom) -> _Digit | None:
+        """``atom`` as a digit of loops, its base registered with its extent."""
+        parts = self.engine.digit(atom)
+        if parts is None:
+            return self.leading(Linear({atom: 1}), 1)
+        op, inner, divisor = parts
+        if op == "floordiv":
+            return self.leading(inner, divisor)
+        lower = self.engine.digit(inner.single) if inner.single is not None else None
+        dividend, step = lower[1:] if lower is not None and lower[0] == "floordiv" else (inner, 1)
+        digit = self.leading(dividend, step)
+        return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
+
+    def leading(self, form: Linear, lower: int) -> _Digit | None:
+        """``form // lower`` where ``form`` runs through 0..extent of loops."""
+        if form.const or not all(isinstance(v.expr, ir.Var) and v.expr in self.bounds for v in form.terms):
+            return None
+        extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
+        base = frozenset(form.terms.items())
+        self.extents[base] = _reach(form, extents)[1]
+        return _Digit(base, lower, None)
+
+    def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
+        """How many values every digit takes independently of the others; None when some are not independent."""
+        owners = [v for base in {d.base for d in digits.values()} for v, _ in base]
+        if len(owners) != len(set(owners)):
+            return None
+        found: dict[Atom, int] = {}
+        for base, extent in self.extents.items():
+            group = sorted(((d, atom) for atom, d in digits.items() if d.base == base), key=lambda x: x[0].lower)
+            for k, (digit, atom) in enumerate(group):
+                last = k + 1 == len(group)
+                if digit.upper is None:
+                    if not last:
+                        return None
+                    found[atom] = extent // digit.lower if k else -(-extent // digit.lower)
+                elif (not last and group[k + 1][0].lower % digit.upper) or extent < digit.upper:
+                    return None
+                else:
+                    found[atom] = digit.upper // digit.lower
+        return found
+
+
+def _reach(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
+    """(start, length) of the interval that a sum of independent digits runs through without a gap, from its least value.
+
+    ``step`` values count from each one on: a tensorized block handles several at once.
+    """
+    start, length = form.const, step
+    for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
+        if k < 0:
+            start += k * (sizes[atom] - 1)
+        if abs(k) <= length:
+            length += abs(k) * (sizes[atom] - 1)
+    return start, length
+
+
+def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
+    start, length = _reach(form, sizes, step)
+    return start <= 0 and start + length >= extent
+
+
+# ---- Whether the turns of a parallel loop keep out of each other's way in a buffer that they write.
+
+Part = tuple[ir.Expr, int, int, int]
+"""What an index is but for the loop's turn: a part that turns have in common, lowest and highest of the rest, by how much it
+moves with the turn."""
+
+
+def has_parts(loop: ir.For, buffer: ir.Buffer) -> bool:
+    """Whether no two turns share an element of ``buffer``: along one axis, or in memory, all that a turn touches lies before what
+    the next one does."""
+    found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
+    if all(_within_row(access) for access in found):
+        axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
+        if any(_apart(loop, touches) for touches in axes) or _apart(
+            loop, [(a, a.indices[-1], a.extent) for a in found]
+        ):
+            return True
+    return _apart(loop, [(a, _flat(buffer, a.indices), a.extent) for a in found])
+
+
+def _flat(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
+    total: ir.Expr = ir.const(0, "int32")
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        total = total + index * stride
+    return total
+
+
+def _within_row(access: Access) -> bool:
+    if access.extent == 1:
+        return True
+    reach = _part(access.indices[-1], access, ir.Var(""), access.loops)
+    return reach is not None and ir.int_value(reach[0]) == 0 and reach[2] + access.extent <= access.buffer.shape[-1]
+
+
+def _apart(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
+    """Whether a turn's part of what indices touch, so many elements from each on, ends before the next one's begins."""
+    parts = [(_part(index, a, loop.var, _inside(a, loop)), extent) for a, index, extent in touches]
+    known = [(part, extent) for part, extent in parts if part is not None]
+    if len(known) < len(parts) or len({(part[0], part[3]) for part, _ in known}) != 1:
+        return False
+    low, high = min(part[1] for part, _ in known), max(part[2] + extent - 1 for part, extent in known)
+    return high - low < known[0][0][3]
+
+
+def _inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
+    """The loops around an access that a turn runs through."""
+    variables = [each.var for each in access.loops]
+    if loop.var not in variables:  # of one iteration, which simplification has put in its place
+        return access.loops
+    return access.loops[variables.index(loop.var) + 1 :]
+
+
+def _part(index: ir.Expr, access: Access, turn: ir.Var, inside: tuple[ir.For, ...]) -> Part | None:
+    """None where the index does not move evenly with the turn, or the rest of it has no known range."""
+    bounds = loop_bounds(access.loops)
+    terms, _ = linear(simplify(index, bounds))
+    step = terms.get(turn, 0)
+    inner = {each.var: bounds.get(each.var, (0, 0)) for each in inside}
+    if any(each.var not in bounds for each in inside):
+        return None
+    parts = split_index(simplify(index - turn * step, bounds), inner, bounds)
+    if parts is None or turn in free_vars(parts[0]):
+        return None
+    return (*parts, step)

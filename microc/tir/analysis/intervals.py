@@ -1,0 +1,175 @@
+"""Intervals of integers, open to infinity on either side, and what operators make of them.
+
+An interval is ``(low, high)``, both inclusive; ``-INF`` and ``INF`` stand for unknown ends. Results are those of exact
+integers: signed arithmetic must not overflow, so nothing is clipped to a dtype.
+"""
+
+from __future__ import annotations
+
+from microc.base import dtypes
+
+INF = float("inf")
+Bound = int | float
+Interval = tuple[Bound, Bound]
+
+UNKNOWN: Interval = (-INF, INF)
+BOOLEAN: Interval = (0, 1)
+
+
+def natural(dtype: str) -> Interval:
+    """The range of a dtype of less than 32 bits; wider integers and floats are unknown."""
+    kind, bits, lanes = dtypes.info(dtype)
+    if kind == "float" or lanes > 1:
+        return UNKNOWN
+    if kind == "bool" or bits < 32:
+        return dtypes.int_range(dtype)
+    return (0, INF) if kind == "uint" else UNKNOWN
+
+
+def within(inner: Interval, outer: Interval) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def union(a: Interval, b: Interval) -> Interval:
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _times(a: Bound, b: Bound) -> Bound:
+    return 0 if a == 0 or b == 0 else a * b
+
+
+def scale(a: Interval, factor: int) -> Interval:
+    """The interval of ``factor * a``."""
+    low, high = _times(a[0], factor), _times(a[1], factor)
+    return (low, high) if factor >= 0 else (high, low)
+
+
+def add(a: Interval, b: Interval) -> Interval:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def sub(a: Interval, b: Interval) -> Interval:
+    return a[0] - b[1], a[1] - b[0]
+
+
+def mul(a: Interval, b: Interval) -> Interval:
+    corners = [_times(x, y) for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def floor(x: Bound, divisor: int) -> Bound:
+    """``x // divisor`` for a positive divisor; infinite ends stay."""
+    return x // divisor if isinstance(x, int) else x
+
+
+def floordiv(a: Interval, b: Interval) -> Interval:
+    if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
+        return UNKNOWN
+    return floor(a[0], b[0]), floor(a[1], b[0])
+
+
+def floormod(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return UNKNOWN
+    if a[0] >= 0:
+        return a if a[1] < b[0] else (0, min(a[1], b[1] - 1))
+    return 0, b[1] - 1
+
+
+def truncdiv(a: Interval, b: Interval) -> Interval:
+    if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
+        return UNKNOWN
+    ends = [x if not isinstance(x, int) else (x // b[0] if x >= 0 else -(-x // b[0])) for x in a]
+    return ends[0], ends[1]
+
+
+def truncmod(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return UNKNOWN
+    largest = b[1] - 1
+    return max(a[0], -largest) if a[0] < 0 else 0, min(a[1], largest) if a[1] > 0 else 0
+
+
+def shift_left(a: Interval, b: Interval) -> Interval:
+    if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
+        return UNKNOWN
+    return mul(a, (1 << b[0], 1 << b[1]))
+
+
+def shift_right(a: Interval, b: Interval) -> Interval:
+    if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
+        return UNKNOWN
+    ends = [floor(x, 1 << s) for x in a for s in (b[0], b[1])]
+    return min(ends), max(ends)
+
+
+def bitand(a: Interval, b: Interval) -> Interval:
+    """With a non-negative side the result lies between zero and that side."""
+    highs = [x[1] for x in (a, b) if x[0] >= 0]
+    return (0, min(highs)) if highs else UNKNOWN
+
+
+def bitor(a: Interval, b: Interval) -> Interval:
+    """Of non-negative sides (``or`` and ``xor``): no more bits than the longer one."""
+    if a[0] < 0 or b[0] < 0 or not (isinstance(a[1], int) and isinstance(b[1], int)):
+        return UNKNOWN
+    return 0, (1 << max(a[1], b[1]).bit_length()) - 1
+
+
+def minimum(a: Interval, b: Interval) -> Interval:
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def maximum(a: Interval, b: Interval) -> Interval:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def binary(op: str, a: Interval, b: Interval) -> Interval:
+    """The interval of ``a op b`` for an arithmetic operator on integers."""
+    match op:
+        case "add":
+            return add(a, b)
+        case "sub":
+            return sub(a, b)
+        case "mul":
+            return mul(a, b)
+        case "floordiv":
+            return floordiv(a, b)
+        case "floormod":
+            return floormod(a, b)
+        case "truncdiv":
+            return truncdiv(a, b)
+        case "truncmod":
+            return truncmod(a, b)
+        case "min":
+            return minimum(a, b)
+        case "max":
+            return maximum(a, b)
+        case "shl":
+            return shift_left(a, b)
+        case "shr":
+            return shift_right(a, b)
+        case "bitand":
+            return bitand(a, b)
+        case "bitor" | "bitxor":
+            return bitor(a, b)
+        case _:
+            return UNKNOWN
+
+
+def compare(op: str, a: Interval, b: Interval) -> bool | None:
+    """Whether ``a op b`` holds for all values, for none, or (None) that is unknown."""
+    match op:
+        case "lt":
+            return True if a[1] < b[0] else False if a[0] >= b[1] else None
+        case "le":
+            return True if a[1] <= b[0] else False if a[0] > b[1] else None
+        case "gt":
+            return compare("lt", b, a)
+        case "ge":
+            return compare("le", b, a)
+        case "eq" | "ne":
+            equal = True if a[0] == a[1] == b[0] == b[1] else False if a[1] < b[0] or b[1] < a[0] else None
+            return equal if op == "eq" or equal is None else not equal
+        case _:
+            return None

@@ -1,0 +1,318 @@
+"""Linear forms over atoms, and their floored division."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from contextlib import suppress
+from math import gcd
+
+from microc.tir import ir
+from microc.tir.analysis.intervals import Interval
+from microc.tir.ir import Bin, Const, Expr, Var
+
+# ---- Linear forms over atoms, and how they are written as expressions in one canonical order.
+
+INDEX_LIMIT = (1 << 31) - 1
+
+
+class Unprintable(Exception):
+    """A linear form whose numbers do not fit int32; the expression is then left as it was written."""
+
+
+class Atom:
+    """An expression that linear forms are made of. Equal expressions share one atom (of an :class:`Atoms` table), so that
+    atoms compare and hash by identity: hashing an expression costs as much as walking it."""
+
+    __slots__ = ("expr", "order")
+
+    def __init__(self, expr: Expr, order: int) -> None:
+        self.expr = expr
+        self.order = order
+
+
+class Atoms:
+    """One atom for every expression met, numbered in order of appearance. ``emitted``: the expressions of forms of them."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[int, tuple[Expr, Atom]] = {}
+        self._by_structure: dict[Expr, Atom] = {}
+        self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
+
+    def of(self, expr: Expr) -> Atom:
+        found = self._by_identity.get(id(expr))
+        if found is None:
+            atom = self._by_structure.setdefault(expr, Atom(expr, len(self._by_structure)))
+            found = self._by_identity[id(expr)] = (expr, atom)
+        return found[1]
+
+
+class Linear:
+    """``sum(terms[atom] * atom) + const``; coefficients are never zero. Treated as immutable once built."""
+
+    __slots__ = ("const", "terms")
+
+    def __init__(self, terms: dict[Atom, int], const: int = 0) -> None:
+        self.terms = terms
+        self.const = const
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        terms = dict(self.terms)
+        for atom, k in other.terms.items():
+            value = terms.get(atom, 0) + k * factor
+            if value:
+                terms[atom] = value
+            else:
+                terms.pop(atom, None)
+        return Linear(terms, self.const + other.const * factor)
+
+    def times(self, factor: int) -> Linear:
+        if factor == 0:
+            return Linear({})
+        return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
+
+    def same(self, other: Linear) -> bool:
+        return self.const == other.const and self.terms == other.terms
+
+    @property
+    def single(self) -> Atom | None:
+        """The atom, when the form is exactly that atom."""
+        if self.const == 0 and len(self.terms) == 1:
+            (atom, k), *_ = self.terms.items()
+            return atom if k == 1 else None
+        return None
+
+
+Fact = Linear  # a fact says that the form is at most zero
+
+
+def index(value: int) -> Const:
+    """An int32 literal; what does not fit is unprintable."""
+    if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
+        raise Unprintable
+    return Const(value, "int32")
+
+
+def split(form: Linear, c: int) -> tuple[Linear, Linear]:
+    """``form = c * quotient + rest``: every coefficient of ``rest`` below c in size, its constant in 0..c-1."""
+    quotient: dict[Atom, int] = {}
+    rest: dict[Atom, int] = {}
+    for atom, k in form.terms.items():
+        q = k // c if k > 0 else -(-k // c)
+        if q:
+            quotient[atom] = q
+        if k - q * c:
+            rest[atom] = k - q * c
+    return Linear(quotient, form.const // c), Linear(rest, form.const % c)
+
+
+def factors(form: Linear, fact: Fact) -> set[int]:
+    """Multiples of the fact that cancel one of its atoms in the form."""
+    shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
+    return {k // v for k, v in shared if k % v == 0 and k // v > 0}
+
+
+def inequalities(op: str, form: Linear) -> Iterable[Fact]:
+    """``form op 0`` as facts ``terms <= -const``."""
+    one = Linear({}, 1)
+    if not form.terms:
+        return
+    match op:
+        case "lt":
+            yield form.plus(one)
+        case "le":
+            yield form
+        case "gt":
+            yield form.times(-1).plus(one)
+        case "ge":
+            yield form.times(-1)
+        case "eq":
+            yield form
+            yield form.times(-1)
+
+
+class Emitter:
+    """Writes linear forms as int32 expressions."""
+
+    def __init__(self, atoms: Atoms | None = None) -> None:
+        self.atoms = atoms or Atoms()
+        self._keys: dict[int, tuple[Expr, str]] = {}
+
+    def form(self, expr: Expr) -> Linear:
+        """The form that is just this expression."""
+        return Linear({self.atoms.of(expr): 1})
+
+    def key(self, expr: Expr) -> str:
+        """A text that orders expressions the same way in every run; of data, by order of appearance."""
+        found = self._keys.get(id(expr))
+        if found is None:
+            found = self._keys[id(expr)] = (expr, self._key(expr))
+        return found[1]
+
+    def _key(self, expr: Expr) -> str:
+        match expr:
+            case Var(name):
+                return name
+            case Bin(op, a, b):
+                return f"({self.key(a)} {op} {self.key(b)})"
+            case Const(value):
+                return str(value)
+            case ir.Un(op, a):
+                return f"{op} {self.key(a)}"
+            case ir.Select(c, a, b):
+                return f"({self.key(c)} ? {self.key(a)} : {self.key(b)})"
+            case _:
+                return f"#{self.atoms.of(expr).order}"
+
+    def emit(self, form: Linear) -> Expr:
+        """The form as an expression: positive terms first, large strides before small ones, the constant last. Equal forms are
+        one object, about which everything is found once."""
+        key = form.const, tuple(form.terms.items())
+        found = self.atoms.emitted.get(key)
+        if found is None:
+            found = self.atoms.emitted[key] = self._emit(form)
+        return found
+
+    def _emit(self, form: Linear) -> Expr:
+        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0].expr)))
+        result: Expr | None = None
+        rest = form.const
+        for atom, k in terms:
+            size = index(abs(k))
+            term = atom.expr if abs(k) == 1 else Bin("mul", atom.expr, size)
+            if result is None and k < 0 and rest > 0:
+                result, rest = index(rest), 0
+            if result is None:
+                result = term if k > 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index(k))
+            else:
+                result = Bin("add" if k > 0 else "sub", result, term)
+        if result is None:
+            return index(rest)
+        if rest:
+            result = Bin("add" if rest > 0 else "sub", result, index(abs(rest)))
+        return result
+
+
+# ---- Floored division of linear forms by positive constants: taken apart where possible, put together again.
+
+
+class Division(Emitter):
+    """Quotients and remainders in a context that knows the ranges of forms."""
+
+    def __init__(self, atoms: Atoms | None = None) -> None:
+        super().__init__(atoms)
+        self._digits: dict[Atom, tuple[str, Linear, int] | None] = {}
+
+    @abstractmethod
+    def linear(self, expr: Expr) -> Linear:
+        """The linear form of an int32 expression."""
+
+    @abstractmethod
+    def span(self, form: Linear) -> Interval:
+        """The range of a linear form."""
+
+    def divide(self, form: Linear, c: int) -> Linear:
+        """``form // c`` for c > 0: multiples of c leave the division, what is within one multiple is dropped."""
+        if c == 1:
+            return form
+        quotient, rest = split(self.tidy(form), c)
+        low, high = self.span(rest)
+        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
+            return quotient.plus(Linear({}, low // c))
+        reduced = self._common_factor(rest, c)
+        if reduced is not None:
+            inner, _, g = reduced
+            return quotient.plus(self.divide(inner, c // g))
+        nested = self._nested_divide(rest, c)
+        if nested is not None:
+            return quotient.plus(nested)
+        return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index(c))))
+
+    def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
+        if len(rest.terms) != 1:
+            return None
+        (atom, k), *_ = rest.terms.items()
+        digit = self.digit(atom) if k == 1 else None
+        if digit is None:
+            return None
+        op, inner, a = digit
+        if op == "floordiv" and a * c <= INDEX_LIMIT:
+            return self.divide(inner.plus(Linear({}, rest.const * a)), a * c)
+        if op == "floormod" and rest.const == 0 and a % c == 0:
+            return self.modulo(self.divide(inner, c), a // c)
+        return None
+
+    def modulo(self, form: Linear, c: int) -> Linear:
+        """``form mod c`` (floored) for c > 0."""
+        if c == 1:
+            return Linear({})
+        _, rest = split(self.tidy(form), c)
+        for atom, k in rest.terms.items():
+            digit = self.digit(atom)
+            if digit is not None and digit[0] == "floormod" and k * digit[2] % c == 0:
+                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), c)
+        low, high = self.span(rest)
+        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
+            return rest.plus(Linear({}, -c * (low // c)))
+        reduced = self._common_factor(rest, c)
+        if reduced is not None:
+            inner, remainder, g = reduced
+            return self.modulo(inner, c // g).times(g).plus(remainder)
+        return self.form(Bin("floormod", self.emit(rest), index(c)))
+
+    def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
+        """``rest = g * inner + remainder`` with ``0 <= remainder < g`` and g a divisor of c greater than 1."""
+        for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
+            outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
+            low, high = self.span(outer)
+            if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
+                steps = low // g
+                inner = Linear({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
+                return inner, outer.plus(Linear({}, -g * steps)), g
+        return None
+
+    def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
+        """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
+        if atom not in self._digits:
+            self._digits[atom] = None
+            match atom.expr:
+                case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
+                    with suppress(Unprintable):
+                        self._digits[atom] = (op, self.linear(a), c)
+        return self._digits[atom]
+
+    def tidy(self, form: Linear) -> Linear:
+        """Put quotients and remainders of one dividend together again: ``(x // c) * c + x % c`` is ``x``."""
+        while True:
+            joined = self._join(form)
+            if joined is None:
+                return form
+            form = joined
+
+    def _join(self, form: Linear) -> Linear | None:
+        for atom, k in form.terms.items():
+            digit = self.digit(atom) if type(atom.expr) is Bin else None
+            if digit is None:
+                continue
+            op, x, c = digit
+            if op == "floormod":
+                joined = self._join_remainder(form, atom, k, x, c)
+                if joined is not None:
+                    return joined
+            elif k % c == 0 and all(form.terms.get(t) == -k // c * v for t, v in x.terms.items()):
+                j = -k // c
+                return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
+        return None
+
+    def _join_remainder(self, form: Linear, atom: Atom, k: int, x: Linear, c: int) -> Linear | None:
+        quotient = self.divide(x, c)
+        y = quotient.single
+        if y is None:
+            return None
+        if form.terms.get(y) == k * c:
+            return form.plus(Linear({atom: k, y: k * c}), -1).plus(x, k)
+        for other, value in form.terms.items():
+            digit = self.digit(other) if value == k * c else None
+            if digit is not None and digit[0] == "floormod" and digit[1].same(quotient):
+                return form.plus(Linear({atom: k, other: value}), -1).plus(self.modulo(x, c * digit[2]), k)
+        return None

@@ -1,0 +1,517 @@
+"""Constant folding, and simplifying index arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from math import gcd
+from types import MappingProxyType
+from typing import NoReturn
+
+from microc.base import dtypes
+from microc.errors import InternalError
+from microc.tir import ir, rewrite
+from microc.tir.analysis import context as facts
+from microc.tir.analysis import intervals
+from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
+from microc.tir.analysis.intervals import Interval
+from microc.tir.analysis.linear_forms import Linear, Unprintable, index
+from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
+from microc.tir.operators import ARITHMETIC, BINARY
+
+# ---- Constant folding: what an operator makes of literals, exactly as the generated C would.
+
+TRUE = Const(1, "bool")
+FALSE = Const(0, "bool")
+
+
+def boolean(value: bool) -> Const:
+    return TRUE if value else FALSE
+
+
+_EXACT = frozenset(("add", "sub", "mul", "div"))
+"""What is exact of floats, where the result fits."""
+
+
+def fits(value: int, dtype: str) -> bool:
+    low, high = dtypes.int_range(dtype)
+    return low <= value <= high
+
+
+def _integer(value: int, dtype: str) -> Const | None:
+    """A literal; unsigned values wrap, a signed overflow is left for the program to meet."""
+    kind, bits, _ = dtypes.info(dtype)
+    if kind == "uint":
+        value &= (1 << bits) - 1
+    return Const(value, dtype) if fits(value, dtype) else None
+
+
+def _float(op: str, a: float, b: float, dtype: str) -> Const | None:
+    """A float result that is exact in the dtype; anything rounded, infinite or undefined is left to the program."""
+    if op not in _EXACT or not (math.isfinite(a) and math.isfinite(b)) or (op == "div" and b == 0):
+        return None
+    exact = BINARY[op].value(Fraction(a), Fraction(b))
+    kind = dtypes.to_numpy(dtype).type
+    if exact == 0:
+        return Const(0.0, dtype) if math.copysign(1, a) > 0 and math.copysign(1, b) > 0 and op != "sub" else None
+    if exact.denominator & (exact.denominator - 1) or abs(exact) > 1e300 or abs(exact) < 1e-300:
+        return None
+    value = float(kind(float(exact))) if abs(exact) < 1e38 or dtype == "float64" else math.inf
+    return Const(value, dtype) if math.isfinite(value) and Fraction(value) == exact else None
+
+
+def binary(op: str, a: Const, b: Const) -> Const | None:
+    """``a op b`` as a literal, or None where it must not be folded (overflow, division by zero, inexact floats)."""
+    x, y = a.value, b.value
+    if op in COMPARISONS:
+        return boolean(BINARY[op].value(x, y))
+    if op in LOGICAL:
+        return boolean(bool(x and y) if op == "and" else bool(x or y))
+    if dtypes.is_float(a.dtype):
+        return _float(op, x, y, a.dtype)
+    if op not in ARITHMETIC or op == "div" or not (isinstance(x, int) and isinstance(y, int)):
+        return None
+    if op in ("floordiv", "floormod", "truncdiv", "truncmod") and y == 0:
+        return None
+    if op in ("shl", "shr") and not 0 <= y < dtypes.info(a.dtype).bits:
+        return None
+    return _integer(ARITHMETIC[op].value(x, y), a.dtype)
+
+
+def unary(op: str, a: Const) -> Const | None:
+    """``op a`` as a literal, or None."""
+    if op == "not":
+        return boolean(not a.value)
+    if op == "neg":
+        return Const(-a.value, a.dtype) if isinstance(a.value, float) else _integer(-a.value, a.dtype)
+    if op == "bitnot" and isinstance(a.value, int):
+        return _integer(~a.value, a.dtype)
+    return None
+
+
+def cast(dtype: str, a: Const) -> Const | None:
+    """``a`` converted, where C defines the result and it is exact; integers wrap."""
+    kind, bits, lanes = dtypes.info(dtype)
+    if lanes > 1 or dtypes.info(a.dtype).lanes > 1:
+        return None
+    if kind == "bool":
+        return boolean(bool(a.value))
+    if kind == "float":
+        if isinstance(a.value, float) and not math.isfinite(a.value):
+            return Const(a.value, dtype)
+        if abs(a.value) > 3e38 and bits == 32:
+            return None
+        value = float(dtypes.to_numpy(dtype).type(a.value))
+        return Const(value, dtype) if value == a.value else None
+    if isinstance(a.value, float):
+        if not math.isfinite(a.value) or not fits(int(a.value), dtype):
+            return None
+        return Const(int(a.value), dtype)
+    value_bits = a.value & ((1 << bits) - 1)
+    if kind == "int" and value_bits >> (bits - 1):
+        value_bits -= 1 << bits
+    return Const(value_bits, dtype)
+
+
+# ---- The engine behind :mod:`microc.tir.analysis.simplification`: expressions rewritten as what a context knows of
+# them allows.
+
+_ZERO: Interval = (0, 0)
+
+
+def negate(condition: Expr) -> Expr:
+    """The opposite of a condition; comparisons of floats keep a ``not``, since NaN compares false both ways."""
+    match condition:
+        case Bin(op, a, b) if op in NEGATED and not dtypes.is_float(a.dtype):
+            return Bin(NEGATED[op], a, b)
+        case ir.Un("not", a):
+            return a
+        case Const(value):
+            return boolean(not value)
+        case _:
+            return ir.Un("not", condition)
+
+
+class Simplifier(Context):
+    """Simplifies expressions under bounds and facts."""
+
+    def simplify(self, expr: Expr) -> Expr:
+        """An expression of the same value, canonical where it is index arithmetic."""
+        found = self._visited.get(id(expr))
+        if found is None:
+            found = (expr, self._simplify(expr))
+            self._visited[id(expr)] = found
+        return found[1]
+
+    def _simplify(self, expr: Expr) -> Expr:
+        if isinstance(expr, Const):
+            return expr
+        if expr.dtype == "int32" and self.is_index(expr):
+            try:
+                return self.emit(self.tidy(self.linear(expr)))
+            except Unprintable:
+                pass
+        return self.structural(expr)
+
+    def structural(self, expr: Expr) -> Expr:
+        """Operands simplified, then what holds for any dtype."""
+        match expr:
+            case Var():
+                low, high = self.bounds.get(expr, intervals.UNKNOWN)
+                if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
+                    return Const(int(low), expr.dtype)
+                return expr
+            case ir.Select(c, a, b):
+                return self.select(c, a, b)
+            case Bin(("and" | "or") as op, a, b):
+                return self._logical(op, a, b)
+            case Bin(op, a, b):
+                if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
+                    try:
+                        return self._compare_index(op, a, b)
+                    except Unprintable:
+                        pass
+                return self._binary(expr, op, self.simplify(a), self.simplify(b))
+            case ir.Un(op, a):
+                inner = self.simplify(a)
+                folded = unary(op, inner) if isinstance(inner, Const) else None
+                if folded is None and op == "not":
+                    return negate(inner)
+                return folded or (expr if inner is a else ir.Un(op, inner))
+            case ir.Cast(dtype, a):
+                inner = self.simplify(a)
+                folded = cast(dtype, inner) if isinstance(inner, Const) else None
+                return folded or (expr if inner is a else ir.cast(dtype, inner))
+            case _:
+                return rewrite.map_children(expr, self.simplify)
+
+    def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        """``condition ? a : b``, each side simplified knowing how the condition came out."""
+        test = self.simplify(condition)
+        if isinstance(test, Const):
+            return self.simplify(a if test.value else b)
+        first, second = self.assuming(test).simplify(a), self.assuming(test, False).simplify(b)
+        same = first == second and repr(first) == repr(second)  # 0.0 equals -0.0, but is not the same
+        return first if same else ir.Select(test, first, second)
+
+    def _logical(self, op: str, a: Expr, b: Expr) -> Expr:
+        left = self.simplify(a)
+        if isinstance(left, Const):
+            return self.simplify(b) if bool(left.value) == (op == "and") else left
+        right = self.assuming(left, op == "and").simplify(b)
+        if isinstance(right, Const):
+            return left if bool(right.value) == (op == "and") else right
+        return Bin(op, left, right)
+
+    def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
+        """A comparison of index expressions: decided by bounds, else positive terms left, negative ones right."""
+        form = self.tidy(self.linear(a).plus(self.linear(b), -1))
+        known = intervals.compare(op, self.span(form), _ZERO)
+        if known is not None:
+            return boolean(known)
+        if op in ("eq", "ne"):
+            return self._compare_equal(op, form)
+        if op in ("gt", "ge"):
+            op, form = {"gt": "lt", "ge": "le"}[op], form.times(-1)
+        if op == "lt":
+            form = form.plus(Linear({}, 1))
+        divisor = gcd(*form.terms.values())  # form <= 0 from here on
+        form = Linear({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
+        left = Linear({t: k for t, k in form.terms.items() if k > 0})
+        right = Linear({t: -k for t, k in form.terms.items() if k < 0})
+        if not left.terms:
+            return Bin("ge", self.emit(right), index(form.const))
+        return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
+
+    def _compare_equal(self, op: str, form: Linear) -> Expr:
+        divisor = gcd(*form.terms.values())
+        if form.const % divisor:
+            return boolean(op == "ne")
+        form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
+        if form.terms[min(form.terms, key=lambda atom: self.key(atom.expr))] < 0:
+            form = form.times(-1)
+        left = Linear({t: k for t, k in form.terms.items() if k > 0})
+        right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
+        return Bin(op, self.emit(left), self.emit(right))
+
+    def _binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
+        if isinstance(a, Const) and isinstance(b, Const):
+            folded = binary(op, a, b)
+            if folded is not None:
+                return folded
+        elif is_scalar_int(a.dtype):
+            identity = self._identity(op, a, b)
+            if identity is not None:
+                return identity
+        return expr if a is expr.a and b is expr.b else Bin(op, a, b)
+
+    def _identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """What ranges and neutral literals decide for integers that are not index arithmetic."""
+        x, y = ir.int_value(a), ir.int_value(b)
+        if op in ("min", "max") or op in ir.COMPARISONS:
+            return self._decide(op, a, b)
+        if y == 0 and op in ("add", "sub", "shl", "shr", "bitor", "bitxor"):
+            return a
+        if x == 0 and op in ("add", "bitor", "bitxor"):
+            return b
+        if (x == 0 or y == 0) and op in ("mul", "bitand"):
+            return Const(0, a.dtype)
+        if y == 1 and op in ("mul", "floordiv", "truncdiv"):
+            return a
+        if x == 1 and op == "mul":
+            return b
+        if y is not None and y > 0 and op in ("floordiv", "floormod", "shr"):
+            low, high = self.reach(a)
+            if not isinstance(low, int) or not isinstance(high, int):
+                return None
+            if op == "shr":
+                return Const(low >> y, a.dtype) if low >> y == high >> y else None
+            if low // y == high // y:
+                if op == "floordiv":
+                    return Const(low // y, a.dtype)
+                return a if low // y == 0 else None
+        return None
+
+    def _decide(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        form = self.difference(a, b) if a.dtype == "int32" else None
+        left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
+        if op in ir.COMPARISONS:
+            known = intervals.compare(op, left, right)
+            return None if known is None else boolean(known)
+        smaller = intervals.compare("le", left, right)
+        if smaller is None and intervals.compare("ge", left, right):
+            smaller = False
+        return None if smaller is None else a if smaller == (op == "min") else b
+
+
+# ---- Names and what is known of them, where a walk through a function stands.
+
+Names = Mapping[str, ir.Var | ir.Buffer]
+
+
+class IllFormedError(InternalError):
+    """A function that breaks a rule of TIR."""
+
+
+def fail(where: str, what: str) -> NoReturn:
+    raise IllFormedError(what, where=where)
+
+
+def check_name(name: str, where: str) -> None:
+    if not (name.isascii() and name.isidentifier()):
+        fail(where, f"{name!r} is no identifier")
+
+
+def declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
+    check_name(x.name, where)
+    if x.name in names:
+        fail(where, f"{x.name} is declared twice")
+    if not dtypes.is_valid(x.dtype):
+        fail(where, f"{x.name} has the unknown dtype {x.dtype!r}")
+    return {**names, x.name: x}
+
+
+def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
+    if buffer.scope not in ir.SCOPES:
+        fail(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
+    if any(n < 0 for n in buffer.shape):
+        fail(where, f"buffer {buffer.name} has shape {list(buffer.shape)}")
+    return declare(names, buffer, where)
+
+
+class Place:
+    """Where the walk stands: declared names, what is known of values, loops and conditions around, up to the next block."""
+
+    def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...]) -> None:
+        self.names = names
+        self.known = known
+        self.around = around
+
+    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> Place:
+        """The place inside a loop or a condition."""
+        return Place(names, known, (*self.around, outer))
+
+    def knowing(self, known: Simplifier) -> Place:
+        return Place(self.names, known, self.around)
+
+
+# ---- Simplifying index arithmetic: exact rewriting of int32 affine forms with floored division, bounds, proofs.
+#
+# What is rewritten: sums of literals and variables become one canonical sum; ``floordiv``/``floormod`` by positive
+# constants are taken apart and put together again (mixed-radix sums), ``min``, ``max``, comparisons and ``Select`` are
+# decided from bounds and enclosing conditions. Index arithmetic is taken not to overflow. Sums of data (loads, calls,
+# casts, and variables bound to them) keep their order; only neutral literals vanish. Floats are folded only where the
+# result is exact. Bounds are inclusive (low, high).
+
+Bounds = Mapping[Var, tuple[int, int]]
+_NONE: Bounds = MappingProxyType({})
+_EMPTY = ir.Seq(())
+REMEMBERED = 1 << 14
+"""Answers that are kept: candidates of a kernel, and its parts after unrolling, ask for the same again and again."""
+
+
+def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
+    """An expression of equal value for all variables within ``bounds``; a variable with one possible value becomes it."""
+    return expr if isinstance(expr, ir.Const) else _simplified(expr, _relevant(expr, bounds))
+
+
+def _relevant(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
+    """The bounds of an expression's variables: loops around it that it does not depend on make no other question of it."""
+    names = rewrite.free_vars(expr) if bounds else ()
+    return tuple([item for item in bounds.items() if item[0] in names]) if names else ()
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _simplified(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
+    return Simplifier(dict(bounds)).simplify(expr)
+
+
+def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
+    """The smallest and largest value of an integer expression as far as intervals tell, or None.
+
+    Loads of integers below 32 bits have their dtype's range. Signed results are mathematical: they may exceed the
+    dtype, which is how a caller sees that an overflow cannot be excluded.
+    """
+    low, high = _reach(expr, _relevant(expr, bounds))
+    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _reach(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
+    return Simplifier(dict(bounds)).reach(expr)
+
+
+def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
+    """Whether ``condition`` certainly holds; False means unknown."""
+    return ir.int_value(simplify(condition, bounds)) == 1
+
+
+@lru_cache(maxsize=REMEMBERED)
+def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
+    """``(coefficients, constant)`` of an int32 expression; whatever is not linear is a key of its own."""
+    if expr.dtype != "int32":
+        raise InternalError(f"a linear form of {expr.dtype}")
+    form = Simplifier().difference(expr, ir.const(0, "int32"))
+    if form is None:
+        return MappingProxyType({expr: 1}), 0
+    return MappingProxyType({atom.expr: k for atom, k in form.terms.items()}), form.const
+
+
+def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
+    """``stmt`` with every expression simplified where it stands, without dead branches, empty loops and loops of one turn.
+
+    Loops of extent 1 vanish (their variable is 0). Block iterators stay, also those of extent 1, since schedules refer
+    to them; a predicate that always holds is dropped. ``Let`` of an integer literal is substituted. What has no effect
+    left is an empty ``Seq``.
+    """
+    return _statement(stmt, Simplifier(bounds))
+
+
+def _statement(stmt: Stmt, context: Simplifier) -> Stmt:
+    match stmt:
+        case ir.Store(buffer, indices, value):
+            return ir.Store(buffer, tuple(context.simplify(i) for i in indices), context.simplify(value))
+        case ir.For():
+            return _loop(stmt, context)
+        case ir.If(condition, then, otherwise):
+            return _branch(condition, then, otherwise, context)
+        case ir.Seq(body):
+            return ir.seq(*(_statement(child, context) for child in body))
+        case ir.Let(var, value, body):
+            return _let(var, value, body, context)
+        case ir.Alloc(buffer, body):
+            inner = _statement(body, context)
+            return inner if inner == _EMPTY else ir.Alloc(buffer, inner)
+        case ir.Evaluate(value):
+            return ir.Evaluate(context.simplify(value))
+        case ir.Block():
+            return _block(stmt, context)
+        case _:
+            raise InternalError(f"unknown statement {type(stmt).__name__}")
+
+
+def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
+    """What is known inside a loop: its variable lies in 0..extent-1, also below each side of a ``min`` extent."""
+    _, high = context.reach(loop.extent)
+    inner = context.with_var(loop.var, (0, max(high - 1, 0)))
+    for condition in tail_conditions(loop.var, loop.extent):
+        inner = inner.assuming(condition)
+    return inner
+
+
+def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
+    """``var < extent`` of a variable extent, one condition for each side of a ``min``; nothing of a literal."""
+    if isinstance(extent, ir.Bin) and extent.op == "min":
+        return tail_conditions(var, extent.a) + tail_conditions(var, extent.b)
+    return () if isinstance(extent, ir.Const) else (ir.Bin("lt", var, extent),)
+
+
+def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifier) -> Simplifier:
+    """What is known in a branch of an ``If``: nothing about elements that the branch itself overwrites."""
+    read = {x.buffer for x in rewrite.walk_expr(condition) if isinstance(x, ir.Load)}
+    if not read or not read & facts.buffers_written(branch):
+        return context.assuming(condition, holds)
+    match condition:
+        case ir.Bin(op, a, b) if op == ("and" if holds else "or"):
+            return branch_context(b, holds, branch, branch_context(a, holds, branch, context))
+        case ir.Un("not", a):
+            return branch_context(a, not holds, branch, context)
+        case _:
+            return context
+
+
+def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
+    """What is known below a ``Let``: the bounds of the value; a value made of data keeps its sums in order."""
+    bounds = context.reach(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
+    return context.with_var(var, bounds, opaque=not context.is_index(value))
+
+
+def _loop(loop: ir.For, context: Simplifier) -> Stmt:
+    extent = context.simplify(loop.extent)
+    if isinstance(extent, ir.Const) and extent.value <= 0:
+        return _EMPTY
+    loop = ir.For(loop.var, extent, loop.body, loop.kind, loop.annotations)
+    body = _statement(loop.body, loop_context(loop, context))
+    if body == _EMPTY or ir.int_value(extent) == 1:
+        return body
+    return ir.For(loop.var, extent, body, loop.kind, loop.annotations)
+
+
+def _branch(condition: Expr, then: Stmt, otherwise: Stmt | None, context: Simplifier) -> Stmt:
+    test = context.simplify(condition)
+    if isinstance(test, ir.Const):
+        chosen = then if test.value else otherwise
+        return _EMPTY if chosen is None else _statement(chosen, context)
+    first = _statement(then, branch_context(test, True, then, context))
+    second = _EMPTY if otherwise is None else _statement(otherwise, branch_context(test, False, otherwise, context))
+    if first == _EMPTY:
+        return _EMPTY if second == _EMPTY else ir.If(negate(test), second)
+    return ir.If(test, first, None if second == _EMPTY else second)
+
+
+def _let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
+    simple = context.simplify(value)
+    inner = _statement(body, let_context(var, simple, context))
+    constant = ir.int_value(simple) is not None and var.dtype != "bool"
+    return inner if constant or inner == _EMPTY or not _reads(inner, var) else ir.Let(var, simple, inner)
+
+
+def _reads(stmt: Stmt, var: Var) -> bool:
+    """Whether a value is used still, below what was simplified."""
+    return any(var in rewrite.free_vars(e) for s in rewrite.walk_stmt(stmt) for e in rewrite.stmt_exprs(s))
+
+
+def _block(block: ir.Block, context: Simplifier) -> Stmt:
+    predicate = context.simplify(block.predicate) if block.predicate else None
+    if isinstance(predicate, ir.Const):
+        if not predicate.value:
+            return _EMPTY
+        predicate = None
+    iters = tuple(ir.IterVar(i.var, i.extent, i.kind, context.simplify(i.binding)) for i in block.iters)
+    inner = context
+    for i in iters:
+        inner = inner.with_var(i.var, (0, i.extent - 1), kept=True)
+    init = _statement(block.init, inner) if block.init else None
+    return ir.Block(block.name, iters, _statement(block.body, inner), init, predicate, block.annotations)

@@ -1,0 +1,337 @@
+"""Small passes: blocks, unrolling, workspaces, dead scalars, hoisting."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.simplification import linear, simplify
+from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
+from microc.tir.names import PRIVATE
+from microc.tir.rewrite import (
+    accesses_any,
+    accesses_of,
+    children,
+    free_vars,
+    map_children,
+    map_expr,
+    map_stmt,
+    stmt_children,
+    stmt_exprs,
+    substitute_stmt,
+    walk_expr,
+    walk_stmt,
+)
+
+# ---- Blocks become their bodies: iterators are replaced by their bindings, ``init`` and the predicate by ifs.
+
+
+def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` without blocks. A reduction that was not decomposed tests for its first step at run time."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.Block):
+            return s
+        values = {i.var: i.binding for i in s.iters}
+        body = substitute_stmt(s.body, values)
+        if s.init is not None:
+            first = ir.all_of(ir.Bin("eq", i.binding, ir.const(0, "int32")) for i in s.iters if i.kind == "reduce")
+            init = substitute_stmt(s.init, values)
+            body = ir.seq(ir.If(first, init) if first is not None else init, body)
+        return ir.If(s.predicate, body) if s.predicate is not None else body
+
+    return map_stmt(stmt, on_stmt)
+
+
+# ---- Loops marked ``unrolled`` become their iterations; loops of one iteration vanish. What an iteration allocates
+# for itself is allocated once, around all of them.
+
+
+def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` without ``unrolled`` loops, innermost first."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.For):
+            return s
+        extent = ir.int_value(s.extent)
+        if s.kind != "unrolled" and extent != 1:
+            return s
+        if extent is None:
+            raise InternalError(f"loop {s.var.name} has no constant extent and cannot be unrolled")
+        body, own = s.body, []
+        while isinstance(body, ir.Alloc):
+            own.append(body.buffer)
+            body = body.body
+        copies = ir.seq(*(substitute_stmt(body, {s.var: ir.const(k, "int32")}) for k in range(extent)))
+        for buffer in reversed(own):
+            copies = ir.Alloc(buffer, copies)
+        return copies
+
+    return map_stmt(stmt, on_stmt)
+
+
+# ---- Workspaces and registers shrink to the part that is live at once.
+#
+# ``compute_at`` leaves a buffer of the whole tensor of which each iteration of the loops around all its accesses touches
+# one tile. The buffer becomes that tile, and indices count from the tile's start. A workspace of a parallel loop whose turns have
+# such of their own becomes one for each turn.
+
+
+def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
+    """Shrink every allocation under ``stmt`` and move nothing else."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return _compact(s) if isinstance(s, ir.Alloc) else s
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _common_loops(found: list[Access]) -> int:
+    """How many outermost loops all accesses share."""
+    count = 0
+    first = found[0].loops
+    while all(len(a.loops) > count and a.loops[count] is first[count] for a in found) and count < len(first):
+        count += 1
+    return count
+
+
+def _compact(alloc: ir.Alloc) -> ir.Stmt:
+    buffer = alloc.buffer
+    found = accesses_to(alloc.body, buffer)
+    if not found:
+        return alloc.body
+    shared = _common_loops(found)
+    starts: list[ir.Expr] = []
+    shape: list[int] = []
+    for axis, extent in enumerate(buffer.shape):
+        if buffer.slots and axis == 0:  # which outlive a turn
+            starts.append(ir.const(0, "int32"))
+            shape.append(extent)
+            continue
+        start, size = _axis_tile(found, shared, axis, extent, last=axis == len(buffer.shape) - 1)
+        starts.append(start)
+        shape.append(size)
+    home = found[0].loops[shared - 1] if shared else None
+    turn = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
+    own = () if turn is None or buffer.scope != "workspace" else (turn,)
+    if tuple(shape) == buffer.shape and not own:
+        return _sink(buffer, alloc.body, home)
+    tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
+
+    def move(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
+        return (*(loop.var for loop in own), *map(simplify, places))
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Load(b, indices) if b == buffer:
+                return ir.Load(tile, move(indices))
+            case ir.AddressOf(b, indices) if b == buffer:
+                return replace(e, buffer=tile, indices=move(indices))
+            case _:
+                return e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Store) and s.buffer == buffer:
+            return ir.Store(tile, move(s.indices), s.value)
+        return s
+
+    body = map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, (buffer,)) else x)
+    return _sink(tile, body, home)
+
+
+def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
+    """The allocation right inside the innermost loop around all accesses: registers are declared where they are used."""
+    if home is None or buffer.scope not in ("register", "local"):
+        return ir.Alloc(buffer, body)
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.For) and s.var == home.var:
+            return ir.For(s.var, s.extent, ir.Alloc(buffer, s.body), s.kind, s.annotations)
+        return s
+
+    return map_stmt(body, on_stmt)
+
+
+def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
+    """Start and size of what all accesses touch along one axis; the whole axis where that is not known."""
+    whole = ir.const(0, "int32"), extent
+    base: ir.Expr | None = None
+    low, high = extent, -extent
+    for access in found:
+        inner = [loop.var for loop in access.loops[shared:]]
+        parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
+        if parts is None or (base is not None and parts[0] != base):
+            return whole
+        base = parts[0]
+        low, high = min(low, parts[1]), max(high, parts[2] + (access.extent - 1 if last else 0))
+    size = high - low + 1
+    if base is None or size >= extent:
+        return whole
+    return simplify(base + low), size
+
+
+# ---- Scalars of register tiles that nobody needs are not computed.
+#
+# A part of a tile is scheduled as the whole one is: where an intrinsic, or products of pairs, make the values of several
+# elements, all of them are summed up, and those behind the end are never stored.
+
+Cell = tuple[ir.Expr, ...]
+_NOTHING = ir.Seq(())
+
+
+def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` without stores to cells of register tiles whose values reach no memory, no condition and no call."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return _drop(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _drop(alloc: ir.Alloc) -> ir.Stmt:
+    buffer = alloc.buffer
+    feeds: dict[Cell, set[Cell]] = {}
+    needed: set[Cell] = set()
+    for s in walk_stmt(alloc.body):
+        read = {access.indices for whole in stmt_exprs(s) for access in accesses_of(whole) if access.buffer == buffer}
+        if isinstance(s, ir.Store) and s.buffer == buffer:
+            feeds.setdefault(s.indices, set()).update(read)
+        else:
+            needed |= read
+    if not all(isinstance(index, ir.Const) for cell in {*feeds, *needed} for index in cell):
+        return alloc  # cells that loops number
+    waiting = list(needed)
+    while waiting:
+        more = feeds.get(waiting.pop(), set()) - needed
+        needed |= more
+        waiting += more
+    if needed >= feeds.keys():
+        return alloc
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        dead = isinstance(s, ir.Store) and s.buffer == buffer and s.indices not in needed
+        inside = stmt_children(s)
+        return _NOTHING if dead or (inside and all(child == _NOTHING for child in inside)) else s
+
+    return ir.Alloc(buffer, map_stmt(alloc.body, on_stmt))
+
+
+# ---- Fills leave loops that repeat them for nothing.
+#
+# A plane with a border is filled with a constant, then its inside is copied, for every channel anew. Where the copy always
+# writes the same box and nothing else writes the buffer, what lies outside the box stays as the first fill left it, and the fill
+# moves in front of the loop.
+
+
+def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` with repeated fills in front of their loops, innermost loops first."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return _hoist(s) if isinstance(s, ir.For) else s
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _hoist(loop: ir.For) -> ir.Stmt:
+    if not isinstance(loop.body, ir.Seq) or not ir.int_value(loop.extent):
+        return loop
+    body = loop.body.body
+    for k, (fill, copy) in enumerate(itertools.pairwise(body)):
+        filled, copied = _nest(fill), _nest(copy)
+        if filled is None or copied is None or not isinstance(filled[1].value, ir.Const):
+            continue
+        buffer = filled[1].buffer
+        if copied[1].buffer != buffer or any(buffer in buffers_written(s) for s in body[k + 2 :]):
+            continue
+        if buffer in buffers_read(copy):  # a sum, which starts anew
+            continue
+        if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
+            continue
+        if loop.var not in _variables(filled[1]) and _is_box(*copied):
+            return ir.seq(fill, ir.For(loop.var, loop.extent, ir.seq(*body[:k], *body[k + 1 :]), loop.kind))
+    return loop
+
+
+def _nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
+    """The constant loops around a single store."""
+    loops: dict[ir.Var, int] = {}
+    while isinstance(stmt, ir.For):
+        extent = ir.int_value(stmt.extent)
+        if not extent:
+            return None
+        loops[stmt.var], stmt = extent, stmt.body
+    return (loops, stmt) if isinstance(stmt, ir.Store) else None
+
+
+def _is_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
+    """Whether the loops bring the indices through every element of a fixed box: each counts one index, or none."""
+    seen: set[ir.Expr] = set()
+    for index in store.indices:
+        terms, _ = linear(index)
+        if any(term not in loops or factor != 1 or term in seen for term, factor in terms.items()) or len(terms) > 1:
+            return False
+        seen |= terms.keys()
+    return True
+
+
+def _variables(store: ir.Store) -> set[ir.Var]:
+    return {v for index in store.indices for v in free_vars(index)}
+
+
+# ---- Places that are looked up leave the loops that they do not depend on.
+#
+# ``for c: out[i, c] = data[index[i], c]`` reads ``index[i]`` once. A compiler cannot know that: bytes that are stored might be
+# the index's own.
+
+
+def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` with what loops over a single store look up by turns in front of them, innermost loops first."""
+    taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
+    taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.For) or not isinstance(s.body, ir.Store):
+            return s
+        bound: dict[ir.Expr, ir.Var] = {}
+        for place in dict.fromkeys(p for e in stmt_exprs(s.body) for p in _places(e, s.var)):
+            if any(isinstance(x, ir.Load) and x.buffer in buffers_written(s.body) for x in walk_expr(place)):
+                continue
+            name = next(n for n in (f"place_{k}" for k in range(len(taken) + 1)) if n not in taken)
+            taken.add(name)
+            bound[place] = ir.Var(name, place.dtype)
+
+        def known_places(part: ir.Expr) -> ir.Expr:
+            """The largest first: one may be a part of another."""
+            return bound.get(part) or map_children(part, known_places)
+
+        store = map_stmt(s.body, lambda x: x, known_places)
+        moved: ir.Stmt = ir.For(s.var, s.extent, store, s.kind, s.annotations)
+        for place, known in reversed(bound.items()):
+            moved = ir.Let(known, place, moved)
+        return moved
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _places(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
+    """The largest parts of the indices of loads that load something themselves and do not depend on ``var``. What a condition
+    guards stays where it is."""
+    match value:
+        case ir.Select():
+            return []
+        case ir.Load(_, indices):
+            return [p for index in indices for p in _lookups(index, var)]
+        case _:
+            return [p for child in children(value) for p in _places(child, var)]
+
+
+def _lookups(index: ir.Expr, var: ir.Var) -> list[ir.Expr]:
+    if not any(isinstance(x, ir.Load) for x in walk_expr(index)):
+        return []
+    if var not in free_vars(index):
+        return [index]
+    return [p for child in children(index) for p in _lookups(child, var)]

@@ -1,0 +1,402 @@
+"""Loops split by conditions and for double buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc.errors import ScheduleError
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_read, buffers_written
+from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
+from microc.tir.names import DOUBLE_BUFFER, LANES, PEEL
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
+
+# ---- Conditions leave the loops that they do not depend on.
+#
+# ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column, and inner
+# loops that copy or fill; where vectors copy, a row's columns away from the border are tested once, and may be one run. A choice
+# that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
+
+FAR = 1 << 31
+LONG = 4
+"""Runs of at least this many elements are worth a version of their own without guards."""
+
+
+def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` with the invariant parts of guarded copies outside their loops, innermost loops first."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return _unswitch(s) if isinstance(s, ir.For) else s
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
+    """Condition, copying side and filling side of a guarded copy; the filling side stores constants only."""
+    match body:
+        case ir.Store(buffer, indices, ir.Select(condition, a, ir.Const() as b)):
+            return condition, ir.Store(buffer, indices, a), ir.Store(buffer, indices, b)
+        case ir.If(condition, then, ir.Stmt() as otherwise):
+            return condition, then, otherwise
+        case _:
+            return None
+
+
+def _divided(loop: ir.For) -> ir.Stmt | None:
+    """The loop in parts where its counter alone says from where to where there is something to copy, and what else is stored."""
+    match loop.body:
+        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _moves(a) and _moves(b):
+            pass
+        case _:
+            return None
+    extent, terms = ir.int_value(loop.extent), ir.conjuncts(condition)
+    ranges = {term: found for term in terms if (found := _range(term, loop.var)) is not None}
+    if extent is None or not ranges:
+        return None
+    start = min(max(0, *(low for low, _ in ranges.values())), extent)
+    stop = max(start, min(extent, *(high for _, high in ranges.values())))
+    rest = ir.all_of(t for t in terms if t not in ranges)
+    inside = a if rest is None else ir.select(rest, a, b)
+    parts = []
+    for first, last, value in ((0, start, b), (start, stop, inside), (stop, extent, b)):
+        if first < last:
+            var = ir.Var(f"{loop.var.name}_from_{first}", loop.var.dtype) if first else loop.var
+            store = substitute_stmt(ir.Store(buffer, indices, value), {loop.var: var + first} if first else {})
+            part = replace(loop, var=var, extent=ir.const(last - first, "int32"), body=simplify_stmt(store))
+            parts.append(_unswitch(part))
+    return ir.seq(*parts)
+
+
+def _range(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
+    """From where to where a condition on nothing but ``var`` holds."""
+    if not _monotone(condition, var):
+        return None
+    assert isinstance(condition, ir.Bin)
+    small, large = (condition.a, condition.b) if condition.op in ("lt", "le") else (condition.b, condition.a)
+    terms, offset = linear(small - large)
+    slack = offset - (condition.op in ("le", "ge"))  # factor * var + slack < 0
+    if set(terms) != {var} or abs(terms[var]) != 1:
+        return None
+    return (-FAR, -slack) if terms[var] == 1 else (slack + 1, FAR)
+
+
+def _moves(value: ir.Expr) -> bool:
+    """Whether nothing is computed, but for more such choices."""
+    match value:
+        case ir.Select(_, a, b):
+            return _moves(a) and _moves(b)
+        case ir.Cast(_, inner):
+            return _moves(inner)
+        case _:
+            return isinstance(value, (ir.Load, ir.Const))
+
+
+def _unswitch(loop: ir.For) -> ir.Stmt:
+    divided = _divided(loop)
+    if divided is not None:
+        return divided
+    parts = _branches(loop.body)
+    if parts is None:
+        return loop
+    condition, copy, fill = parts
+    terms = ir.conjuncts(condition)
+    outside = ir.all_of(t for t in terms if loop.var not in free_vars(t))
+    inside = ir.all_of(t for t in terms if loop.var in free_vars(t))
+    copying: ir.Stmt = replace(loop, body=copy)
+    if inside is not None:
+        guarded = replace(loop, body=_guarded(loop.body, inside, copy, fill))
+        copying = _whole_or_guarded(loop, inside, copying, guarded)
+    if outside is None:
+        return copying
+    return ir.If(outside, copying, replace(loop, body=fill))
+
+
+def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarded: ir.Stmt) -> ir.Stmt:
+    """A copy without guards where the condition holds for all iterations, as it does away from the border.
+
+    Comparisons of affine expressions that hold at both ends hold in between.
+    """
+    extent = ir.int_value(loop.extent)
+    terms = ir.conjuncts(condition)
+    if extent is None or not (_copies_run(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))):
+        return guarded
+    if not all(_monotone(t, loop.var) for t in terms):
+        return guarded
+    ends = (ir.const(0, "int32"), ir.const(extent - 1, "int32"))
+    checks = (simplify(substitute(t, {loop.var: end})) for t in terms for end in ends)
+    always = ir.all_of(dict.fromkeys(checks))
+    assert always is not None
+    return ir.If(always, _unswitch(copying) if isinstance(copying, ir.For) else copying, guarded)
+
+
+def _copies_run(loop: ir.Stmt) -> bool:
+    """Whether vectors copy runs, several of which may be neighbours, or one of which is behind a test of its own."""
+    match loop:
+        case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
+            return isinstance(run.body.value, ir.Load) and LANES in dict(run.annotations)
+        case _:
+            return False
+
+
+def _monotone(condition: ir.Expr, var: ir.Var) -> bool:
+    """Whether a comparison compares int32 expressions that are affine in ``var``."""
+    if (
+        not isinstance(condition, ir.Bin)
+        or condition.op not in ("lt", "le", "gt", "ge")
+        or condition.a.dtype != "int32"
+    ):
+        return False
+    terms, _ = linear(condition.a - condition.b)
+    return all(term == var or var not in free_vars(term) for term in terms)
+
+
+def _guarded(old: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
+    """The same statement under a weaker condition."""
+    if isinstance(old, ir.Store) and isinstance(copy, ir.Store) and isinstance(fill, ir.Store):
+        return ir.Store(old.buffer, old.indices, ir.Select(condition, copy.value, fill.value))
+    return ir.If(condition, copy, fill)
+
+
+# ---- Guards of imperfect splits leave the inner loop: the last iteration of the outer loop is peeled off.
+#
+# ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations and one whose ``j`` loop runs to 2. The same for
+# any conjunction of ``affine < constant`` conditions that holds up to some iteration. A loop with the note ``peel`` 0 keeps its
+# guards as run-time tests: its body is long, and little of it is guarded. So does a parallel one, of which every turn is some
+# thread's.
+
+Bounds = dict[ir.Var, tuple[int, int]]
+
+PEEL_LIMIT = 1
+"""Peel at most this many iterations; a guard that fails earlier stays a run-time test."""
+
+
+def partition_loops(stmt: ir.Stmt) -> ir.Stmt:
+    """Peel guarded tails everywhere, outermost loops first."""
+    return _partition(stmt, {})
+
+
+def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
+    match stmt:
+        case ir.For(var, extent, body, kind, annotations):
+            count = ir.int_value(extent)
+            if count is None:
+                return stmt
+            shorter = _bounded(stmt)
+            if shorter is not stmt:
+                return _partition(shorter, bounds)
+            here: Bounds = {**bounds, var: (0, count - 1)}
+            whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
+            cut = None if whole else _threshold(var, count, body, here)
+            if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
+                full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
+                tails = [
+                    _shorten(
+                        substitute_stmt(
+                            _partition_renamed(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
+                        ),
+                        bounds,
+                    )
+                    for t in range(cut, count)
+                ]
+                return ir.seq(full, *tails)
+            return ir.For(var, extent, _partition(body, here), kind, annotations)
+        case ir.Seq(body):
+            return ir.seq(*(_partition(child, bounds) for child in body))
+        case ir.Let(var, value, body):
+            return ir.Let(var, value, _partition(body, bounds))
+        case ir.Alloc(buffer, body):
+            return ir.Alloc(buffer, _partition(body, bounds))
+        case ir.If(condition, then, otherwise):
+            rest = _partition(otherwise, bounds) if otherwise else None
+            return ir.If(condition, _partition(then, bounds), rest)
+        case _:
+            return stmt
+
+
+def _bounded(stmt: ir.Stmt) -> ir.Stmt:
+    """``for i: if i < n`` as a shorter loop; anything else as it is."""
+    if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
+        return stmt
+    count, limit = ir.int_value(stmt.extent), _upper(stmt.var, stmt.body.condition)
+    if count is None or limit is None:
+        return stmt
+    return ir.For(stmt.var, ir.const(min(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
+
+
+def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
+    """Simplify under the bounds of the loops around, then turn ``for i: if i < n`` into a shorter loop."""
+
+    def merge(s: ir.Stmt) -> ir.Stmt:
+        """Guards move outwards over loops that they do not depend on, so that they meet the loop they bound."""
+        if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
+            terms = ir.conjuncts(s.body.condition)
+            free = [t for t in terms if not _mentions(t, s.var)]
+            if free:
+                kept = ir.all_of(t for t in terms if _mentions(t, s.var))
+                body = ir.If(kept, s.body.then) if kept is not None else s.body.then
+                guard = ir.all_of(free)
+                assert guard is not None
+                return ir.If(guard, _bounded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
+        return _bounded(s)
+
+    shortened = map_stmt(simplify_stmt(stmt, bounds), merge)
+    return simplify_stmt(_partition(shortened, bounds), bounds)
+
+
+def _mentions(expr: ir.Expr, var: ir.Var) -> bool:
+    return var in free_vars(expr)
+
+
+def _upper(var: ir.Var, condition: ir.Expr) -> int | None:
+    """n when the condition is just ``var < n`` in some affine spelling."""
+    form = _less_than(condition)
+    if form is None:
+        return None
+    terms, room = form
+    if set(terms) != {var} or terms[var] <= 0:
+        return None
+    return max(0, -(-room // terms[var]))
+
+
+def _less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
+    """``condition`` as (terms, room) meaning sum(terms) < room; only for ``lt``, ``le``, ``gt``, ``ge`` of int32."""
+    if not isinstance(condition, ir.Bin) or condition.op not in ("lt", "le", "gt", "ge"):
+        return None
+    if condition.a.dtype != "int32":
+        return None
+    small, large = condition.a, condition.b
+    if condition.op in ("gt", "ge"):
+        small, large = large, small
+    terms, offset = linear(simplify(small - large))
+    return dict(terms), -offset + (1 if condition.op in ("le", "ge") else 0)
+
+
+def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
+    """The first iteration of ``var`` at which some guard inside may fail; None when no guard depends on ``var``."""
+    cut: int | None = None
+    inside = dict(bounds)
+    for s in walk_stmt(body):
+        if isinstance(s, ir.For):
+            extent = ir.int_value(s.extent)
+            if extent is not None:
+                inside[s.var] = (0, extent - 1)
+    for s in walk_stmt(body):
+        if not isinstance(s, ir.If):
+            continue
+        for condition in ir.conjuncts(s.condition):
+            form = _less_than(condition)
+            if form is None or form[0].get(var, 0) <= 0:
+                continue
+            terms, room = form
+            rest = 0
+            for term, factor in terms.items():
+                if term == var:
+                    continue
+                reach = bounds_of(term, inside)
+                if reach is None:
+                    break
+                rest += max(factor * reach[0], factor * reach[1])
+            else:
+                first = -(-(room - rest) // terms[var])
+                cut = max(0, first) if cut is None else min(cut, max(0, first))
+    return cut if cut is not None and cut < count else None
+
+
+def _partition_renamed(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
+    """A copy with other names for the variables and buffers it binds, so that names stay unique."""
+    names = {
+        s.var: ir.Var(s.var.name + suffix, s.var.dtype) for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))
+    }
+    registers = {
+        s.buffer: replace(s.buffer, name=s.buffer.name + suffix)
+        for s in walk_stmt(stmt)
+        if isinstance(s, ir.Alloc) and s.buffer.scope in ("register", "local")
+    }
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.For(var, extent, body, kind, annotations):
+                return ir.For(names[var], extent, body, kind, annotations)
+            case ir.Let(var, value, body):
+                return ir.Let(names[var], value, body)
+            case _:
+                return s
+
+    return replace_buffers(map_stmt(substitute_stmt(stmt, dict(names)), on_stmt), registers)
+
+
+# ---- Loops that copy for their next turn while they compute: their shared buffers have two halves, which take turns.
+
+Halves = dict[ir.Buffer, ir.Buffer]
+
+
+def double_buffers(stmt: ir.Stmt) -> ir.Stmt:
+    """Every loop with the note :data:`~microc.tir.names.DOUBLE_BUFFER` begins with a copy for its first turn, and each turn
+    copies for the next one: ``fill(0); for k: if k + 1 < n: fill(k + 1) into half (k + 1) % 2; compute from half k % 2``."""
+    halves: Halves = {}
+
+    def on_loop(s: ir.Stmt) -> ir.Stmt:
+        return _doubled(s, halves) if isinstance(s, ir.For) and DOUBLE_BUFFER in dict(s.annotations) else s
+
+    def on_alloc(s: ir.Stmt) -> ir.Stmt:
+        return ir.Alloc(halves[s.buffer], s.body) if isinstance(s, ir.Alloc) and s.buffer in halves else s
+
+    changed = map_stmt(stmt, on_loop)
+    return simplify_stmt(map_stmt(changed, on_alloc)) if halves else stmt
+
+
+def _doubled(loop: ir.For, halves: Halves) -> ir.Stmt:
+    body = loop.body.body if isinstance(loop.body, ir.Seq) else (loop.body,)
+    shared = {b for b in buffers_written(loop.body) if b.scope == "shared"}
+    fills = [s for s in body if buffers_written(s) & shared]
+    rest = [s for s in body if s not in fills]
+    if not fills or not rest or body[: len(fills)] != tuple(fills):
+        raise ScheduleError(
+            f"prefetch: loop {loop.var.name!r} does not begin with copies into shared memory",
+            hint="cache_read(block, buffer, 'shared') and compute_at this loop make them",
+        )
+    wrong = sorted(b.name for s in fills for b in (buffers_written(s) - shared) | (buffers_read(s) & shared))
+    if wrong:
+        raise ScheduleError(
+            f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too",
+            hint="it may copy from memory of all groups only, and write nothing else",
+        )
+    taken = {b: replace(b, shape=(2, *b.shape)) for b in shared}
+    halves.update(taken)
+    zero, one, two = (ir.const(n, "int32") for n in range(3))
+    following = loop.var + one
+    fill, use = ir.seq(*fills), ir.seq(*rest)
+    first = _in_half(substitute_stmt(fill, {loop.var: zero}), taken, zero)
+    later = _in_half(substitute_stmt(_renamed(fill), {loop.var: following}), taken, ir.Bin("floormod", following, two))
+    guarded = ir.If(ir.Bin("lt", following, loop.extent), later)
+    computed = _in_half(use, taken, ir.Bin("floormod", loop.var, two))
+    notes = tuple(note for note in loop.annotations if note[0] != DOUBLE_BUFFER)
+    return ir.seq(first, replace(loop, body=ir.seq(guarded, computed), annotations=notes))
+
+
+def _renamed(stmt: ir.Stmt) -> ir.Stmt:
+    """A second copy, whose loops have names of their own."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.For):
+            return s
+        var = ir.Var(f"{s.var.name}_next1", s.var.dtype)
+        return replace(s, var=var, body=substitute_stmt(s.body, {s.var: var}))
+
+    return map_stmt(stmt, on_stmt)
+
+
+def _in_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
+    """Accesses go to one half of each buffer."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        if isinstance(e, ir.Load) and e.buffer in halves:
+            return ir.Load(halves[e.buffer], (half, *e.indices))
+        return e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Store) and s.buffer in halves:
+            return ir.Store(halves[s.buffer], (half, *s.indices), s.value)
+        return s
+
+    return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))

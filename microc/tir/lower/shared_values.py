@@ -1,0 +1,304 @@
+"""Values that straight-line code computes more than once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from microc.base import dtypes
+from microc.tir import ir
+from microc.tir.analysis.context import buffers_read, buffers_written, is_index
+from microc.tir.analysis.simplification import linear
+from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_children, stmt_exprs, walk_stmt
+
+# ---- Numbers for expressions: equal ones have the same, so that they compare at once. Hashing an expression costs as
+# much as walking it.
+
+
+class Facts(NamedTuple):
+    """An expression's number, the buffers that it reads or takes addresses in, and whether it is ``computed``: reads or calls."""
+
+    number: int
+    buffers: frozenset[ir.Buffer]
+    computed: bool
+
+
+_NONE: frozenset[ir.Buffer] = frozenset()
+_OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
+    {
+        ir.Const: lambda x: x,
+        ir.Var: lambda x: x,
+        ir.Bin: attrgetter("op"),
+        ir.Un: attrgetter("op"),
+        ir.Cast: attrgetter("dtype"),
+        ir.Load: attrgetter("buffer"),
+        ir.AddressOf: attrgetter("buffer", "extent", "writes", "step"),
+        ir.Call: attrgetter("name", "dtype"),
+        ir.Select: type,
+    }
+)
+"""What tells an expression from others of its kind with the same operands."""
+
+
+class Numbering:
+    """Facts by identity of the expression, made from those of its operands."""
+
+    def __init__(self) -> None:
+        self._facts: dict[int, tuple[ir.Expr, Facts]] = {}
+        self._numbered: dict[object, Facts] = {}
+
+    def of(self, expr: ir.Expr) -> Facts:
+        found = self._facts.get(id(expr))
+        if found is None:
+            found = self._facts[id(expr)] = (expr, self._make(expr))
+        return found[1]
+
+    def _make(self, expr: ir.Expr) -> Facts:
+        if is_index(expr):  # it reads nothing, and knows its hash
+            return self._numbered.get(expr) or self._numbered.setdefault(expr, Facts(len(self._numbered), _NONE, False))
+        kind, parts = type(expr), [self.of(child) for child in children(expr)]
+        key = (kind, _OWN[kind](expr), *[part.number for part in parts])
+        found = self._numbered.get(key)
+        if found is None:
+            buffers = _NONE.union(*[part.buffers for part in parts])
+            if isinstance(expr, (ir.Load, ir.AddressOf)):
+                buffers = buffers | {expr.buffer}
+            computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.computed for part in parts)
+            found = self._numbered[key] = Facts(len(self._numbered), buffers, computed)
+        return found
+
+
+# ---- Values that straight-line code computes more than once get a name.
+#
+# Register blocking works by it: after unrolling, every widened weight pair is used for several pixels and every widened
+# activation pair for several channels; each is loaded and widened once. A compiler might find them too; printing them makes
+# the C say what it does.
+
+Versions = dict[ir.Buffer, int]
+Key = tuple[int, tuple[int, ...]]
+"""The number of an expression, and how often what it reads has been written."""
+
+
+def share_values(stmt: ir.Stmt) -> ir.Stmt:
+    """Introduce lets in every run of stores; the order of stores stays."""
+    return _Sharing(stmt).walk(stmt)
+
+
+class _Sharing:
+    def __init__(self, root: ir.Stmt) -> None:
+        self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
+        self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, ir.Alloc)}
+        self.taken |= {buffer.name for buffer in buffers_read(root) | buffers_written(root)}
+        self.counters: dict[str, int] = {}
+        self.known = Numbering()
+
+    def walk(self, stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
+            case ir.Seq(body):
+                result: list[ir.Stmt] = []
+                run: list[ir.Stmt] = []
+                for child in body:
+                    if isinstance(child, (ir.Store, ir.Evaluate)):
+                        run.append(child)
+                    else:
+                        result += [*self.run(run), self.walk(child)]
+                        run = []
+                return _nest(result + self.run(run))
+            case ir.Store() | ir.Evaluate():
+                return _nest(self.run([stmt]))
+            case ir.For(var, extent, body, kind, annotations):
+                return ir.For(var, extent, self.walk(body), kind, annotations)
+            case ir.If(condition, then, otherwise):
+                return ir.If(condition, self.walk(then), self.walk(otherwise) if otherwise else None)
+            case ir.Let(var, value, body):
+                return ir.Let(var, value, self.walk(body))
+            case ir.Alloc(buffer, body):
+                return ir.Alloc(buffer, self.walk(body))
+            case _:
+                return stmt
+
+    def fresh(self, expr: ir.Expr) -> ir.Var:
+        """A name that tells where the value comes from: the first buffer it reads, else the function it calls."""
+        sources = [x.buffer.name for x in accesses_of(expr) if x.buffer.scope != "register"]
+        stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
+        number = self.counters.get(stem, 0)
+        while f"{stem}_{number}" in self.taken:
+            number += 1
+        self.counters[stem] = number + 1
+        name = f"{stem}_{number}"
+        self.taken.add(name)
+        return ir.Var(name, expr.dtype)
+
+    def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
+        """A run of stores with lets (bodies still empty) before the first use of every shared value."""
+        counts: dict[Key, int] = {}
+        versions: Versions = {}
+        for stmt in stmts:
+            for expr in _values(stmt):
+                self.count(expr, counts, versions)
+            _advance(stmt, versions)
+        if not any(n > 1 for n in counts.values()):
+            return stmts
+        names: dict[Key, ir.Var] = {}
+        result: list[ir.Stmt] = []
+        versions = {}
+        for stmt in stmts:
+            result += self.rebuild(stmt, counts, names, versions)
+            _advance(stmt, versions)
+        return result
+
+    def rebuild(
+        self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
+    ) -> list[ir.Stmt]:
+        lets: list[ir.Let] = []
+
+        def go(expr: ir.Expr) -> ir.Expr:
+            facts = self.known.of(expr)
+            if not facts.computed:
+                return expr
+            if not _worthy(expr):
+                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, go)
+            key = _key(facts, versions)
+            if counts.get(key, 0) < 2:
+                return expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+            if key not in names:
+                value = expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+                names[key] = self.fresh(expr)
+                lets.append(ir.Let(names[key], value, _HOLE))
+            return names[key]
+
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                stored: ir.Stmt = ir.Store(buffer, indices, go(value))
+            case ir.Evaluate(value):
+                stored = ir.Evaluate(_map_strict(value, go))
+            case _:
+                stored = stmt
+        return [*_by_address(lets), stored]
+
+    def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
+        """How often every value is computed that may get a name; below what computes nothing there is none."""
+        facts = self.known.of(expr)
+        if not facts.computed:
+            return
+        if _worthy(expr):
+            key = _key(facts, versions)
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > 1 or isinstance(expr, ir.Load):
+                return
+        for child in _strict_children(expr):
+            self.count(child, counts, versions)
+
+
+def _worthy(expr: ir.Expr) -> bool:
+    """Whether something that is computed is worth a name: memory loads, calls, and arithmetic on top of either, what makes
+    floats of integers or halves; never registers."""
+    match expr:
+        case ir.Load(buffer):
+            return buffer.scope != "register"
+        case ir.Call() | ir.Bin():
+            return True
+        case ir.Cast("float32", ir.Load(buffer)) if buffer.scope != "register":
+            return dtypes.is_integer(buffer.dtype) or buffer.dtype in dtypes.HALF
+        case ir.Cast(_, a) | ir.Un(_, a):
+            return not isinstance(a, ir.Load)
+        case _:
+            return False
+
+
+def _key(facts: Facts, versions: Versions) -> Key:
+    return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
+
+
+_HOLE = ir.Seq(())
+
+
+def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
+    """Values that are read from memory first, in the order of their addresses, then what is made of them: a compiler makes
+    one load of two neighbouring words."""
+    own = {let.var for let in lets}
+    groups: dict[tuple[ir.Buffer, frozenset[tuple[ir.Expr, int]]], list[tuple[int, ir.Let]]] = {}
+    rest: list[ir.Let] = []
+    for let in lets:
+        match let.value:
+            case ir.Load(buffer, indices) | ir.Call(_, (ir.AddressOf(buffer, indices),)) if (
+                not free_vars(let.value) & own
+            ):
+                start, offset = _place(buffer, indices)
+                groups.setdefault((buffer, start), []).append((offset, let))
+            case _:
+                rest.append(let)
+    reads = [let for group in groups.values() for _, let in sorted(group, key=lambda item: item[0])]
+    return [*reads, *rest]
+
+
+def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
+    """An element's number in its buffer: the terms that vary, with their factors, and the constant part."""
+    varying: Counter[ir.Expr] = Counter()
+    start = 0
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        terms, offset = linear(index)
+        start += offset * stride
+        varying.update({term: factor * stride for term, factor in terms.items()})
+    return frozenset(item for item in varying.items() if item[1]), start
+
+
+def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
+    """Lets with empty bodies take everything that follows them as body."""
+    rest: list[ir.Stmt] = []
+    for stmt in reversed(list(stmts)):
+        if isinstance(stmt, ir.Let) and stmt.body == _HOLE:
+            rest = [ir.Let(stmt.var, stmt.value, ir.seq(*reversed(rest)))]
+        else:
+            rest.append(stmt)
+    return ir.seq(*reversed(rest))
+
+
+def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+    match stmt:
+        case ir.Store(_, _, value) | ir.Evaluate(value):
+            return (value,)
+        case _:
+            return ()
+
+
+def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
+    """Operands that are always evaluated; a guarded load must not move in front of its guard. Indices do not count."""
+    match expr:
+        case ir.Load() | ir.AddressOf():
+            return ()
+        case ir.Select(condition):
+            return (condition,)
+        case ir.Bin("and" | "or", a):
+            return (a,)
+        case ir.Bin(_, a, b):
+            return (a, b)
+        case ir.Un(_, a) | ir.Cast(_, a):
+            return (a,)
+        case ir.Call(_, args):
+            return args
+        case _:
+            return ()
+
+
+def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
+    match expr:
+        case ir.Load() | ir.AddressOf():
+            return expr
+        case ir.Select(condition, a, b):
+            return ir.Select(f(condition), a, b)
+        case ir.Bin(("and" | "or") as op, a, b):
+            return ir.Bin(op, f(a), b)
+        case _:
+            return map_children(expr, f)
+
+
+def _advance(stmt: ir.Stmt, versions: Versions) -> None:
+    written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
+    if isinstance(stmt, ir.Store):
+        written.append(stmt.buffer)
+    for buffer in written:
+        versions[buffer] = versions.get(buffer, 0) + 1

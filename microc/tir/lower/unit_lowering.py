@@ -1,0 +1,352 @@
+"""Loops for a tensor unit, and tokens between its queues."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import NoReturn
+
+from microc.base import dtypes
+from microc.base.immutable import frozen
+from microc.errors import InternalError, ScheduleError
+from microc.tir import ir
+from microc.tir.lower.region import address, flat_step
+from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, instructions
+from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
+
+# ---- Tokens between the queues of a tensor unit, and barriers before what the processor does itself.
+#
+# Every buffer in the unit's memories has an event of its own. The queue that fills it and the queue that empties it hand tokens
+# to and fro: a filled tile is signalled to the one that reads it, a tile that was read to the one that fills the next. The
+# reader starts with as many tokens as the buffer has slots, so that so many tiles may be filled ahead, and gives all of them
+# back in the end. Queues run in order, so that nothing orders instructions of one.
+
+
+@frozen
+class _Event:
+    """The number of a buffer's tokens, the queues that fill and empty it, and how many tiles it holds."""
+
+    number: int
+    buffer: ir.Buffer
+    fills: int
+    empties: int
+    slots: int
+
+    def touched(self, stmt: ir.Stmt) -> tuple[bool, bool]:
+        """Whether a statement fills it, and whether it empties it."""
+        queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _operands(call)}
+        return self.fills in queues, self.empties in queues
+
+    def filled(self, word: str, count: int = 1) -> ir.Stmt:
+        return _token(word, self.fills, self.empties, self.number, count)
+
+    def emptied(self, word: str, count: int = 1) -> ir.Stmt:
+        return _token(word, self.empties, self.fills, self.number, count)
+
+
+def _token(word: str, before: int, after: int, event: int, count: int) -> ir.Stmt:
+    return ir.Evaluate(ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event, count)), "int32"))
+
+
+def _operands(call: ir.Call) -> tuple[ir.Buffer, ...]:
+    return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
+
+
+def ordered(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
+    """``stmt``, whose instructions are calls, with tokens for the buffers in the unit's memories, and barriers."""
+    events = tuple(_events(stmt, held))
+    allocs, inner = [], stmt
+    while isinstance(inner, ir.Alloc):
+        allocs.append(inner.buffer)
+        inner = inner.body
+    body = _with_barriers(_with_tokens(inner, events), [False])
+    first = [event.emptied(SIGNAL, event.slots) for event in events]
+    last = [event.emptied(WAIT, event.slots) for event in events]
+    whole = ir.seq(*first, body, *last, _BARRIER)
+    for buffer in reversed(allocs):
+        whole = ir.Alloc(buffer, whole)
+    return whole
+
+
+_BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
+
+
+def _events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
+    for number, buffer in enumerate(held):
+        queues = {True: set[int](), False: set[int]()}
+        for call in instructions(stmt):
+            for a in call.args:
+                if isinstance(a, ir.AddressOf) and a.buffer == buffer:
+                    queues[a.writes].add(QUEUES[call.name])
+        (fills,), (empties,) = queues[True], queues[False] - queues[True]
+        yield _Event(number, buffer, fills, empties, max(1, buffer.slots))
+
+
+def _with_tokens(stmt: ir.Stmt, events: Sequence[_Event]) -> ir.Stmt:
+    match stmt:
+        case ir.Seq(body):
+            before, after = defaultdict[int, list[ir.Stmt]](list), defaultdict[int, list[ir.Stmt]](list)
+            for event in events:
+                _turns(event, body, before, after)
+            done = ([*before[k], _with_tokens(child, events), *after[k]] for k, child in enumerate(body))
+            return ir.seq(*(s for part in done for s in part))
+        case ir.For(var, extent, body, kind, annotations):
+            return ir.For(var, extent, _with_tokens(body, events), kind, annotations)
+        case ir.Alloc(buffer, body):
+            return ir.Alloc(buffer, _with_tokens(body, events))
+        case ir.Let(var, value, body):
+            return ir.Let(var, value, _with_tokens(body, events))
+        case ir.If(condition, then, otherwise):
+            return ir.If(condition, _with_tokens(then, events), _with_tokens(otherwise, events) if otherwise else None)
+        case _:
+            return stmt
+
+
+def _turns(
+    event: _Event,
+    body: Sequence[ir.Stmt],
+    before: dict[int, list[ir.Stmt]],
+    after: dict[int, list[ir.Stmt]],
+) -> None:
+    """What a buffer's turns among statements in a row need before and behind them: those that fill it, then those that empty it.
+    A statement that does both has its turns inside; where only one is done here, the turn is that of a statement around."""
+    touched = [event.touched(child) for child in body]
+    fills = [k for k, t in enumerate(touched) if t == (True, False)]
+    empties = [k for k, t in enumerate(touched) if t == (False, True)]
+    if not fills or not empties:
+        return
+    single = sorted(fills + empties)
+    for position, k in enumerate(single):
+        left = single[position - 1] if position else None
+        right = single[position + 1] if position + 1 < len(single) else None
+        if k in fills and (left is None or left in empties):
+            before[k].append(event.emptied(WAIT))
+        if k in fills and right in empties:
+            after[k].append(event.filled(SIGNAL))
+        if k in empties and left in fills:
+            before[k].append(event.filled(WAIT))
+        if k in empties and (right is None or right in fills):
+            after[k].append(event.emptied(SIGNAL))
+
+
+def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
+    """A barrier before every statement of the processor's at which instructions may be pending; ``pending``: whether some are."""
+    if instructions(stmt) == []:
+        waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
+        pending[0] = pending[0] and not waits
+        return ir.seq(_BARRIER, stmt) if waits else stmt
+    match stmt:
+        case ir.Seq(body):
+            return ir.seq(*(_with_barriers(child, pending) for child in body))
+        case ir.For(var, extent, body, kind, annotations):
+            pending[0] = True
+            return ir.For(var, extent, _with_barriers(body, pending), kind, annotations)
+        case ir.Alloc(buffer, body):
+            return ir.Alloc(buffer, _with_barriers(body, pending))
+        case ir.Let(var, value, body):
+            return ir.Let(var, value, _with_barriers(body, pending))
+        case ir.If(condition, then, otherwise):
+            start = [pending[0]]
+            first = _with_barriers(then, pending)
+            second = _with_barriers(otherwise, start) if otherwise else None
+            pending[0] = True
+            return ir.If(condition, first, second)
+        case _:
+            pending[0] = True
+            return stmt
+
+
+def _is_token(stmt: ir.Stmt) -> bool:
+    return isinstance(stmt, ir.Evaluate) and isinstance(stmt.value, ir.Call) and stmt.value.name in (SIGNAL, WAIT)
+
+
+# ---- Loops annotated ``unit``: an instruction of a tensor unit that does them whole, whatever extents a tail has
+# left them.
+#
+# The note is the instruction's word (:mod:`microc.isa.vocabulary.matrix_products`). Copies and fills are loops over rows and
+# columns around a store; a product ``sums[r, c] += int32(input[r, k]) * int32(weight[c, k])`` has three. A loop of one
+# iteration may be missing. What the unit's memories hold gets its place there, and tokens order the queues
+# (:mod:`microc.tir.lower.unit_lowering`).
+
+Loops = list[tuple[ir.Var, int]]
+
+
+def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` with the instructions of a tensor unit as calls, between tokens; as it was where nothing lies in its memories.
+
+    ScheduleError where the processor reaches into them itself.
+    """
+    allocs = (s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Alloc))
+    held = {b: _aligned(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
+    if not held:
+        return stmt
+    called = _replaced(replace_buffers(stmt, held))
+    for s in walk_stmt(called):
+        loads = (x.buffer for e in stmt_exprs(s) for x in walk_expr(e) if isinstance(x, ir.Load))
+        for buffer in (*loads, *([s.buffer] if isinstance(s, ir.Store) else [])):
+            if buffer.scope in ir.UNIT_SCOPES:
+                raise ScheduleError(
+                    f"{buffer.name!r} lies in {buffer.scope}, which instructions of the tensor unit alone reach",
+                    hint="tensorize every block that reads or writes it; cache_read copies it for others",
+                )
+    return _placed(ordered(called, tuple(held.values())), tuple(held.values()))
+
+
+def _aligned(buffer: ir.Buffer) -> ir.Buffer:
+    """With whole rows between the places where rows begin."""
+    step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
+    return replace(buffer, shape=(*buffer.shape[:-1], -(-buffer.shape[-1] // step) * step))
+
+
+def _word(loop: ir.For) -> str:
+    return str(dict(loop.annotations).get(UNIT, ""))
+
+
+def _replaced(stmt: ir.Stmt) -> ir.Stmt:
+    """Every annotated nest as a call, outermost loops first."""
+    match stmt:
+        case ir.For() if _word(stmt):
+            return _call(stmt)
+        case ir.For(var, extent, body, kind, annotations):
+            return ir.For(var, extent, _replaced(body), kind, annotations)
+        case ir.Seq(body):
+            return ir.seq(*map(_replaced, body))
+        case ir.Alloc(buffer, body):
+            return ir.Alloc(buffer, _replaced(body))
+        case ir.Let(var, value, body):
+            return ir.Let(var, value, _replaced(body))
+        case ir.If(condition, then, otherwise):
+            return ir.If(condition, _replaced(then), _replaced(otherwise) if otherwise else None)
+        case _:
+            return stmt
+
+
+def _call(nest: ir.For) -> ir.Stmt:
+    word, loops, inner = _word(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
+    while isinstance(inner, ir.For) and _word(inner) == word:
+        extent = ir.int_value(inner.extent)
+        if extent is None:
+            _fail(nest, "a loop has no fixed length")
+        loops.append((inner.var, extent))
+        inner = inner.body
+    first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var, _ in loops}
+    loops = [loop for loop in loops if loop[1] > 1]
+    match word, inner:
+        case "unit_matmul", ir.Store(sums, place, ir.Bin("add", old, ir.Bin("mul", ir.Cast(_, a), ir.Cast(_, b)))) if (
+            old == ir.Load(sums, place) and isinstance(a, ir.Load) and isinstance(b, ir.Load)
+        ):
+            args = _product(nest, loops, first, ir.Load(sums, place), *_sides(a, b))
+        case "unit_set", ir.Store(to, place, ir.Const() as value):
+            rows, columns, strides = _rows(nest, loops, (ir.Load(to, place),))
+            args = (_at(to, place, first, rows, columns, strides[0], writes=True), value)
+            args += _numbers(rows, columns, *strides)
+        case _, ir.Store(to, place, ir.Load(source, where) as load):
+            rows, columns, strides = _rows(nest, loops, (ir.Load(to, place), load))
+            args = (
+                _at(to, place, first, rows, columns, strides[0], writes=True),
+                _at(source, where, first, rows, columns, strides[1]),
+            )
+            args += _numbers(rows, columns, *strides)
+        case _:
+            _fail(nest, "they do something else")
+    return ir.Evaluate(ir.Call(word, args, "int32"))
+
+
+def _fail(nest: ir.For, why: str) -> NoReturn:
+    raise InternalError(f"the loops from {nest.var.name} inwards are no {_word(nest)}: {why}")
+
+
+def _sides(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
+    """Input and weight."""
+    return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
+
+
+def _step(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
+    step = flat_step(load.buffer, load.indices, var)
+    if step is None:
+        _fail(nest, f"{load.buffer.name} is not passed along a line")
+    return step
+
+
+def _rows(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
+    """Rows, columns, and by how many elements rows lie apart at every place."""
+    steps = [tuple(_step(nest, place, var) for place in places) for var, _ in loops]
+    extents = [extent for _, extent in loops]
+    near = (1,) * len(places)
+    columns = extents.pop() if steps and steps[-1] == near else 1
+    strides = steps[: len(extents)]
+    if len(extents) > 1:
+        _fail(nest, "there are more loops than rows and columns")
+    alone = tuple(columns if place.buffer.scope in ir.UNIT_SCOPES else 0 for place in places)
+    return (extents[0] if extents else 1), columns, (strides[0] if strides else alone)
+
+
+def _product(
+    nest: ir.For, loops: Loops, first: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
+) -> tuple[ir.Expr, ...]:
+    """The arguments of a product."""
+    rows = columns = depth = 1
+    row = column = (0, 0)
+    for var, extent in loops:
+        of_sums, of_data, of_weight = (_step(nest, place, var) for place in (sums, data, weight))
+        if (of_sums, of_data, of_weight) == (0, 1, 1) and depth == 1:
+            depth = extent
+        elif of_weight == 0 and rows == 1:
+            rows, row = extent, (of_sums, of_data)
+        elif (of_sums, of_data) == (1, 0) and columns == 1:
+            columns, column = extent, (1, of_weight)
+        else:
+            _fail(nest, f"{var.name} counts neither rows nor columns nor terms")
+    return (
+        _at(sums.buffer, sums.indices, first, rows, columns, row[0], writes=True),
+        _at(data.buffer, data.indices, first, rows, depth, row[1]),
+        _at(weight.buffer, weight.indices, first, columns, depth, column[1]),
+        *_numbers(rows, columns, depth, row[0], row[1], column[1]),
+    )
+
+
+def _at(
+    buffer: ir.Buffer, where: tuple[ir.Expr, ...], first: dict[ir.Var, ir.Expr], rows: int, length: int, stride: int,
+    *, writes: bool = False,
+) -> ir.AddressOf:  # fmt: skip
+    return address(buffer, where, first, (rows - 1) * stride + length, writes=writes)
+
+
+def _numbers(*values: int) -> tuple[ir.Expr, ...]:
+    return tuple(ir.const(value, "int32") for value in values)
+
+
+def _placed(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
+    """Every buffer in the unit's memories as a part of the one memory that it lies in, behind those before it."""
+    places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
+    for scope in ir.UNIT_SCOPES:
+        inside = [b for b in held if b.scope == scope]
+        memory = ir.Buffer(scope, (sum(map(_room, inside)),), inside[0].dtype, scope) if inside else None
+        for k, buffer in enumerate(inside):
+            assert memory is not None
+            places[buffer] = memory, sum(map(_room, inside[:k]))
+
+    def on_expr(expr: ir.Expr) -> ir.Expr:
+        if not isinstance(expr, ir.AddressOf) or expr.buffer not in places:
+            return expr
+        memory, start = places[expr.buffer]
+        flat: ir.Expr = ir.const(start, "int32")
+        for index, stride in zip(expr.indices, expr.buffer.strides, strict=True):
+            flat = flat + index * stride
+        return replace(expr, buffer=memory, indices=(flat,))
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return s.body if isinstance(s, ir.Alloc) and s.buffer in places else s
+
+    body = map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))
+    for memory in dict.fromkeys(memory for memory, _ in places.values()):
+        body = ir.Alloc(memory, body)
+    return body
+
+
+def _room(buffer: ir.Buffer) -> int:
+    """Elements that a buffer takes, to where the next may begin."""
+    step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
+    return -(-prod(buffer.shape) // step) * step

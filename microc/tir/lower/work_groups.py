@@ -1,0 +1,334 @@
+"""Functions for groups of work-items: barriers, private registers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from microc.base.immutable import frozen
+from microc.errors import ScheduleError
+from microc.tir import ir
+from microc.tir.analysis.simplification import bounds_of, linear, simplify, simplify_stmt
+from microc.tir.lower.cleanup import compact_buffers, drop_blocks, unroll_loops
+from microc.tir.lower.loop_splitting import double_buffers, partition_loops
+from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
+from microc.tir.symbolic import require_fixed
+
+# ---- Barriers between what the items of a group do: one waits for the others where it would read or overwrite what
+# they use.
+
+BARRIER = "barrier"
+LOCAL, GLOBAL = "shared", "global"
+
+
+@frozen
+class _Use:
+    """A phase reads or writes a buffer; ``first``: its index along the first axis, where all its accesses agree."""
+
+    buffer: ir.Buffer
+    writes: bool
+    first: ir.Expr | None
+
+    def clashes(self, other: _Use) -> bool:
+        if self.buffer != other.buffer or not (self.writes or other.writes):
+            return False
+        return self.first is None or other.first is None or not _apart(self.first, other.first)
+
+
+Uses = frozenset[_Use]
+
+
+def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
+    """``stmt`` with calls of ``barrier`` between nests of items where a group's items use the same memory.
+
+    ScheduleError for a nest that reads what it writes into shared memory: items would have to wait inside of it.
+    """
+    written = {a.buffer for a in accesses(stmt) if a.writes}
+    read = {a.buffer for a in accesses(stmt) if not a.writes}
+    followed = {b for b in written & read if b.scope == "shared" or b in params}
+    result, _ = _walk(stmt, frozenset(), followed)
+    return result
+
+
+def _walk(stmt: ir.Stmt, before: Uses, followed: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """The statement with barriers, and what was used since the last one; ``before``: what was used since one before it."""
+    match stmt:
+        case ir.Seq(body):
+            parts = []
+            for child in body:
+                part, before = _walk(child, before, followed)
+                parts.append(part)
+            return ir.seq(*parts), before
+        case ir.Alloc(_, inside) | ir.Let(_, _, inside):
+            part, after = _walk(inside, before, followed)
+            return replace(stmt, body=part), after
+        case ir.For(var) if _has_phases(stmt):
+            _, once = _walk(stmt.body, before, followed)
+            earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
+            part, after = _walk(stmt.body, before | earlier, followed)
+            return replace(stmt, body=part), before | after
+        case ir.If(_, then, otherwise) if _has_phases(stmt):
+            if _clash(_uses(stmt, followed), before):  # all wait, whether or not they go in
+                part, after = _walk(stmt, frozenset(), followed)
+                return ir.seq(_barrier(_uses(stmt, followed), before), part), after
+            first, after = _walk(then, before, followed)
+            second, other = _walk(otherwise, before, followed) if otherwise is not None else (None, before)
+            return replace(stmt, then=first, otherwise=second), after | other
+        case _:
+            return _phase(stmt, before, followed)
+
+
+def _has_phases(stmt: ir.Stmt) -> bool:
+    """Whether nests of items are inside a statement that all items run alike."""
+    if isinstance(stmt, ir.For) and stmt.kind in ir.ITEMS:
+        return False
+    return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
+
+
+def _phase(stmt: ir.Stmt, before: Uses, followed: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    uses = _uses(stmt, followed)
+    for buffer in followed:
+        mine = [u for u in uses if u.buffer == buffer]
+        if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
+            raise ScheduleError(
+                f"one nest of items writes {buffer.name!r} into shared memory and reads it",
+                hint="compute_at a loop outside of the items: they wait for each other between nests",
+            )
+    if not _clash(uses, before):
+        return stmt, before | uses
+    return ir.seq(_barrier(uses, before), stmt), uses
+
+
+def _clash(uses: Uses, before: Uses) -> bool:
+    return any(u.clashes(v) for u in uses for v in before)
+
+
+def _barrier(uses: Uses, before: Uses) -> ir.Stmt:
+    scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in before) else LOCAL
+    return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
+
+
+def _uses(stmt: ir.Stmt, followed: set[ir.Buffer]) -> Uses:
+    found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
+    for access in accesses(stmt):
+        if access.buffer in followed:
+            index = access.indices[0]
+            alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # for all items
+            found.setdefault((access.buffer, access.writes), set()).add(index if alike else None)
+    return frozenset(
+        _Use(buffer, writes, next(iter(firsts)) if len(firsts) == 1 else None)
+        for (buffer, writes), firsts in found.items()
+    )
+
+
+def _apart(a: ir.Expr, b: ir.Expr) -> bool:
+    """Whether two numbers of halves certainly differ: they, or x and y of ``x % 2`` and ``y % 2``, differ by an odd one."""
+    difference = ir.int_value(simplify(_numbered(a) - _numbered(b)))
+    return difference is not None and difference % 2 == 1
+
+
+def _numbered(half: ir.Expr) -> ir.Expr:
+    return half.a if isinstance(half, ir.Bin) and half.op == "floormod" and ir.int_value(half.b) == 2 else half
+
+
+# ---- Registers of a group's items: each item has its own part of what lives from one nest of items to the next.
+
+OWN = ("register", "local")
+
+
+def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
+    """Buffers of scope ``register`` and ``local`` that are allocated outside of loops of items hold one item's part.
+
+    ScheduleError where an access is not to the part of the item that makes it: along one axis, a turn of each loop of items
+    around it has so many elements in a row, the same in all accesses.
+    """
+    if isinstance(stmt, ir.Alloc):
+        body = private_buffers(stmt.body)
+        return _own_part(ir.Alloc(stmt.buffer, body)) if stmt.buffer.scope in OWN else ir.Alloc(stmt.buffer, body)
+    if isinstance(stmt, ir.Seq):
+        return ir.seq(*map(private_buffers, stmt.body))
+    if isinstance(stmt, ir.For) and stmt.kind not in ir.ITEMS:
+        return replace(stmt, body=private_buffers(stmt.body))
+    return stmt
+
+
+def _own_part(alloc: ir.Alloc) -> ir.Stmt:
+    buffer = alloc.buffer
+    found = accesses_to(alloc.body, buffer)
+    kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
+    steps: dict[int, tuple[str, int]] = {}
+    for kind in sorted(kinds):
+        axis, step = _axis_of(buffer, found, kind)
+        steps[axis] = kind, step
+    shape = tuple(steps[axis][1] if axis in steps else extent for axis, extent in enumerate(buffer.shape))
+    part = replace(buffer, shape=shape)
+    variables = {loop.var: loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS}
+
+    def moved(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(
+            simplify(_without(index, variables, steps[axis][0])) if axis in steps else index
+            for axis, index in enumerate(indices)
+        )
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return ir.Load(part, moved(e.indices)) if isinstance(e, ir.Load) and e.buffer == buffer else e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Store) and s.buffer == buffer:
+            return ir.Store(part, moved(s.indices), s.value)
+        return s
+
+    return ir.Alloc(part, map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr)))
+
+
+_ONE = ir.const(1, "int32")
+
+
+def _without(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
+    """An index without the item's share of it."""
+    terms, _ = linear(index)
+    for atom, k in terms.items():
+        if isinstance(atom, ir.Var) and variables.get(atom) == kind:
+            return index - atom * k
+    return index
+
+
+def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, int]:
+    """The axis along which items of ``kind`` have parts, and the elements of a part."""
+    chosen: set[tuple[int, int]] = set()
+    for access in found:
+        loop = next((each for each in access.loops if each.kind == kind), None)
+        own = None if loop is None else _place(access, loop)
+        if own is None:
+            raise ScheduleError(
+                f"{buffer.name!r} is of scope {buffer.scope}, and items of {kind} would use each other's part of it",
+                hint=f"set_scope({buffer.name!r}, 'shared'), or bind the loops of all blocks that use it alike",
+            )
+        chosen.add(own)
+    if len(chosen) > 1:
+        raise ScheduleError(
+            f"blocks give items of {kind} different parts of {buffer.name!r}",
+            hint="split their loops by the same factors before they are bound",
+        )
+    return chosen.pop()
+
+
+def _place(access: Access, loop: ir.For) -> tuple[int, int] | None:
+    """Where an access has the item's number as a factor of its own: the axis, and what it is multiplied by."""
+    bounds = loop_bounds(access.loops)
+    for axis, index in enumerate(access.indices):
+        terms, _ = linear(index)
+        step = terms.get(loop.var, 0)
+        if step > 0:
+            rest = bounds_of(simplify(index - loop.var * step), bounds)
+            return (axis, step) if rest is not None and rest[0] >= 0 and rest[1] < step else None
+    return None
+
+
+# ---- From a function with bound loops to one that groups of items run side by side: OpenCL's work-groups and work-
+# items.
+#
+# The meaning of a bound loop is that of a plain one, so a schedule is tried, and compared, like any other. Loops bound to
+# ``blockIdx`` stand around everything; inside, each nest of loops bound to ``threadIdx`` is done by all items of a group
+# together, and a barrier stands between nests where one reads or overwrites what another used. What is kept in registers from
+# nest to nest is one item's own; what is ``shared`` is the group's.
+
+
+@frozen
+class Grid:
+    """What one launch runs: ``groups`` of ``items`` along x, y and z; ``func`` for each item.
+
+    Bound loops are still there, and stand for the group and the item that run. Those of groups are around everything.
+    """
+
+    groups: tuple[int, int, int]
+    items: tuple[int, int, int]
+    func: ir.PrimFunc
+
+
+def is_bound(func: ir.PrimFunc) -> bool:
+    """Whether a loop is bound to groups or items."""
+    return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
+
+
+def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
+    """The same for a machine without groups: bound loops are plain, what a group shares is a workspace, and registers of all
+    items are an array. Without bound loops registers stay those of a tile, whose loops are unrolled."""
+    bound = is_bound(func)
+    scopes = {"shared": "workspace", "register": "local"} if bound else {"shared": "workspace"}
+    placed = {
+        s.buffer: replace(s.buffer, scope=scopes[s.buffer.scope])
+        for s in walk_stmt(func.body)
+        if isinstance(s, ir.Alloc) and s.buffer.scope in scopes
+    }
+    if not (bound or placed):
+        return func
+
+    def plain(s: ir.Stmt) -> ir.Stmt:
+        return replace(s, kind="serial") if isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) else s
+
+    return replace(func, body=replace_buffers(map_stmt(func.body, plain), placed))
+
+
+def lower_grid(func: ir.PrimFunc) -> Grid:
+    """What a launch of ``func`` runs; ScheduleError where its loops are not bound so that groups and items could."""
+    require_fixed(func)
+    body = drop_blocks(func.body)
+    for change in (simplify_stmt, compact_buffers, partition_loops, double_buffers, unroll_loops, simplify_stmt):
+        body = change(body)
+    allocated: list[ir.Buffer] = []
+    groups: dict[str, ir.For] = {}
+    while isinstance(body, ir.Alloc) or (isinstance(body, ir.For) and body.kind in ir.GROUPS):
+        if isinstance(body, ir.Alloc):
+            allocated.append(body.buffer)
+        elif body.kind in groups:
+            raise ScheduleError(f"{func.name}: two loops are bound to {body.kind}", hint="fuse them, or use .y and .z")
+        else:
+            groups[body.kind] = body
+        body = body.body
+    for buffer in reversed(allocated):
+        body = ir.Alloc(buffer, body)
+    _check(func, body)
+    items = {
+        kind: [_count(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind] for kind in ir.ITEMS
+    }
+    body = with_barriers(private_buffers(body), func.params)
+    for loop in reversed(groups.values()):
+        body = replace(loop, body=body)
+    counts = {kind: _count(loop) for kind, loop in groups.items()}
+    x, y, z = (counts.get(kind, 1) for kind in ir.GROUPS)
+    wide, high, deep = (max(items[kind], default=1) for kind in ir.ITEMS)
+    return Grid((x, y, z), (wide, high, deep), replace(func, body=body))
+
+
+def _count(loop: ir.For) -> int:
+    count = ir.int_value(loop.extent)
+    if count is None:
+        raise ScheduleError(
+            f"loop {loop.var.name!r} is bound to {loop.kind} and has no fixed number of turns",
+            hint="split it by a factor, and bind the part with that many",
+        )
+    return count
+
+
+def _check(func: ir.PrimFunc, body: ir.Stmt) -> None:
+    """What stands inside the groups: no loop of groups, no loop of items in another of its axis, no memory that nobody gives."""
+    for s in walk_stmt(body):
+        if isinstance(s, ir.For) and s.kind in ir.GROUPS:
+            raise ScheduleError(
+                f"{func.name}: loop {s.var.name!r} is bound to {s.kind} and does not stand around everything",
+                hint="one function is one launch: compute_at and reverse_compute_at bring all blocks into loops of groups",
+            )
+        if isinstance(s, ir.For) and s.kind in ir.ITEMS:
+            inner = (x for x in walk_stmt(s.body) if isinstance(x, ir.For) and x.kind == s.kind)
+            for twice in inner:
+                raise ScheduleError(
+                    f"{func.name}: loops {s.var.name!r} and {twice.var.name!r} inside it are both bound to {s.kind}",
+                    hint="compute_at a loop outside of the items: they do one nest after the other, together",
+                )
+        if isinstance(s, ir.Alloc) and s.buffer.scope == "workspace":
+            raise ScheduleError(
+                f"{func.name}: an accelerator has no workspace, where {s.buffer.name!r} is",
+                hint=f"set_scope({s.buffer.name!r}, 'shared'), 'register' or 'local'",
+            )

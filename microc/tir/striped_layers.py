@@ -1,0 +1,411 @@
+"""Several layers as one function that works row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from microc.base.immutable import frozen
+from microc.tir import ir
+from microc.tir.analysis.simplification import simplify_stmt
+from microc.tir.lower.cleanup import unroll_loops
+from microc.tir.lower.vectorize import lower_vectorized
+from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
+
+# ---- Which rows layers that work row by row hold and make, and when: the geometry of
+# :mod:`microc.tir.striped_layers`.
+
+
+@frozen
+class Window:
+    """The rows that a layer reads for its row y: ``reach`` of them, from row ``y * stride - top`` on.
+
+    ``width``: elements of a row. Rows above the first hold ``pad_value``, and those below the last, if ``top`` or ``bottom``.
+    """
+
+    reach: int
+    stride: int
+    width: int
+    top: int = 0
+    bottom: int = 0
+    pad_value: int | float = 0
+
+    @property
+    def padded(self) -> bool:
+        return bool(self.top or self.bottom)
+
+
+@frozen
+class Shape:
+    """What a layer of ``rows`` rows reads to make ``block`` of them at a time.
+
+    Blocks start at row ``phase`` and every ``block`` rows before and behind it, also where that is partly outside the image; a
+    layer that touches other tensors than windows must be ``whole``: its blocks lie inside.
+    """
+
+    window: Window
+    rows: int
+    whole: bool = False
+    block: int = 1
+    phase: int = 0
+
+    @property
+    def step(self) -> int:
+        """Rows by which the window moves from block to block."""
+        return self.block * self.window.stride
+
+    @property
+    def held(self) -> int:
+        """Rows in the window: where the stride is longer than the reach, some are skipped."""
+        return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
+
+    @property
+    def lead(self) -> int:
+        """Rows of the predecessor that exist when the layer asks for more to make its row 0."""
+        return self.held - self.step - self.window.top
+
+    @property
+    def inside(self) -> bool:
+        """Whether no block reaches beyond the image."""
+        return self.phase == 0 and self.rows % self.block == 0
+
+    @property
+    def computed(self) -> int:
+        """Rows that are computed, those outside the image included."""
+        return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
+
+    def serving(self, reader: Shape | None, block: int) -> Shape:
+        """The shape with ``block`` rows at a time, as the next layer asks for them (None: this is the last one)."""
+        phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
+        return replace(self, block=block, phase=phase)
+
+
+def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
+    """The shapes with the most rows at a time that serve the next layer, up to ``height``."""
+    found: list[Shape] = []
+    for k, shape in reversed(list(enumerate(shapes))):
+        reader = found[0] if found else None
+        whole = shape.whole or reader is None or (k == 0 and not shape.window.padded)
+        wanted = reader.step if reader is not None else shape.rows
+        sizes = (m for m in range(min(height, wanted), 0, -1) if wanted % m == 0)
+        options = (shape.serving(reader, m) for m in sizes)
+        found.insert(0, next(s for s in options if s.inside or not whole))
+    return tuple(found)
+
+
+def first_row(shapes: Sequence[Shape], position: int) -> int:
+    """How many rows before its row 0 a layer has to start, so that its window and those before it are full by then."""
+    shape = shapes[position]
+    if position == 0 and not shape.window.padded:
+        return 0
+    before = first_row(shapes, position - 1) if position else 0
+    return max(0, -(-(shape.lead + before) // shape.window.stride))
+
+
+def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = frozenset()) -> tuple[list[int], list[int]]:
+    """The last time that each row of the source is read, and the time that each row of the result is written.
+
+    The clock moves on with every block. Layers whose positions are in ``beside`` read the source by row, too.
+    """
+    clock = _Clock(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
+    block = shapes[-1].block
+    early = -(-first_row(shapes, len(shapes) - 1) // block) * block
+    for row in range(-early, shapes[-1].rows, block):
+        clock.make(len(shapes) - 1, row)
+    return clock.read, clock.written
+
+
+@dataclass(slots=True)
+class _Clock:
+    shapes: Sequence[Shape]
+    read: list[int]
+    written: list[int]
+    beside: Set[int]
+    now: int = 0
+
+    def make(self, position: int, row: int) -> None:
+        """One block of a layer, from ``row`` on, after what it needs."""
+        shape = self.shapes[position]
+        new = row * shape.window.stride + shape.lead
+        if position:
+            for start in range(new, new + shape.step, self.shapes[position - 1].block):
+                self.make(position - 1, start)
+        else:
+            self.touch(self.read, new + shape.step - shape.held, new + shape.step)
+        if position in self.beside:
+            self.touch(self.read, row, row + shape.block)
+        self.now += 1
+        if position == len(self.shapes) - 1:
+            self.touch(self.written, row, row + shape.block)
+
+    def touch(self, times: list[int], start: int, stop: int) -> None:
+        for y in range(max(start, 0), min(stop, len(times))):
+            times[y] = self.now
+
+
+# ---- Several layers as one function that works through the image from top to bottom: tensors between them never
+# exist whole.
+#
+# Every layer makes a block of rows at a time, from a window: the rows of its predecessor that the block needs. To go on, it moves
+# its window down: the rows that are still needed move to the front, and its predecessor makes the others behind them, in turn
+# from a window of its own. So each row of every layer is computed once, when it is first needed. Windows hold the padding above
+# and below the image, so that layers know of none.
+
+
+@frozen
+class Layer:
+    """One layer: ``func``, lowered, makes a block of rows of the shape.
+
+    ``data`` and ``result`` are its parameters for the window and for the rows made; ``by_row`` those that hold the same rows of
+    tensors shaped like the result. All are dense.
+    """
+
+    shape: Shape
+    func: ir.PrimFunc
+    data: ir.Buffer
+    result: ir.Buffer
+    by_row: tuple[ir.Buffer, ...] = ()
+
+
+@frozen
+class Stream:
+    """The function, and for every parameter but workspaces the layer (by position) and its parameter that it serves."""
+
+    func: ir.PrimFunc
+    origins: tuple[tuple[int, ir.Buffer], ...]
+
+
+def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> Stream:
+    """One function for a chain of layers. ``source_rows``: rows of the first layer's input, which stands in memory whole.
+
+    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of bytes are
+    moved by (unaligned) words. The blocks are as
+    :func:`~microc.tir.striped_layers.choose_blocks` chooses them.
+    """
+    return _Stream(name, tuple(layers), source_rows, words).build()
+
+
+@frozen
+class Place:
+    """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name.
+
+    ``owner``: a number of the value, where several lie in one buffer, one after the other.
+    """
+
+    buffer: ir.Buffer
+    start: ir.Expr | None
+    owner: int = 0
+
+
+Target = Callable[[ir.Var], Place]
+"""Where a block goes, by its first row."""
+_Key = tuple[str, int]
+"""The n-th workspace of a dtype."""
+_ZERO = ir.const(0, "int32")
+
+
+class _Stream:
+    def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
+        self.name, self.layers, self.source_rows = name, layers, source_rows
+        self.copying = "vectorized" if words else "serial"
+        self.taken = {name for layer in layers for name in names_of(layer.func)}
+        self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
+        first, last = layers[0], layers[-1]
+        self.source = self.parameter("data", 0, first.data, source_rows * first.shape.window.width)
+        self.places = [self.operands(k) for k in range(len(layers))]
+        self.result = self.parameter(
+            "out", len(layers) - 1, last.result, _row_size(last, last.result) * last.shape.rows
+        )
+        self.scratch = self.shared_workspaces()
+        for layer, places in zip(layers, self.places, strict=True):
+            places |= {own: Place(self.scratch[key], _ZERO) for key, own in _workspaces(layer)}
+        self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
+
+    def build(self) -> Stream:
+        last = len(self.layers) - 1
+        shape = self.layers[last].shape
+        early = -(-first_row([layer.shape for layer in self.layers], last) // shape.block)
+        step = ir.Var(self.fresh("step"))
+        body = ir.For(
+            step,
+            ir.const(shape.rows // shape.block + early, "int32"),
+            self.next_block(last, (step - early) * shape.block, self.out_rows, None),
+        )
+        whole = simplify_stmt(
+            unroll_loops(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
+        )
+        params = (*self.origins, *self.windows.values(), *self.scratch.values())
+        return Stream(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))
+
+    # ------------------------------------------------------------ buffers
+
+    def fresh(self, stem: str) -> str:
+        name, number = stem, 1
+        while name in self.taken:
+            name, number = f"{stem}{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
+        buffer = ir.Buffer(self.fresh(stem), (size,), serves.dtype, serves.scope)
+        self.origins[buffer] = (layer, serves)
+        return buffer
+
+    def operands(self, position: int) -> dict[ir.Buffer, Place]:
+        """Constants, and tensors read by row (their start is set for each block)."""
+        layer = self.layers[position]
+        found: dict[ir.Buffer, Place] = {}
+        for param in layer.by_row:
+            size = _row_size(layer, param) * layer.shape.rows
+            found[param] = Place(self.parameter(param.name, position, param, size), _ZERO)
+        for param in layer.func.params:
+            if param.scope == "const":
+                own = replace(param, name=self.fresh(param.name))
+                self.origins[own] = (position, param)
+                found[param] = Place(own, None)
+        return found
+
+    def shared_workspaces(self) -> dict[_Key, ir.Buffer]:
+        """Layers work one after another: the first workspace of a dtype serves all of them, and so on."""
+        sizes: dict[_Key, int] = {}
+        for layer in self.layers:
+            for key, own in _workspaces(layer):
+                sizes[key] = max(sizes.get(key, 0), own.size)
+        return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
+
+    def window(self, position: int) -> ir.Buffer:
+        shape = self.layers[position].shape
+        return ir.Buffer(
+            self.fresh("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
+        )
+
+    # ------------------------------------------------------------ statements
+
+    def out_rows(self, row: ir.Var) -> Place:
+        return Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
+
+    def next_block(self, position: int, row: ir.Expr, into: Target, reader: Shape | None) -> ir.Stmt:
+        """Move the window of a layer on to ``row`` and compute the block there, for the window of ``reader``."""
+        layer, shape = self.layers[position], self.layers[position].shape
+        index = ir.Var(self.fresh("row"))
+        if position in self.windows:
+            window: ir.Stmt | None = self.advance(position, index)
+            data = Place(self.windows[position], _ZERO)
+        else:
+            window, data = None, Place(self.source, index * (shape.window.stride * shape.window.width))
+        places = self.places[position] | {layer.data: data, layer.result: into(index)}
+        places |= {b: Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
+        outside = 0 if shape.inside else shape.block - 1
+        inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
+        made = ir.If(inside, placed(layer.func.body, places))
+        border = self.border(into(index), index, shape.rows, shape.block, reader)
+        return ir.Let(index, row, ir.seq(window, made, border))
+
+    def advance(self, position: int, row: ir.Expr) -> ir.Stmt:
+        """Bring the window of a layer to ``row``: it moves by a step, and new rows follow."""
+        shape, buffer = self.layers[position].shape, self.windows[position]
+        width, kept = shape.window.width, shape.held - shape.step
+        shift = self.move(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
+        block = self.layers[position - 1].shape.block if position else 1
+        turn = ir.Var(self.fresh("turn"))
+        place = Place(buffer, (turn * block + kept) * width)
+        new = row * shape.window.stride + shape.lead + turn * block
+        source = self.source_row(new, place, shape) if not position else None
+        made = source or self.next_block(position - 1, new, lambda _: place, shape)
+        return ir.seq(shift if kept else None, ir.For(turn, ir.const(shape.step // block, "int32"), made))
+
+    def source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
+        """A copy of a row of the source."""
+        index, width = ir.Var(self.fresh("row")), reader.window.width
+        assert into.start is not None
+        copy = self.move(into.buffer, into.start, self.source, index * width, width)
+        made = ir.If(_within(index, self.source_rows), copy)
+        return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
+
+    def border(self, into: Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
+        """Padding in those rows of a block that lie outside the image."""
+        if reader is None or not reader.window.padded:
+            return None
+        k, width = ir.Var(self.fresh("k")), reader.window.width
+        assert into.start is not None
+        fill = self.fill(into.buffer, into.start + k * width, width, reader.window)
+        each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _within(row + k, rows)), fill))
+        return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
+
+    def move(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
+        """Copy ``size`` elements, in rising order."""
+        k = ir.Var(self.fresh("k"))
+        return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
+
+    def fill(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
+        """Padding, for ``size`` elements."""
+        k = ir.Var(self.fresh("k"))
+        value = ir.const(window.pad_value, into.dtype)
+        return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
+
+    def fill_window(self, position: int) -> ir.Stmt:
+        """Before the first step there is padding everywhere: above the image, and where blocks reach beyond it, so that all
+        that is ever computed with has a value."""
+        return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
+
+
+def names_of(func: ir.PrimFunc) -> set[str]:
+    """Every name that a function uses."""
+    found = {p.name for p in func.params}
+    for stmt in walk_stmt(func.body):
+        match stmt:
+            case ir.For(var) | ir.Let(var):
+                found.add(var.name)
+            case ir.Alloc(buffer):
+                found.add(buffer.name)
+            case _:
+                pass
+    return found
+
+
+def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
+    """The workspaces of a layer, numbered within their dtype."""
+    counts: dict[str, int] = {}
+    for param in layer.func.params:
+        if param.scope == "workspace":
+            number = counts.get(param.dtype, 0)
+            counts[param.dtype] = number + 1
+            yield (param.dtype, number), param
+
+
+def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
+    """Elements of one row of a tensor that a layer makes, or reads by row."""
+    return buffer.size // layer.shape.block
+
+
+def _within(row: ir.Expr, rows: int) -> ir.Expr:
+    return ir.Bin("and", row >= 0, row < rows)
+
+
+def placed(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
+    """A layer's statements on the buffers of the stream."""
+
+    def at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        if place.start is None:
+            return indices
+        flat = place.start
+        for index, stride in zip(indices, buffer.strides, strict=True):
+            flat = flat + index * stride
+        return (flat,)
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Load(buffer, indices) if buffer in places:
+                return ir.Load(places[buffer].buffer, at(places[buffer], buffer, indices))
+            case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in places:
+                return ir.AddressOf(places[buffer].buffer, at(places[buffer], buffer, indices), extent, writes, step)
+            case _:
+                return e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Store) and s.buffer in places:
+            place = places[s.buffer]
+            return ir.Store(place.buffer, at(place, s.buffer, s.indices), s.value)
+        return s
+
+    return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))

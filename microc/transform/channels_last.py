@@ -1,0 +1,363 @@
+"""Channels last, reshapes, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
+from microc.graph.match import Match, P, Replacement, Rule, rewrite
+from microc.ops import registry
+from microc.transform.pass_context import Pass, PassContext
+from microc.transform.transposes import Axes, Shape, joining_rules, permuted_type, resting_rules, transpose_rules
+
+# ---- Rules for reshapes: neighbours merge, and a reshape before elementwise work moves behind it, where it parts no
+# kernels.
+
+
+def elementwise_operators() -> frozenset[str]:
+    """Names of the operators that compute each element from one element of every operand."""
+    return frozenset(name for name, definition in registry.registry().items() if definition.elementwise)
+
+
+def element_operands(match: Match) -> list[int]:
+    """Positions of the operands that broadcast: those that are present and not read as a whole."""
+    whole = registry.get(match.root.op).whole
+    return [k for k, name in enumerate(match.root.inputs) if name and k not in whole]
+
+
+def reshape_rules() -> tuple[Rule, ...]:
+    """Merging reshapes, and moving them behind elementwise operators and padding."""
+    return (
+        (P.op("reshape", P.op("reshape", P.any("x"), shared=True)), _merge),
+        (P.op(elementwise_operators()), _sink),
+        (P.op("pad", P.op("reshape", P.any("x"), shared=True), name="pad"), _pad),
+    )
+
+
+def _merge(match: Match) -> Replacement:
+    match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
+    return match.replacement()
+
+
+def _sink(match: Match) -> Replacement | None:
+    """op(reshape(x), ...) -> reshape(op(x, ...)) where all other operands can be seen in the shape of x."""
+    kind = match.type(match.output)
+    inputs = list(match.root.inputs)
+    positions = element_operands(match)
+    sources = {k: _source(match, inputs[k], kind.shape) for k in positions}
+    shapes = {match.type(source).shape for source in sources.values() if source}
+    if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
+        return None
+    (shape,) = shapes
+    if any(
+        match.type(name).quant is not None and _per_axis(match.type(name)) for name in (*inputs, match.output) if name
+    ):
+        return None
+    for k in positions:
+        operand = sources[k] or _operand(match, inputs[k], kind.shape, shape)
+        if not operand:
+            return None
+        inputs[k] = operand
+    moved = match.emit(
+        match.root.op, inputs, match.root.attrs, TensorType(shape, kind.dtype, kind.quant), f"{match.output}.moved"
+    )
+    match.emit("reshape", (moved,), {"shape": kind.shape})
+    return match.replacement()
+
+
+def _per_axis(kind: TensorType) -> bool:
+    return kind.quant is not None and kind.quant.axis is not None
+
+
+def _source(match: Match, value: str, shape: Shape) -> str:
+    """What ``value`` is a reshape of, if it has all elements of the result."""
+    producer = match.scope.producer(value)
+    if producer is None or producer.op != "reshape" or match.type(value).shape != shape:
+        return ""
+    source = producer.inputs[0]
+    return source if match.type(source).quant == match.type(value).quant else ""
+
+
+def _operand(match: Match, value: str, before: Shape, after: Shape) -> str:
+    """An operand as broadcasting to ``after`` wants it; empty where that takes more than another view of a constant."""
+    shape = match.type(value).shape
+    data = match.scope.consts.get(value)
+    if match.type(value).size == 1 and len(shape) <= len(after):
+        return value
+    if data is None:
+        return ""
+    if data.size == 1:
+        return match.constant(f"{value}.moved", data.reshape(()), _viewed(match, value, ()))
+    if data.size == np.prod(before):
+        return match.constant(f"{value}.moved", data.reshape(after), _viewed(match, value, after))
+    if data.size == shape[-1] == before[-1] and after[-1:] == before[-1:]:
+        return match.constant(f"{value}.moved", data.reshape(-1), _viewed(match, value, shape[-1:]))
+    return ""
+
+
+def _viewed(match: Match, value: str, shape: Sequence[int]) -> TensorType:
+    kind = match.type(value)
+    return TensorType(tuple(shape), kind.dtype, kind.quant)
+
+
+def _pad(match: Match) -> Replacement | None:
+    """pad(reshape(x)) -> reshape(pad(x)) where the reshape only adds or drops axes of one element, which are not padded."""
+    source, result = match.type(match["x"]), match.type(match.output)
+    padding, middle = match.root.attr("padding"), match.type(match.root.inputs[0])
+    solid = [k for k, extent in enumerate(middle.shape) if extent != 1]
+    own = [k for k, extent in enumerate(source.shape) if extent != 1]
+    if [middle.shape[k] for k in solid] != [source.shape[k] for k in own] or source.quant != result.quant:
+        return None
+    if (result.quant and result.quant.axis is not None) or any(sum(p) for k, p in enumerate(padding) if k not in solid):
+        return None
+    wanted = [(0, 0)] * len(source.shape)
+    for k, axis in zip(solid, own, strict=True):
+        wanted[axis] = padding[k]
+    shape = tuple(before + extent + after for extent, (before, after) in zip(source.shape, wanted, strict=True))
+    kind = TensorType(shape, result.dtype, result.quant)
+    padded = match.emit(
+        "pad", (match["x"],), {**match.root.attrs, "padding": tuple(wanted)}, kind, f"{match.output}.moved"
+    )
+    match.emit("reshape", (padded,), {"shape": result.shape})
+    return match.replacement()
+
+
+# ---- Channels last: every convolution and pool works on NHWC data and OHWI weights; transpositions are moved until
+# few remain.
+#
+# The host's view does not change: inputs and outputs keep their shapes, so a transposition may remain at either end. One that
+# moves only axes of one element is a reshape, which costs nothing.
+
+CHANNELS_LAST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
+CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+"""Orders of the axes that make the one layout from the other, by rank."""
+
+
+def channels_last(graph: Graph, context: PassContext) -> Graph:
+    """Convert the operators with layout NCHW, if there are any, and clear up.
+
+    An image at the input may be transposed before anything else or where it is read: what moves fewer elements is taken, and
+    of equals the former, for then what comes next joins the kernel that transposes.
+    """
+    if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
+        return rewrite(rewrite(graph, transpose_rules()), resting_rules())
+    images = _images(graph)
+    candidates = [_converted(graph, swapped) for swapped in ((images, {}) if images else ({},))]
+    return min(candidates, key=_moved_elements)
+
+
+def _converted(graph: Graph, swapped: Mapping[str, str]) -> Graph:
+    converted = rewrite(_Converter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
+    converted = rewrite(_with_true_inputs(converted, graph, swapped), joining_rules())
+    return rewrite(converted, (*resting_rules(), *reshape_rules()))
+
+
+def _moved_elements(graph: Graph) -> int:
+    return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
+
+
+def _images(graph: Graph) -> dict[str, str]:
+    """Inputs that feed convolutions or pools directly, or through elementwise work and views, and a name for them in NHWC."""
+    reached: set[str] = set()
+    for node in reversed(graph.nodes):
+        definition = registry.get(node.op)
+        passes = definition.elementwise or definition.view or node.op == "pad"
+        if node.attrs.get("layout") == "NCHW":
+            reached.add(node.inputs[0])
+        elif passes and not reached.isdisjoint(node.outputs):
+            reached.update(node.inputs)
+    found: dict[str, str] = {}
+    for name in graph.inputs:
+        if name in reached and len(graph.types[name].shape) in CHANNELS_LAST:
+            found[name] = fresh_name({*graph.types, *found.values()}, f"{name}.nhwc")
+    return found
+
+
+class _Converter:
+    """Writes the graph anew: operators in NHWC, between transpositions.
+
+    The inputs named in ``swapped`` are taken in NHWC for the time being, so that transpositions behind them can cancel.
+    """
+
+    def __init__(self, graph: Graph, swapped: Mapping[str, str]) -> None:
+        self.graph, self.swapped = graph, swapped
+        self.nodes: list[Node] = []
+        self.types = dict(graph.types)
+        self.consts = dict(graph.consts)
+
+    def run(self) -> Graph:
+        for name, image in self.swapped.items():
+            kind = self.graph.types[name]
+            self.types[image] = permuted_type(kind, CHANNELS_LAST[len(kind.shape)])
+            self.nodes.append(Node("transpose", (image,), (name,), {"axes": CHANNELS_FIRST[len(kind.shape)]}))
+        for node in self.graph.nodes:
+            if node.attrs.get("layout") == "NCHW":
+                self.convert(node)
+            else:
+                self.nodes.append(node)
+        inputs = tuple(self.swapped.get(name, name) for name in self.graph.inputs)
+        graph = replace(self.graph, inputs=inputs, types=self.types, consts=self.consts)
+        return graph.with_nodes(self.nodes)
+
+    def convert(self, node: Node) -> None:
+        data, *rest = node.inputs
+        output = node.outputs[0]
+        if rest:
+            rest[0] = self.weight(rest[0], node)
+        image = self.transposed(data, node, CHANNELS_LAST[4])
+        result = new_value(self.types, f"{output}.nhwc", permuted_type(self.graph.types[output], CHANNELS_LAST[4]))
+        attrs = {**node.attrs, "layout": "NHWC"}
+        self.nodes.append(replace(node, inputs=(image, *rest), outputs=(result,), attrs=attrs))
+        self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
+
+    def transposed(self, value: str, node: Node, axes: Axes) -> str:
+        name = new_value(self.types, f"{value}.nhwc", permuted_type(self.types[value], axes))
+        self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
+        return name
+
+    def weight(self, value: str, node: Node) -> str:
+        """OIHW weights as OHWI: now, where they are constant, if need be behind dequantize."""
+        axes = CHANNELS_LAST[4]
+        if value in self.consts:
+            return self.constant(value)
+        producer = next((n for n in self.graph.nodes if value in n.outputs), None)
+        if producer is None or producer.op != "dequantize" or producer.inputs[0] not in self.consts:
+            return self.transposed(value, node, axes)
+        axis = producer.attr("axis")
+        attrs: dict[str, Attr] = {**producer.attrs, "axis": None if axis is None else axes.index(axis)}
+        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
+        self.nodes.append(replace(producer, inputs=(self.constant(producer.inputs[0]),), outputs=(name,), attrs=attrs))
+        return name
+
+    def constant(self, value: str) -> str:
+        axes = CHANNELS_LAST[4]
+        name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
+        array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
+        self.consts[name] = array
+        return name
+
+
+def _with_true_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str]) -> Graph:
+    """The converted graph with the inputs of the original one, those in ``swapped`` transposed at the start."""
+    types = dict(graph.types)
+    nodes: list[Node] = []
+    for name, image in swapped.items():
+        types[name] = original.types[name]
+        axes = CHANNELS_LAST[len(types[name].shape)]
+        nodes.append(Node("transpose", (name,), (image,), {"axes": axes}, graph.place(name)))
+    nodes.extend(node for node in graph.nodes if swapped.keys().isdisjoint(node.outputs))
+    return replace(graph, inputs=original.inputs, types=types).with_nodes(nodes)
+
+
+LAYOUT_PASS = Pass("layout", channels_last, 0)
+
+
+# ---- Views of bytes rather than of the floats that these become: what lies in memory is narrow, and is widened where
+# it is read.
+
+_WIDENING = ("dequantize", "cast")
+
+
+def narrow_views(graph: Graph, context: PassContext) -> Graph:
+    """``reshape(widen(x))`` becomes ``widen(reshape(x))``, where x is widened for the view alone."""
+    return rewrite(graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _widened_behind),))
+
+
+def _widened_behind(match: Match) -> Replacement | None:
+    widened = match.nodes["widened"]
+    source, result = match.type(match["x"]), match.type(match.output)
+    narrow = dtypes.nbytes(source.dtype) < dtypes.nbytes(result.dtype)
+    if not narrow or widened.attrs.get("axis") is not None or match["x"] in match.scope.consts:
+        return None
+    kind = TensorType(result.shape, source.dtype, source.quant)
+    viewed = match.emit("reshape", (match["x"],), {"shape": result.shape}, kind, f"{match['x']}.viewed")
+    match.emit(widened.op, (viewed,), widened.attrs, loc=widened.loc)
+    return match.replacement()
+
+
+NARROW_VIEWS_PASS = Pass("narrow_views", narrow_views, 1)
+
+
+# ---- Rules that give a ``pad`` to the convolution or pool behind it, which pads as it reads.
+
+_POOLS = ("max_pool2d", "avg_pool2d")
+
+
+def padding_rules() -> tuple[Rule, ...]:
+    """``pad`` before conv2d, max_pool2d and avg_pool2d."""
+    return ((P.op("conv2d"), _into_conv), (P.op(_POOLS), _into_pool))
+
+
+def _into_conv(match: Match) -> Replacement | None:
+    """A convolution pads with real zero: 0, the zero point of quantised data, or what ``pad_value`` says of plain integers."""
+    pad = _pad_before(match)
+    if pad is None:
+        return None
+    kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
+    if kind.quant is not None and match.type(match.output).quant is not None:
+        if len(kind.quant.zero_point) != 1 or value != kind.quant.zero_point[0]:
+            return None
+    elif any(match.root.attr("padding")):
+        if value != attrs.get("pad_value", 0):
+            return None
+    else:
+        attrs["pad_value"] = value
+    return _absorbed(match, pad, attrs)
+
+
+def _into_pool(match: Match) -> Replacement | None:
+    """Padding never is a maximum: the lowest number may pad. A mean counts zeros as such, of floats."""
+    pad = _pad_before(match)
+    if pad is None:
+        return None
+    kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
+    if match.root.op == "max_pool2d":
+        lowest = -inf if dtypes.is_float(kind.dtype) else dtypes.int_range(kind.dtype)[0]
+        return _absorbed(match, pad, attrs) if value == lowest else None
+    counted = attrs.get("count_include_pad") or not any(match.root.attr("padding"))
+    if not dtypes.is_float(kind.dtype) or value != 0 or not counted:
+        return None
+    return _absorbed(match, pad, {**attrs, "count_include_pad": True})
+
+
+def _pad_before(match: Match) -> Node | None:
+    """The node that pads height and width of the data alone, and changes nothing else about them."""
+    pad = match.scope.producer(match.root.inputs[0])
+    if pad is None or pad.op != "pad" or len(pad.attr("padding")) != 4:
+        return None
+    height, width = _spatial(match)
+    others = [pair for axis, pair in enumerate(pad.attr("padding")) if axis not in (height, width)]
+    same = match.type(pad.inputs[0]).quant == match.type(pad.outputs[0]).quant
+    return pad if same and not any(sum(pair) for pair in others) else None
+
+
+def _spatial(match: Match) -> tuple[int, int]:
+    return (2, 3) if match.root.attrs.get("layout") == "NCHW" else (1, 2)
+
+
+def _absorbed(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacement | None:
+    """The operator on the data as they were before padding, if inference agrees."""
+    (above, below), (before, after) = (pad.attr("padding")[axis] for axis in _spatial(match))
+    top, left, bottom, right = match.root.attr("padding")
+    attrs["padding"] = (top + above, left + before, bottom + below, right + after)
+    inputs = (pad.inputs[0], *match.root.inputs[1:])
+    types = [match.type(name) for name in inputs if name]
+    if not _fits(match.root.op, attrs, types, match.type(match.output)):
+        return None
+    match.emit(match.root.op, inputs, attrs)
+    return match.replacement()
+
+
+def _fits(op: str, attrs: dict[str, Attr], types: list[TensorType], wanted: TensorType) -> bool:
+    """Whether the operator takes these attributes, and gives the shape it gave before."""
+    try:
+        return registry.get(op).infer(attrs, types)[0].shape == wanted.shape
+    except ModelError:
+        return False

@@ -1,0 +1,359 @@
+"""Ranges of integers, and cheaper requantisation by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.attributes import Multiplier
+from microc.ops.convolution.geometry import Geometry, geometry
+from microc.transform.channel_relations import too_many
+from microc.transform.pass_context import Pass, PassContext
+
+# ---- Ranges of integers: the smallest and largest number that every channel of a value can hold, known from
+# constants alone.
+#
+# A channel is an index along the last axis, whatever the other axes mean. A channel whose range is one number is constant: it
+# holds that number at every position, borders included, for all inputs. Ranges of sums come from interval arithmetic (weights
+# and biases are known), those of rescaled values from the operator's reference at both ends, for rescaling is monotone.
+#
+# Near a border a convolution sees the padding value where taps lie outside. The sets of taps that lie inside are few (products of
+# a set per row by a set per column); the range is taken over all of them, so a depthwise convolution of a constant channel is
+# constant only where every border position gives the same sum.
+
+
+@frozen
+class Range:
+    """The smallest and largest number of every channel: two int64 arrays of as many elements as the last axis has."""
+
+    low: Array
+    high: Array
+
+    @property
+    def constant(self) -> Array:
+        """Which channels hold one number only (bool)."""
+        return np.asarray(self.low == self.high)
+
+
+_MOST_TAPS = 1 << 24
+"""Of all sets together; of the sums of larger windows nothing is known."""
+Ranges = dict[str, Range]
+_Rule = Callable[[Graph, Node, Ranges], Range | None]
+
+
+def value_ranges(graph: Graph) -> Ranges:
+    """The range of every value with integers of at most 32 bits; others, and scalars, are left out. None of a graph with too
+    many channels is known."""
+    found: Ranges = {}
+    if too_many(graph):
+        return found
+    for name, array in graph.consts.items():
+        if array.dtype.kind in "iu" and array.ndim and array.size:
+            rows = array.reshape(-1, array.shape[-1])
+            found[name] = Range(rows.min(axis=0).astype(np.int64), rows.max(axis=0).astype(np.int64))
+    for name in (*graph.inputs, *graph.state):
+        _put(found, name, graph.types[name], None)
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        rule = _RULES.get(node.op, _elementwise if definition.elementwise else None)
+        sole = rule is not None and len(node.outputs) == 1
+        made = rule(graph, node, found) if rule is not None and sole else None
+        for name in filter(None, node.outputs):
+            _put(found, name, graph.types[name], made)
+    return found
+
+
+def _put(found: Ranges, name: str, kind: TensorType, made: Range | None) -> None:
+    """Record a range; the dtype's own where nothing is known, or where a sum could leave it and wrap."""
+    if not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 4 or not kind.shape:
+        return
+    least, most = dtypes.int_range(kind.dtype)
+    if made is None:
+        made = Range(np.full(kind.shape[-1], least, np.int64), np.full(kind.shape[-1], most, np.int64))
+    wraps = (made.low < least) | (made.high > most)
+    found[name] = Range(np.where(wraps, least, made.low), np.where(wraps, most, made.high))
+
+
+# ---------------------------------------------------------------- sums of products
+
+
+def tap_spans(g: Geometry) -> tuple[Array, Array]:
+    """First and last + 1 of the taps that lie inside the data together: (R, 2) for rows and (S, 2) for columns, each once."""
+    axes = []
+    for axis, (size, count) in enumerate(((g.height, g.out_height), (g.width, g.out_width))):
+        first = np.arange(count) * g.strides[axis] - g.padding[axis]
+        ends = (-(first // g.dilation[axis]), -((first - size) // g.dilation[axis]))
+        spans = np.clip(np.stack(ends, axis=1), 0, g.kernel[axis])
+        axes.append(np.unique(spans, axis=0, return_index=True)[0])  # the plain form imports numpy.ma
+    return axes[0], axes[1]
+
+
+def every_tap_inside(g: Geometry) -> bool:
+    """Whether no window of the convolution reaches over the edges of its data."""
+    return all(bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(g), g.kernel, strict=True))
+
+
+def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """Least and greatest sum over the last axis of weights x, x within low..high, which broadcast against the weights."""
+    above, below = np.maximum(weights, 0), np.minimum(weights, 0)
+    return (above * low + below * high).sum(axis=-1), (above * high + below * low).sum(axis=-1)
+
+
+def _bias(graph: Graph, node: Node) -> Array | int | None:
+    """The constant bias, 0 without one, None if it is computed."""
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    if name and name not in graph.consts:
+        return None
+    if name and graph.consts[name].dtype.kind not in "iu":
+        return None
+    return graph.consts[name].astype(np.int64).reshape(-1) if name else 0
+
+
+def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    data, bias = ranges.get(node.inputs[0]), _bias(graph, node)
+    if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
+        return None
+    weights = graph.consts[node.inputs[1]].astype(np.int64)
+    g = geometry(node.attrs, graph.types[node.inputs[0]].shape, weights.shape)
+    group = np.arange(g.out_channels) // (g.out_channels // g.groups)
+    low, high = (x.reshape(g.groups, -1)[group][:, None, None] for x in (data.low, data.high))
+    inside = _interval_sums(weights, low, high)
+    outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
+    spans = tap_spans(g)
+    if math.prod(len(each) * count for each, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
+        return None
+    rows, columns = (
+        (each[:, :1] <= np.arange(count)) & (np.arange(count) < each[:, 1:])
+        for each, count in zip(spans, g.kernel, strict=True)
+    )
+    sets = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, *g.kernel)
+    least, most = (
+        np.einsum("pyx,oyx->po", sets, part) + np.einsum("pyx,oyx->po", ~sets, outside) + bias for part in inside
+    )
+    return Range(least.min(axis=0), most.max(axis=0))
+
+
+def _dense(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    data, bias = ranges.get(node.inputs[0]), _bias(graph, node)
+    if node.inputs[1] not in graph.consts or data is None or bias is None:
+        return None
+    least, most = _interval_sums(graph.consts[node.inputs[1]].astype(np.int64), data.low, data.high)
+    return Range(least + bias, most + bias)
+
+
+# ---------------------------------------------------------------- elementwise
+
+_RESCALING = frozenset(("requantize", "requantize_float"))
+_MONOTONE = _RESCALING | {"relu", "clip", "qadd", "maximum", "minimum"}
+"""Operators that never fall when their data rise (and ``qadd``'s second operand, negated, falls): multipliers and scales are not
+negative, and every rounding is monotone."""
+
+
+def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """The operator's own reference at the ends of its operands' ranges; where it is not monotone, at constant ones only."""
+    kind = graph.types[node.outputs[0]]
+    if not dtypes.is_integer(kind.dtype) or not kind.shape:
+        return None
+    operands = [_ends(graph, name, ranges) for name in node.inputs if name]
+    parameters = operands[1:] if node.op in _RESCALING else []
+    varied = any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters)
+    if None in operands or varied or _drops_bits(node):
+        return _clamp(node, kind)
+    lows, highs = ([pair[end] for pair in operands if pair is not None] for end in (0, 1))
+    if node.attrs.get("negate_b"):
+        lows[1], highs[1] = highs[1], lows[1]
+    if node.op in _MONOTONE:
+        return Range(*(np.broadcast_to(_applied(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
+    return _of_constants(node, lows, highs, kind)
+
+
+def _drops_bits(node: Node) -> bool:
+    """Whether results may lose upper bits and start anew from the other end: ``wide`` rounding by a multiplier above one."""
+    attrs: Mapping[str, Any] = node.attrs
+    if attrs.get("rounding") != Multiplier.WIDE:
+        return False
+    return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
+
+
+def _of_constants(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
+    """The results for channels in which every operand is constant; of the others nothing is known. Tables are read whole."""
+    whole = registry.get(node.op).whole
+    pairs = {
+        k: np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2]
+        for k, (low, high) in enumerate(zip(lows, highs, strict=True))
+        if k not in whole
+    }
+    constant = np.all([low == high for low, high in pairs.values()], axis=0)
+    least, most = (np.full(kind.shape[-1], bound, np.int64) for bound in dtypes.int_range(kind.dtype))
+    if constant.any():
+        operands = [pairs[k][0][constant] if k in pairs else low for k, low in enumerate(lows)]
+        least[constant] = most[constant] = _applied(node, operands)
+    return Range(least, most)
+
+
+def _ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
+    """The ends of an operand's range in its own dtype; those of constant floats too if they differ along the last axis only."""
+    if name in ranges:
+        dtype = dtypes.to_numpy(graph.types[name].dtype)
+        return ranges[name].low.astype(dtype), ranges[name].high.astype(dtype)
+    array = graph.consts.get(name)
+    if array is None or array.size != (array.shape[-1] if array.ndim else 1):
+        return None
+    return array.reshape(-1), array.reshape(-1)
+
+
+def _applied(node: Node, operands: list[Array]) -> Array:
+    """The node's reference on one number for each channel."""
+    definition = registry.get(node.op)
+    with np.errstate(all="ignore"):
+        (made,) = definition.reference({**definition.defaults, **node.attrs}, operands)
+    return np.asarray(made.astype(np.int64))
+
+
+def _clamp(node: Node, kind: TensorType) -> Range | None:
+    """What an operator with integer bounds lets through."""
+    bounds = node.attrs.get("minimum"), node.attrs.get("maximum")
+    if not all(isinstance(bound, int) for bound in bounds):
+        return None
+    low, high = (np.full(kind.shape[-1], bound, np.int64) for bound in bounds)
+    return Range(low, high)
+
+
+def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """The least and greatest entry that each channel can hit."""
+    data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
+    if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
+        return None
+    entry, lowest = np.arange(256), dtypes.int_range(graph.types[node.inputs[0]].dtype)[0]
+    distinct, channel = np.unique((data.low - lowest) * 256 + data.high - lowest, return_inverse=True)
+    low, high = (bound[:, None] for bound in divmod(distinct, 256))
+    hit, wide = (low <= entry) & (entry <= high), table.astype(np.int64)
+    least, most = np.where(hit, wide, wide.max()).min(axis=1), np.where(hit, wide, wide.min()).max(axis=1)
+    return Range(least[channel], most[channel])
+
+
+# ---------------------------------------------------------------- pools, sums, shapes
+
+
+def _same(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Averages and maxima of numbers within a range lie in it, for padding does not count; of equal numbers they are that one."""
+    unknown = node.attrs.get("count_include_pad") or node.attrs.get("layout") == "NCHW"
+    return None if unknown else ranges.get(node.inputs[0])
+
+
+def _sum_pool(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    data = ranges.get(node.inputs[0])
+    if data is None or node.attrs.get("layout") == "NCHW":
+        return None
+    low, high = data.low, data.high
+    if "padding" in node.attrs and any(node.attr("padding")):
+        low, high = np.minimum(low, node.attr("pad_value")), np.maximum(high, node.attr("pad_value"))
+    count, offset = prod(node.attr("kernel")), node.attr("offset")
+    return Range(low * count + offset, high * count + offset)
+
+
+def _sum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    data, shape = ranges.get(node.inputs[0]), graph.types[node.inputs[0]].shape
+    axes = {axis % len(shape) for axis in node.attr("axes")}
+    if data is None or len(shape) - 1 in axes:
+        return None
+    count, offset = prod(shape[axis] for axis in axes), node.attrs.get("offset", 0)
+    return Range(data.low * count + offset, data.high * count + offset)
+
+
+def _reshape(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Channels repeat where they are merged with axes before them; otherwise all are thrown together."""
+    data, channels = ranges.get(node.inputs[0]), graph.types[node.outputs[0]].shape[-1:]
+    if data is None or not channels or not data.low.size:
+        return None
+    times, rest = divmod(channels[0], data.low.size)
+    if not rest:
+        return Range(np.tile(data.low, times), np.tile(data.high, times))
+    return Range(np.full(channels, data.low.min()), np.full(channels, data.high.max()))
+
+
+def _concat(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    parts = [ranges.get(name) for name in node.inputs]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    lows, highs = [part.low for part in known], [part.high for part in known]
+    if node.attr("axis") % len(graph.types[node.outputs[0]].shape) == len(graph.types[node.outputs[0]].shape) - 1:
+        return Range(np.concatenate(lows), np.concatenate(highs))
+    return Range(np.min(lows, axis=0), np.max(highs, axis=0))
+
+
+_RULES: Mapping[str, _Rule] = MappingProxyType(
+    {
+        "conv2d": _convolution,
+        "dense": _dense,
+        "lookup": _lookup,
+        "avg_pool2d": _same,
+        "max_pool2d": _same,
+        "sum_pool2d": _sum_pool,
+        "sum": _sum,
+        "reshape": _reshape,
+        "concat": _concat,
+    }
+)
+
+
+# ---- What is known of an accumulator makes its requantisation cheaper: tight bounds, and parameters that channels
+# share.
+#
+# ``requantize`` promises \|x - input_zero_point\| <= ``bound`` and shifts within ``shift_range``. Ranges of values
+# (:mod:`microc.transform.quantised.integer_ranges`) know more than the layer alone did when it was legalized: what its inputs
+# can be, and that channels have gone.
+
+
+def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
+    """Recompute ``bound``, ``shift_range``, and operands that are one number, of every ``requantize``."""
+    ranges = value_ranges(graph)
+    return graph.with_nodes(
+        _tightened(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes
+    )
+
+
+def _tightened(graph: Graph, node: Node, ranges: Ranges) -> Node:
+    attrs, operands = dict(node.attrs), list(node.inputs[1:])
+    inputs = [node.inputs[0]]
+    for name in ("multiplier", "shift"):
+        if attrs[name] is not None:
+            continue
+        operand = operands.pop(0)
+        array = graph.consts.get(operand)
+        if array is not None and array.size and (array == array.flat[0]).all():
+            attrs[name] = int(array.flat[0])
+        else:
+            inputs.append(operand)
+        if array is not None and array.size and name == "shift":
+            attrs["shift_range"] = (int(array.min()), int(array.max()))
+    bound = _bound(node.inputs[0], attrs, ranges)
+    return replace(node, inputs=tuple(inputs), attrs={**attrs, "bound": bound})
+
+
+def _bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
+    """The largest distance from the input's zero point, or what is known already if that is less."""
+    known, zero = attrs["bound"], attrs["input_zero_point"]
+    assert isinstance(known, int) and isinstance(zero, int)
+    if value not in ranges:
+        return known
+    found = ranges[value]
+    bound = int(np.maximum(np.abs(found.low - zero), np.abs(found.high - zero)).max(initial=0))
+    if bound > dtypes.int_range("int32")[1] or 0 <= known <= bound:
+        return known
+    return bound
+
+
+PASS = Pass("bounds", tighten_bounds, 2)

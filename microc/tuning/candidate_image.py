@@ -1,0 +1,345 @@
+"""Firmware that holds many candidates of a kernel, and regions of external code."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.compiler.lowering.graph_to_module import argument, describe
+from microc.compiler.lowering.kernel_maker import Maker
+from microc.compiler.lowering.kernel_selection import estimated
+from microc.compiler.lowering.module_builder import Builder, fingerprint, make_value, register, workspaces
+from microc.compiler.options import make_options
+from microc.compiler.tuned.measured_regions import OURS, Ours, RegionTask, best_code, repeated_code
+from microc.compiler.tuned.records import SOURCES, UNTUNED, Record, Task
+from microc.external.partition import function
+from microc.module import Call, Kernel, Module, Value, View
+from microc.ops.lowering import Param, macs_of
+from microc.plan.plan import plan_module
+from microc.schedule.choose import Choice
+from microc.schedule.cost.cost_model import estimate
+from microc.schedule.schedule import Schedule
+from microc.target import SPEED
+from microc.tir import ir, statements
+from microc.tir.ir import Buffer, Expr, For, PrimFunc, Stmt, Store, Var
+from microc.tuning.runner import foreign
+from microc.tuning.search_space import Candidate, Point, Whole
+
+# ---- Regions that other people's code can compute, while they are measured: theirs beside ours, and ours once more
+# when its kernels have better schedules.
+#
+# They are no spaces to search: there is one theirs, and of ours what the rules choose for each goal.
+
+_TUNED = (("kernels", "tuned"),)
+"""What is decided of ours with the best schedules that are known."""
+
+
+class RegionSpace:
+    """The candidates of a region, as :class:`microc.tuning.search_space.Space` has those of a kernel: ours first, theirs last."""
+
+    def __init__(self, task: RegionTask) -> None:
+        self.task = task
+        found: dict[object, Candidate] = {}
+        for ours in task.ours:
+            made = ours_candidate(task, ours, ((UNTUNED, ours.goal.name),))
+            found.setdefault(made.choice.func.body, made)
+        self.candidates = [*found.values(), theirs_candidate(task)]
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return [each.point for each in self.candidates]
+
+    @property
+    def default(self) -> Candidate:
+        """Ours, as it is compiled without records."""
+        return self.candidates[0]
+
+    def candidate_of(self, record: Record) -> Candidate | None:
+        """What a record tells of; None where it is of other code than there is today."""
+        if record.theirs:
+            return self.candidates[-1] if record.theirs == self.task.digest else None
+        return next((each for each in self.candidates[:-1] if each.choice.schedule.trace == record.trace), None)
+
+    def domains(self) -> Mapping[str, tuple[Any, ...]]:
+        """What may be chosen."""
+        return {"code": tuple(map(_words, self.candidates))}
+
+
+def _words(candidate: Candidate) -> str:
+    goal = dict(candidate.point.decisions).get(UNTUNED)
+    return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
+
+
+class RegionSearch:
+    """Proposes every candidate of a region once."""
+
+    def __init__(self, task: RegionTask) -> None:
+        self.task, self.space = task, RegionSpace(task)
+        self.waiting = list(self.space.candidates)
+
+    @property
+    def spent(self) -> bool:
+        return not self.waiting
+
+    def propose(self, count: int) -> list[Candidate]:
+        """At most so many candidates that were never proposed."""
+        found, self.waiting = self.waiting[:count], self.waiting[count:]
+        return found
+
+    def know(self, candidate: Candidate, ticks: float) -> None:
+        """A measurement of an earlier run."""
+        self.waiting = [each for each in self.waiting if each is not candidate]
+
+    def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
+        """Nothing is learned from what candidates took."""
+
+    def renew(self, records: Callable[[str], Sequence[Record]]) -> None:
+        """Propose ours with the fastest schedules of its kernels, where these are others than before; ``records(key)``: those of
+        a kernel where this is measured."""
+        task = self.task
+        best = best_code(task, records)
+        if all(each.choice.schedule.trace != best.trace for each in self.space.candidates[:-1]):
+            made = ours_candidate(task, best, _TUNED)
+            self.space.candidates.insert(-1, made)
+            self.waiting.append(made)
+
+
+def region_candidate(task: RegionTask, record: Record) -> Candidate:
+    """What a record of a region tells of, to be measured again; MicrocError where its steps make no code of ours."""
+    return (
+        theirs_candidate(task)
+        if record.theirs
+        else ours_candidate(task, repeated_code(task, record.trace), record.decisions)
+    )
+
+
+def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
+    """Our code for a region."""
+    func, params = ours.control.func, ours.control.params
+    cost = estimate(func, task.target)
+    scratch = func.params[len(params) + len(task.graph.outputs) :]
+    choice = Choice(Schedule(func, ours.trace, ours.rule), func)
+    workspace = sum(each.nbytes for each in scratch)
+    point = Point(OURS, ours.rule, decisions)
+    return Candidate(point, 0, choice, cost.instructions, cost.code_bytes, ours.constants, workspace, Whole(params))
+
+
+def theirs_candidate(task: RegionTask) -> Candidate:
+    """The backend's code for a region."""
+    taken, code = task.taken, task.taken.code
+    func, external = function(taken)
+    inputs = [Param(f"in_{k}", name) for k, name in enumerate(task.graph.nodes[0].inputs)]
+    data = [Param(role, "", array.reshape(-1)) for role, array in code.data.items()]
+    bound = inf if code.differs else taken.backend.bound
+    whole = Whole((*inputs, *data), external, code.align, bound)
+    decisions: tuple[tuple[str, Any], ...] = ((SOURCES, task.digest), ("version", task.sources.version))
+    point = Point(taken.backend.name, taken.entry.name, decisions)
+    constants = sum(array.nbytes for array in code.data.values())
+    choice = Choice(Schedule(func), func)
+    return Candidate(point, 0, choice, code.instructions, code.code_bytes, constants, code.workspace, whole)
+
+
+# ---- Around a candidate on a board: its output is wiped before, and digested behind, so that a line carries four
+# bytes of it.
+#
+# Equal outputs have equal digests, so one that was read and found right speaks for all that are digested alike, in later images,
+# too. Of outputs that differ in one word digests always differ, as the multiplier is odd; of others all but one in 2 ** 32.
+
+WORD = "uint32"
+_MULTIPLIER = 0x01000193  # the prime of FNV-1a
+_WIPED = 0x55  # what memory of workspaces holds in the interpreter, too
+
+
+def wipe_func(dtype: str, elements: int) -> PrimFunc:
+    """All of ``values`` made what a candidate before has hardly left there."""
+    values, i = Buffer("values", (elements,), dtype), Var("i")
+    wiped = ir.const(dtype == "bool" or _WIPED, dtype)
+    return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
+
+
+def digest_func(dtype: str, elements: int) -> PrimFunc:
+    """``digest[0]`` of ``values``: ``digest * multiplier + word`` over the words of all elements, in order."""
+    values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
+    place = (ir.const(0, "int32"),)
+
+    def added(word: Expr) -> Stmt:
+        return Store(digest, place, digest[place] * ir.const(_MULTIPLIER, WORD) + word)
+
+    steps = statements.seq(*map(added, _digest_words(values[i], dtype)))
+    begin = Store(digest, place, ir.const(1, WORD))
+    return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(elements, "int32"), steps)))
+
+
+def digest_of(values: Array) -> int:
+    """What :func:`digest_func` makes of an array of this computer."""
+    bits = 8 * values.dtype.itemsize
+    raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
+    words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)
+    terms = np.append(np.ones(1, WORD), words)
+    powers = np.full(terms.size, _MULTIPLIER, WORD)
+    powers[0] = 1
+    return int((terms * powers.cumprod(dtype=WORD)[::-1]).sum(dtype=WORD))
+
+
+def _digest_words(value: Expr, dtype: str) -> list[Expr]:
+    """The bits of an element."""
+    bits = 8 * dtypes.nbytes(dtype)
+    if dtypes.is_float(dtype):
+        value = statements.reinterpret(f"uint{bits}", value)
+    if bits <= 32:
+        return [ir.cast(WORD, value)]
+    whole = ir.cast(f"uint{bits}", value)
+    return [ir.cast(WORD, whole), ir.cast(WORD, ir.binary("shr", whole, ir.const(32, whole.dtype)))]
+
+
+# ---- Objects of the runtime, which all images of a board share: they are built for the first, and given to the
+# others.
+
+OBJECTS = Path("build", "runtime")
+"""Where ``make`` puts what it makes of the sources of a project that know nothing of its networks."""
+
+
+class Kept:
+    """The objects, as long as this lives; for projects of one board, whose runtimes are the same."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="microc-kept-"))
+        self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def give(self, project: Path) -> None:
+        """Into a project that was not built: newer than its sources, as ``make`` wants them."""
+        if any(self._folder.iterdir()):
+            shutil.copytree(self._folder, project / OBJECTS, copy_function=shutil.copyfile)
+
+    def take(self, project: Path) -> None:
+        """From the first project that was built; a framework's build has none."""
+        if (project / OBJECTS).is_dir() and not any(self._folder.iterdir()):
+            shutil.copytree(project / OBJECTS, self._folder, dirs_exist_ok=True)
+
+
+# ---- One firmware that holds many candidates of a kernel: a network whose calls are the candidates, all on the same
+# inputs.
+#
+# A board is flashed once for dozens of measurements, and everything that runs networks runs these: projects, emulators, the RPC,
+# the checks of the arena. Inputs lie outside the arena, where no candidate writes; each output shares the arena with all others.
+# An image for a line wipes every output before the candidate that writes it, and digests it behind.
+
+DIGESTS = "digests"
+"""An output of the image: what each output of each candidate was digested to."""
+
+
+def image_module(
+    task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
+) -> Module:
+    """The planned module that calls every candidate once, in order; ``digested``: every
+    output is wiped before and digested behind, and the digests, in order, are the output :data:`DIGESTS`.
+
+    ``given``: what the inputs hold, which the image brings along then: they are no inputs but state.
+    """
+    graph, target = task.graph, task.target
+    builder = Builder(graph, Maker(graph, target, SPEED))
+    arrays: Sequence[Array | None] = given or [None] * len(graph.inputs)
+    storage = "state" if given else "input"
+    inputs = tuple(builder.declare(name, storage, array) for name, array in zip(graph.inputs, arrays, strict=True))
+    starts = {name: builder.constant(f"{name}_start", array) for name, array in zip(inputs, given, strict=bool(given))}
+    last = -1 if digested else len(candidates) - 1
+    calls = [_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
+    outputs = calls[-1].writes
+    if digested:
+        calls, outputs = _digested(builder, calls), (DIGESTS,)
+    region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
+    optimize = region.ours[0].goal.name if region is not None else "speed"
+    chosen = {**make_options().chosen(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
+    module = Module(
+        graph.name,
+        builder.values,
+        tuple(builder.kernels.values()),
+        tuple(calls),
+        () if given else inputs,
+        outputs,
+        state=inputs if given else (),
+        views=tuple(builder.views),
+        starts=starts,
+        source=task.name,
+        options=chosen,
+        sources=(region.sources,) if region is not None and any(map(foreign, candidates)) else (),
+    )
+    module = estimated(module, target)
+    module = plan_module(module, io_in_arena=False, like=module)
+    return replace(module, fingerprint=fingerprint(module, target))
+
+
+def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, last: bool) -> Call:
+    """A candidate as a kernel of its own, which writes values of its own."""
+    schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{number}"
+    whole = candidate.whole
+    external, align = (whole.external, whole.align) if whole is not None else (None, 0)
+    kernel = Kernel(func, (str(candidate.point),), external=external)
+    name = register(builder, kernel, stem, verified=candidate.choice.verified)
+    if whole is not None:
+        params, macs = whole.params, sum(macs_of(task.graph, node) for node in task.graph.nodes)
+        args = [
+            builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array, align)
+            for p in params
+        ]
+    else:
+        group = task.lowered[candidate.number]
+        params, macs = group.params, group.macs
+        args = [argument(builder, group, schedule, position, stem) for position in range(len(params))]
+    written = []
+    for k, output in enumerate(task.graph.outputs):
+        result = builder.end(f"result_{number}_{k}") if last else builder.unique(f"result_{number}_{k}")
+        storage = "output" if last else "intermediate"
+        builder.values[result] = make_value(result, task.graph.types[output], storage, output)
+        written.append(result)
+    scratch = workspaces(builder, stem, func.params[len(args) + len(written) :], align)
+    reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in params if p.array is None))
+    return Call(
+        name,
+        (*args, *written, *scratch),
+        reads,
+        tuple(written),
+        scratch,
+        layer=f"{number}",
+        op=task.op,
+        macs=macs,
+        schedule=describe(schedule.trace),
+        rule=schedule.rule,
+    )
+
+
+def _digested(builder: Builder, calls: Sequence[Call]) -> list[Call]:
+    """For every output of a call one that wipes it, the call itself, for every output one that writes its digest."""
+    every = [result for call in calls for result in call.writes]
+    builder.values[DIGESTS] = Value(DIGESTS, (len(every),), WORD, "output")
+    digests = dict(zip(every, (_part(builder, place) for place in range(len(every))), strict=True))
+    found = []
+    for call in calls:
+        wipes, digesting = [], []
+        for result in call.writes:
+            value, digest = builder.values[result], digests[result]
+            kind = value.dtype, prod(value.shape)
+            wipe = register(builder, Kernel(wipe_func(*kind)), "wipe")
+            wipes.append(Call(wipe, (result,), (), (result,), op="wipe"))
+            reading = register(builder, Kernel(digest_func(*kind)), "digest")
+            digesting.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))
+        found += [*wipes, call, *digesting]
+    return found
+
+
+def _part(builder: Builder, place: int) -> str:
+    """One of the digests."""
+    name = builder.unique(f"digest_{place}")
+    builder.values[name] = Value(name, (1,), WORD, "intermediate")
+    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * place))
+    return name

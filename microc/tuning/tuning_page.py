@@ -1,0 +1,179 @@
+"""What was measured as one page of HTML, of the family of ``microc profile``'s: for every kernel the best against trials, and its
+space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from microc import __version__
+from microc.base.immutable import frozen
+from microc.codegen.render import render_html
+from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
+from microc.reports.drawings import Plot, Point, plot
+from microc.reports.page import Fact
+from microc.run.profile import short_layer
+from microc.tuning.search_space import Point as SpacePoint
+
+MOST = 600
+"""Points of a kernel that are drawn, those of the front among them."""
+_LARGE = 100_000
+"""Ticks from which on axes count thousands."""
+COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
+
+
+@frozen
+class KernelRow:
+    """A kernel on a board: numbers to sort by and as they are read, the schedule that is marked in words, its pictures."""
+
+    number: int
+    layer: str
+    full: str
+    op: str
+    board: str
+    schedule: str
+    cells: tuple[tuple[float, str], ...]
+    plots: tuple[Plot, ...]
+
+
+@frozen
+class TunedContext:
+    """What ``report/tuned.html.j2`` shows; ``mark``: what the points are that are marked."""
+
+    title: str
+    board: str
+    mark: str
+    facts: tuple[Fact, ...]
+    columns: tuple[str, ...]
+    rows: tuple[KernelRow, ...]
+    origin: tuple[tuple[str, str], ...]
+
+
+def to_html(
+    database: Database,
+    title: str,
+    *,
+    keys: Collection[str] = (),
+    chosen: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The page of a file of records, those of kernels ``keys`` if any are named. ``chosen``: by key the record that a compilation
+    takes, or ``untuned``, which is marked; the fastest where nothing is said. Equal records give equal pages."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for record in database:
+        if not keys or record.key in keys:
+            groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
+    rows = tuple(_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
+    records = [record for group in groups.values() for record in group]
+    context = TunedContext(
+        title=title,
+        board=", ".join(dict.fromkeys(record.board for record in records)),
+        mark="taken" if chosen else "fastest",
+        facts=tuple(_facts(records, rows)),
+        columns=COLUMNS,
+        rows=rows,
+        origin=tuple(_origin(records)),
+    )
+    return render_html("report/tuned.html.j2", context)
+
+
+def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
+    failed = sum(record.status != OK for record in records)
+    wholes = [row for row in rows if row.op == NETWORK]
+    yield Fact("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
+    yield Fact("Measurements", f"{len(records):,}", f"{failed:,} failed" if failed else "none failed")
+    gains = [row.cells[4][0] for row in rows if row.cells[4][1] and row.op != NETWORK]
+    if gains:
+        yield Fact("Largest gain", f"{min(gains):+.1f} %", "of a kernel, by its fastest schedule")
+    for row in wholes:
+        yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full}, {row.schedule}")
+
+
+def _origin(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Where the numbers come from."""
+    yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
+    yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))
+    yield "microc", __version__
+
+
+def _row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
+    good = [record for record in records if record.status == OK]
+    first = records[0]
+    default = next((record for record in good if record.untuned), None)
+    fastest = min(good, key=lambda record: record.ticks, default=None)
+    pick = chosen.get(first.key, "" if not chosen else UNTUNED)
+    marked = default if pick == UNTUNED else next((r for r in good if r.id == pick), fastest) if pick else fastest
+    return KernelRow(
+        number=number,
+        layer=short_layer(first.layer),
+        full=first.layer,
+        op=first.op,
+        board=first.board,
+        schedule=_words(marked) if marked else "",
+        cells=tuple(_cells(records, good, default, fastest)),
+        plots=(_curve(good, marked), _plane(good, marked)) if marked else (),
+    )
+
+
+def _cells(
+    records: Sequence[Record], good: Sequence[Record], default: Record | None, fastest: Record | None
+) -> Iterator[tuple[float, str]]:
+    """Numbers of a kernel in the order of :data:`COLUMNS`."""
+    for count in (len(records), len(records) - len(good)):
+        yield count, f"{count:,}"
+    for record in (default, fastest):
+        yield (record.ticks, f"{record.ticks:,.0f}") if record else (-1, "")
+    gain = 100 * (fastest.ticks / default.ticks - 1) if default and fastest and default.ticks else None
+    yield (gain, f"{gain:+.1f}") if gain is not None else (0, "")
+    for size in (fastest.flash, fastest.workspace) if fastest else ():
+        yield size, f"{size:,}"
+
+
+def _curve(good: Sequence[Record], marked: Record) -> Plot:
+    """The best after every measurement that counts, in their order."""
+    scale, unit = _scale(good)
+    points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
+    for trial, record in enumerate(good, 1):
+        if record.ticks < best:
+            line += [(trial, best / scale)] if line else []
+            best = record.ticks
+            points.append(Point(trial, best / scale, _kind(record, marked, True), _title(record)))
+            line.append((trial, best / scale))
+    line.append((len(good), best / scale))
+    points.append(Point(len(good), best / scale, "measured", f"{best:,.0f} after {len(good):,} trials"))
+    return plot(points, ("trials", unit), line)
+
+
+def _plane(good: Sequence[Record], marked: Record) -> Plot:
+    """Time against flash of all schedules, and the front of both."""
+    scale, unit = _scale(good)
+    front, least = list[Record](), float("inf")
+    for record in sorted(good, key=lambda r: (r.flash, r.ticks)):
+        if record.ticks < least:
+            front.append(record)
+            least = record.ticks
+    kept = {record.id for record in (*front, marked)}
+    beaten = [record for record in good if record.id not in kept]
+    shown = [*beaten[:: 1 + len(beaten) // MOST], *front, *([marked] if marked not in front else [])]
+    points = [Point(r.flash, r.ticks / scale, _kind(r, marked, r.id in kept), _title(r)) for r in shown]
+    return plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
+
+
+def _kind(record: Record, marked: Record, good: bool) -> str:
+    return "chosen" if record is marked else "measured" if good else "predicted"
+
+
+def _scale(good: Sequence[Record]) -> tuple[int, str]:
+    """What axes divide ticks by, and the unit in words."""
+    large = max(record.ticks for record in good) >= _LARGE
+    return (1000, f"thousand {good[0].unit}") if large else (1, good[0].unit)
+
+
+def _title(record: Record) -> str:
+    return f"{record.id}: {record.ticks:,.0f} {record.unit}, {record.flash:,} bytes of flash, {_words(record)}"
+
+
+def _words(record: Record) -> str:
+    if record.op == NETWORK:
+        return record.rule
+    return str(SpacePoint(record.algorithm, record.rule, record.decisions))

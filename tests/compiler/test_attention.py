@@ -1,0 +1,92 @@
+"""The choice of attention by blocks: a smaller arena for few instructions, and the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.compiler import pipeline
+from microc.compiler.fit import search
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model, optimise
+from microc.errors import FitError
+from microc.graph.ir import Graph
+from microc.module import Module
+from microc.ops.meaning import evaluate
+from microc.target import target_for
+from tests.transform.network import Network, random_inputs
+
+LENGTH, HEADS, DEPTH = 33, 3, 4
+M4 = target_for("cortex-m4")
+
+
+def network(length: int = LENGTH) -> Graph:
+    shape = (length, HEADS, DEPTH)
+    net = Network(q=shape, k=shape, v=shape)
+    query, data = (net.op("transpose", name, axes=(1, 0, 2)) for name in "qv")
+    scores = net.op("matmul", query, net.op("transpose", "k", axes=(1, 2, 0)))
+    mixed = net.op("matmul", net.op("softmax", scores, axis=-1), data)
+    return net.graph(net.op("transpose", mixed, axes=(1, 0, 2)))
+
+
+def arena(module: Module) -> int:
+    assert module.plan is not None
+    return module.plan.size
+
+
+def compiled(**options: Any) -> Module:
+    return compile_model(network(), M4, Options(**options))
+
+
+def without_blocks(monkeypatch: pytest.MonkeyPatch) -> Module:
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "by_blocks", lambda plain, *rest: plain)
+        return compiled()
+
+
+def test_blocks_make_the_arena_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain, balanced = without_blocks(monkeypatch), compiled(dump=tmp_path)
+    assert "loop(" in (tmp_path / "attention.txt").read_text()
+    assert arena(balanced) < 0.65 * arena(plain)
+    assert [call.op for call in balanced.calls] == ["loop", "transpose"]
+    share = balanced.instructions / plain.instructions
+    assert share < 1 + (1 - arena(balanced) / arena(plain)) / 4
+    speed = compiled(optimize="speed")
+    assert arena(speed) <= arena(plain) and arena(compiled(optimize="size")) <= arena(balanced)
+
+
+def test_numbers_are_those_of_the_operators() -> None:
+    graph = network()
+    library = microc.compile(graph, "cortex-m4")
+    assert compile_model(graph, M4, Options()).calls[0].op == "loop"
+    inputs = random_inputs(graph)
+    expected = evaluate(optimise(graph, Options()), inputs)[0][0]
+    np.testing.assert_allclose(library(*inputs.values()), expected, rtol=2e-6, atol=1e-6)
+
+
+def test_what_must_fit_takes_the_smallest_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, balanced = without_blocks(monkeypatch), compiled()
+    least = compiled(ram=arena(balanced) + 256)
+    assert arena(least) <= arena(balanced) + 256 < arena(plain)
+    with pytest.raises(FitError):
+        compiled(ram=4 * LENGTH * HEADS * DEPTH * 3)
+
+
+def test_nothing_is_compiled_twice_where_the_peak_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys and values of few rows outweigh their scores."""
+    built: list[Graph] = []
+
+    def counted(plain: Any, build: Any, *rest: Any) -> Any:
+        def noted(graph: Graph) -> Any:
+            built.append(graph)
+            return build(graph)
+
+        return search.by_blocks(plain, noted, *rest)
+
+    monkeypatch.setattr(pipeline, "by_blocks", counted)
+    compile_model(network(2), M4, Options())
+    assert not built

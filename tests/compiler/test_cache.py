@@ -1,0 +1,224 @@
+"""The cache of compilations: the same files again, nothing that is damaged or strange, and never more than its bound."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.compiler import cache, pipeline
+from microc.errors import MicrocError
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
+BOARD = "nrf52840dk"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("MICROC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What was compiled for real. The layers that advice is priced by, once in a process, do not count."""
+    real: Callable[..., Any] = pipeline.compile_model
+    seen: list[object] = []
+
+    def compile_model(source: object, *rest: Any) -> Any:
+        if getattr(source, "name", "") != "layer":
+            seen.append(source)
+        return real(source, *rest)
+
+    monkeypatch.setattr("microc.compiler.pipeline.compile_model", compile_model)
+    return seen
+
+
+def files(**options: Any) -> dict[str, str | bytes]:
+    return microc.compile(DIGITS, board=BOARD, **options).files()
+
+
+def entry(folder: Path) -> Path:
+    (found,) = folder.glob("*.entry")
+    return found
+
+
+def forged(path: Path, files: list[tuple[str, bool, str]]) -> None:
+    """An entry that is whole."""
+    packed = zlib.compress(json.dumps({"files": files, "report": {}}).encode())
+    path.write_bytes(b"microc 1 " + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+
+
+def test_a_second_compilation_gives_the_same(folder: Path, compiled: list[object], tmp_path: Path) -> None:
+    first = microc.compile(DIGITS, board=BOARD)
+    report, made = first.report(), first.files()
+    second = microc.compile(DIGITS, board=BOARD)
+    assert list(second.files().items()) == list(made.items())
+    assert second.report() == json.loads(json.dumps(report))
+    second.write(tmp_path / "project")
+    assert len(compiled) == 1
+    assert second.module.fingerprint == first.module.fingerprint  # made when it is asked for
+    assert len(compiled) == 2
+
+
+def test_a_library_comes_from_it_too(folder: Path, compiled: list[object]) -> None:
+    x = np.random.default_rng(0).normal(size=(1, 1, 8, 8)).astype(np.float32)
+    first, second = microc.compile(DIGITS), microc.compile(DIGITS)
+    assert len(compiled) == 1
+    assert np.array_equal(first(x.reshape(first.inputs[0]["shape"])), second(x.reshape(first.inputs[0]["shape"])))
+
+
+@pytest.mark.parametrize("options", [{"optimize": "size"}, {"name": "other"}, {"io_in_arena": False}])
+def test_other_options_are_another_network(folder: Path, compiled: list[object], options: dict[str, Any]) -> None:
+    assert files() != files(**options)
+    assert len(compiled) == 2
+
+
+def test_nothing_is_kept_without_it(folder: Path, compiled: list[object]) -> None:
+    for _ in range(2):
+        files(cache=False)
+    files(instruments=[type("Watch", (), {"before": lambda *_: None, "after": lambda *_: None})()])
+    assert len(compiled) == 3
+    assert not folder.exists() or not any(folder.iterdir())
+
+
+def test_an_empty_name_means_none(monkeypatch: pytest.MonkeyPatch, compiled: list[object], tmp_path: Path) -> None:
+    monkeypatch.setenv("MICROC_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files()
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
+        lambda data: data.replace(b"microc 1", b"microc 2", 1),
+    ],
+)
+def test_what_is_damaged_is_compiled_anew(
+    folder: Path, compiled: list[object], damage: Callable[[bytes], bytes]
+) -> None:
+    made = files()
+    path = entry(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    assert files() == made
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["../escaped.c", "/tmp/escaped.c", "..\\escaped.c", "a/../../escaped.c", "C:escaped.c"]
+)
+def test_no_entry_writes_outside_of_a_project(folder: Path, compiled: list[object], name: str) -> None:
+    made = files()
+    forged(entry(folder), [(name, True, "")])
+    assert files() == made
+    assert len(compiled) == 2
+
+
+def test_strange_contents_are_ignored(folder: Path, compiled: list[object]) -> None:
+    made = files()
+    stranges: tuple[Any, ...] = (
+        [],
+        {"files": 3},
+        {"files": [["a", False, "zz"]], "report": {}},
+        {"files": [], "report": 1},
+    )
+    for strange in stranges:
+        packed = zlib.compress(json.dumps(strange).encode())
+        entry(folder).write_bytes(b"microc 1 " + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed)
+        assert files() == made
+
+
+def test_an_entry_unfolds_up_to_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]) -> None:
+    files()
+    monkeypatch.setattr(cache, "LARGEST", 1000)
+    files()
+    assert len(compiled) == 2
+
+
+def test_a_folder_that_others_write_is_not_read(folder: Path, compiled: list[object]) -> None:
+    if os.name != "posix":
+        pytest.skip("rights of POSIX")
+    files()
+    folder.chmod(0o777)
+    files()
+    assert len(compiled) == 2
+
+
+def test_a_folder_that_cannot_be_made_or_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: list[object]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MICROC_CACHE", str(tmp_path / "file" / "cache"))
+    made = files()
+    monkeypatch.setenv("MICROC_CACHE", str(folder))
+    folder.mkdir(mode=0o700)
+
+    def refused(*_: object) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(os, "replace", refused)
+    assert files() == made
+    assert not any(folder.iterdir())
+
+
+def test_the_oldest_entries_go(folder: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]) -> None:
+    files()
+    first = entry(folder)
+    monkeypatch.setattr(cache, "BOUND", int(2.5 * first.stat().st_size))
+    for k, name in enumerate(("b", "c")):
+        os.utime(first, ns=(k, k))
+        files(name=name)
+    assert not first.exists()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_processes_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    def run(k: int) -> int:
+        words = [sys.executable, "-m", "microc", "compile", str(DIGITS), "--board", BOARD, "-o", str(tmp_path / str(k))]
+        return subprocess.run(words, capture_output=True, check=False, cwd=Path(__file__).parents[2]).returncode
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == [0, 0, 0]
+    projects = [{p.name: p.read_bytes() for p in (tmp_path / str(k)).rglob("*") if p.is_file()} for k in range(3)]
+    assert projects[0] == projects[1] == projects[2]
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_the_option_is_checked() -> None:
+    with pytest.raises(MicrocError):
+        microc.compile(DIGITS, board=BOARD, cache="no")  # type: ignore[call-overload]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes")
+def test_an_entry_that_is_no_file_is_none(folder: Path) -> None:
+    """A pipe would block the command, /dev/zero feed it for ever: both are as good as no entry, and are left alone."""
+    made = files()
+    (entry,) = folder.glob("*.entry")
+    makers: tuple[Callable[[], None], ...] = (
+        lambda: os.mkfifo(entry),
+        lambda: entry.symlink_to("/dev/zero"),
+        lambda: entry.mkdir(),
+    )
+    for make in makers:
+        entry.unlink()
+        make()
+        assert files() == made
+        if entry.is_dir():
+            entry.rmdir()
+            break

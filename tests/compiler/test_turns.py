@@ -1,0 +1,64 @@
+"""The choice of blocks of turns: fewer instructions where memory is worth it, the same numbers, nothing compiled in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.compiler import pipeline
+from microc.compiler.fit import search
+from microc.compiler.options import Options
+from microc.compiler.pipeline import compile_model, optimise
+from microc.graph.ir import Graph
+from microc.module import Module
+from microc.ops.meaning import evaluate
+from microc.target import target_for
+from microc.transform.loop_blocking import BLOCKED_TURNS_PASS
+from tests.compiler.test_attention import arena
+from tests.transform.network import random_inputs
+from tests.transform.test_blocked_turns import recurrent
+
+M4 = target_for("cortex-m4")
+PLAIN = frozenset({BLOCKED_TURNS_PASS.name})
+GRAPH = recurrent(17, depth=64, units=8)
+
+
+def compiled(graph: Graph = GRAPH, **options: Any) -> Module:
+    return compile_model(graph, M4, Options(**options))
+
+
+def test_speed_takes_what_is_faster_and_says_so(tmp_path: Path) -> None:
+    plain, fast = compiled(optimize="speed", disabled=PLAIN), compiled(optimize="speed", dump=tmp_path)
+    assert fast.instructions < plain.instructions and arena(fast) > arena(plain)
+    assert (tmp_path / "blocked_turns.txt").read_text().count("loop(") == 2
+
+
+def test_numbers_are_those_of_the_operators() -> None:
+    library = microc.compile(GRAPH, "cortex-m4", optimize="speed")
+    inputs = random_inputs(GRAPH)
+    expected = evaluate(optimise(GRAPH, Options()), inputs)[0][0]
+    np.testing.assert_allclose(library(*inputs.values()), expected, rtol=2e-5, atol=4e-6)
+
+
+def test_memory_that_is_not_there_is_worth_any_time() -> None:
+    plain = compiled(optimize="speed", disabled=PLAIN)
+    tight = compiled(optimize="speed", ram=arena(plain))
+    assert (arena(tight), tight.instructions) == (arena(plain), plain.instructions)
+
+
+@pytest.mark.parametrize(("steps", "options"), [(3, {}), (13, {"disabled": PLAIN}), (13, {"required": PLAIN})])
+def test_nothing_is_compiled_twice_where_there_is_no_choice(
+    monkeypatch: pytest.MonkeyPatch, steps: int, options: dict[str, Any]
+) -> None:
+    def never(graph: Graph) -> Any:
+        raise AssertionError(graph)
+
+    def watched(plain: Any, optimised: Any, build: Any, *rest: Any) -> Any:
+        return search.by_turns(plain, optimised, never, *rest)
+
+    monkeypatch.setattr(pipeline, "by_turns", watched)
+    compiled(recurrent(steps), **options)

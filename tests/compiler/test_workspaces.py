@@ -1,0 +1,140 @@
+"""Schedules of smaller workspaces: taken where an arena must be smaller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.cli import main
+from microc.compiler.fit.search import within_limits, within_workspaces, workspaces_within
+from microc.compiler.lowering.kernel_maker import Compiled, Group
+from microc.compiler.lowering.kernel_selection import algorithms_of, chosen
+from microc.compiler.options import make_options
+from microc.compiler.pipeline import compiled
+from microc.compiler.tuned.records import tasks_of
+from microc.schedule.choose import workspace_bytes
+from microc.target import target_for
+from tests.support import digits
+from tests.support.corpus import models
+
+CORES = ("cortex-m0plus", "cortex-m4", "cortex-m55", "x86-64-v3")
+
+
+def made(cpu: str = "cortex-m4", source: Path = digits.INT8, **options: Any) -> Compiled:
+    return compiled(source, target_for(cpu), make_options(**options))
+
+
+def arena(network: Compiled) -> int:
+    assert network.module.plan is not None
+    return network.module.plan.size
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_kernels_keep_within_what_they_are_left(cpu: str) -> None:
+    """Where any schedule does; the least of all where none does."""
+    network = made(cpu)
+    for origin in network.make.origins.values():
+        if not isinstance(origin, Group):
+            continue
+        lowered = algorithms_of(network.make.graph, origin.nodes, network.make.target, "kernel")
+
+        def taken(workspace: float, lowered: Any = lowered) -> int:
+            _, choice = chosen(lowered, network.make.target, network.make.goal, shipped=True, workspace=workspace)
+            return workspace_bytes(choice.func)
+
+        plain, least = taken(float("inf")), taken(0)
+        assert least <= plain == taken(plain)
+        assert all(taken(bytes_) <= bytes_ for bytes_ in range(least, plain, 1 + (plain - least) // 4))
+        assert taken(-1) == least
+
+
+@pytest.mark.parametrize(("cpu", "limit"), [("cortex-m0plus", 700), ("cortex-m4", 1000), ("cortex-m4", 700)])
+def test_an_arena_becomes_smaller(cpu: str, limit: int) -> None:
+    plain, small = made(cpu), made(cpu, ram=limit)
+    assert arena(small) <= limit < arena(plain)
+    assert small.module.plain is not None and small.module.plain.arena == arena(plain)
+    assert small.module.macs == plain.module.macs and not any(call.streamed for call in small.module.calls)
+    made_again = made(cpu, ram=limit)
+    assert made_again.module.fingerprint == small.module.fingerprint
+
+
+def test_results_are_the_same() -> None:
+    library, plain = microc.compile(digits.INT8, ram=700), microc.compile(digits.INT8)
+    for image in digits.images(8):
+        assert np.array_equal(library(image), plain(image))
+
+
+def test_what_is_measured_is_compared_with_them(tmp_path: Path) -> None:
+    """A file of records finds the same schedules to begin with, and fits the same arena."""
+    (tmp_path / "none.jsonl").write_text("")
+    small = made(ram=1000)
+    assert {task.untuned[0].choice.func.params for task in tasks_of(small)} >= {
+        small.module.kernels[k].func.params for k, call in enumerate(small.module.calls) if call.workspace
+    }
+    tuned = made(ram=1000, tuned=tmp_path / "none.jsonl")
+    assert [call.schedule for call in tuned.module.calls] == [call.schedule for call in small.module.calls]
+
+
+def test_rooms_of_layers_alike_are_the_least_of_theirs() -> None:
+    network = made()
+    tasks = tasks_of(network)
+    rooms = workspaces_within(1000, network.module, tasks)
+    assert rooms.keys() == {task.key for task in tasks} and max(rooms.values()) < 1000
+    together = [replace(tasks[0], layers=tuple(layer for task in tasks for layer in task.layers))]
+    assert workspaces_within(1000, network.module, together) == {tasks[0].key: min(rooms.values())}
+
+
+def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
+    network = made()
+    bare = replace(network.module, calls=tuple(replace(call, workspace=()) for call in network.module.calls))
+    network = replace(network, module=bare)
+    assert within_workspaces(100, network, lambda _: pytest.fail("built")) is network
+
+
+def test_the_least_work_that_fits_is_taken() -> None:
+    """Beside rows, if smaller workspaces cost more than a little."""
+    network = made()
+
+    def like(size: int, instructions: int) -> Compiled:
+        plan = network.module.plan
+        assert plan is not None
+        module = replace(network.module, plan=replace(plan, size=size), kernels=network.module.kernels)
+        calls = tuple(replace(call, instructions=instructions if k == 0 else 0) for k, call in enumerate(module.calls))
+        return replace(network, module=replace(module, calls=calls))
+
+    plain, little, slow = like(100, 1000), like(50, 1040), like(50, 1500)
+    rows, large = like(40, 1200), like(80, 1100)
+
+    def found(lean: Compiled, streams: dict[int, Compiled], limit: int, flash: tuple[int, ...] = ()) -> Compiled:
+        return within_limits(plain, lambda: lean, lambda base: streams[id(base)], (limit,), flash)
+
+    assert found(slow, {}, 100) is plain
+    assert found(little, {}, 50) is little
+    assert found(slow, {id(plain): rows}, 50) is rows
+    assert found(slow, {id(plain): large}, 50) is slow
+    assert found(large, {id(plain): large, id(large): rows}, 50) is rows
+    assert found(large, {id(plain): large, id(large): slow}, 30) is slow
+    assert found(plain, {id(plain): large}, 30) is large
+    assert found(little, {id(plain): rows}, 50, (100,)) is little  # more flash than there is, whatever is taken
+
+
+def test_what_was_traded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", str(digits.INT8), "--board", "mps2-an386", "--ram", "1000", "-o", str(tmp_path / "text")]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "smaller workspaces" in text and "bytes of arena for" in text
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("name", "most"), [("ad", 1.05), ("ic", 1.05), ("vww", 1.05)])
+def test_networks_of_the_benchmark_in_a_little_less(name: str, most: float) -> None:
+    (path,) = models(f"mlperf_{name}_int8.tflite")
+    plain = made(source=path)
+    small = made(source=path, ram=arena(plain) - 64)
+    assert arena(small) <= arena(plain) - 64
+    assert small.module.instructions <= most * plain.module.instructions

@@ -1,0 +1,173 @@
+"""Advice of reports: ranked by gain, priced near what is gained, with commands that do what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.cli import main
+from microc.compiler.model import load
+from microc.device.boards import load_board
+from microc.reports.advice import ADVICES, Situation, advice_for, option_words, rewrite_command
+from microc.reports.making import report
+from tests.graph.graphs import diamond
+from tests.support import digits
+
+FLOAT_INPUT: Mapping[str, Any] = {"input_dtype": "float32"}
+
+
+def advised(model: Any, board: str, **options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = report(model, board=board, **options).data["advice"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "board", "options"),
+    [
+        (digits.INT8, "microbit", FLOAT_INPUT),
+        (digits.QDQ, "raspberry-pi-pico", {"optimize": "size"}),
+        (digits.FLOAT, "mps2-an386", {}),
+    ],
+)
+def test_gains_are_in_order(model: Path, board: str, options: Mapping[str, Any]) -> None:
+    gains = [each["gain"] for each in advised(model, board, **options)]
+    known = [gain for gain in gains if gain is not None]
+    assert known and known == sorted(known, reverse=True) and gains[: len(known)] == known
+
+
+def test_float_inputs_are_first_on_a_core_without_fpu() -> None:
+    first = advised(digits.INT8, "microbit", **FLOAT_INPUT)[0]
+    assert first["text"].startswith("saves about") and "the board quantises it: give it as int8" in first["text"]
+    assert first["command"].endswith("--input-dtype '*=float32' --input-dtype image=int8 -o firmware")
+    assert all(each["gain"] is None for each in advised(digits.INT8, "microbit")), "there is nothing left to save"
+
+
+def test_outputs_as_floats() -> None:
+    """A kernel's end makes them, at the price of a layer that does nothing else."""
+    options: dict[str, Any] = {"outputs": ("dense5",)}
+    found = advised(digits.INT8, "microbit", output_dtype="float32", **options)
+    (each,) = [each for each in found if "output dense5 is made float32" in each["text"]]
+    assert each["command"].endswith("--output-dtype dense5=int8 -o firmware")
+    before, after = (
+        microc.compile(digits.INT8, board="microbit", output_dtype=dtype, **options).report()["estimated_cycles"]
+        for dtype in ("float32", "int8")
+    )
+    assert each["gain"] == pytest.approx(1 - after / before, rel=0.5)
+
+
+def test_code_in_ram() -> None:
+    """On a board whose flash is slow and cached; none on one without a memory for code, or where it is used."""
+    (found,) = [each for each in advised(digits.INT8, "raspberry-pi-pico") if "--code-in-ram" in each["command"]]
+    assert 0.1 < found["gain"] < 0.6
+    for board, options in (("raspberry-pi-pico", {"code_in_ram": True}), ("microbit", {})):
+        assert not any("--code-in-ram" in each["text"] for each in advised(digits.INT8, board, **options))
+
+
+def test_search_is_for_kernels_that_nobody_measured() -> None:
+    """Schedules come along for the example's layers on Cortex-M4, and for nothing on a Cortex-M3."""
+    assert not any("microc tune" in each["command"] for each in advised(digits.INT8, "mps2-an386"))
+    for more in ({"board": "mps2-an385"}, {"board": "mps2-an386", "shipped": False}):
+        (found,) = [each for each in advised(digits.INT8, **more) if "microc tune" in each["command"]]
+        assert found["gain"] > 0.01 and "100 % of the time" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("model", "board", "options", "told", "better"),
+    [
+        (digits.INT8, "microbit", FLOAT_INPUT, "--input-dtype", {}),
+        (digits.QDQ, "microbit", {}, "--requantize fixed", {"requantize": "fixed"}),
+        (digits.QDQ, "mps3-an547", {}, "--requantize fixed", {"requantize": "fixed"}),
+        (digits.INT8, "microbit", {"optimize": "size"}, "--optimize speed", {"optimize": "speed"}),
+    ],
+)
+def test_gains_are_near_what_is_gained(
+    model: Path, board: str, options: Mapping[str, Any], told: str, better: Mapping[str, Any]
+) -> None:
+    found = next(each for each in advised(model, board, **options) if told in each["command"])
+    before, after = (
+        microc.compile(model, board=board, **each).report()["estimated_cycles"] for each in (options, better)
+    )
+    assert found["gain"] == pytest.approx(1 - after / before, rel=0.4, abs=0.02)
+
+
+def test_integers_in_the_place_of_floats() -> None:
+    first = advised(digits.FLOAT, "microbit")[0]
+    cycles = [report(model, board="microbit").data["totals"]["cycles"] for model in (digits.FLOAT, digits.INT8)]
+    assert first["command"].startswith("microc quantize digits_float.onnx --data SAMPLES")
+    assert first["gain"] == pytest.approx(1 - cycles[1] / cycles[0], abs=0.02)
+
+
+def test_what_does_not_fit_is_first() -> None:
+    found = advised(digits.FLOAT, "arduino-uno")
+    assert "does not fit" in found[0]["text"] and found[0]["gain"] is None and (found[2]["gain"] or 0) > 0.5
+    assert found[0]["command"] == "microc compile digits_float.onnx --board arduino-mega -o firmware"
+
+
+def test_a_slow_layer_and_an_accelerator_are_behind_gains() -> None:
+    found = advised(digits.FLOAT, "microbit")
+    assert found[-1]["gain"] is None and found[-1]["command"] == "microc explain digits_float.onnx 3 --board microbit"
+    assert any("--external ethos-u" in each["command"] for each in advised(digits.INT8, "corstone-300"))
+
+
+def test_commands_work_as_they_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From another folder than the model's, on a narrow terminal, under options of several kinds; one of each command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    model = tmp_path / "a model.onnx"
+    model.write_bytes(digits.FLOAT.read_bytes())
+    np.save("SAMPLES.npy", np.random.default_rng(0).normal(size=(24, 1, 8, 8)).astype(np.float32))
+    words = ["--board=microbit", "--rename", "image=picture", "--optimize", "size", "--input-layout", "NHWC"]
+    assert main(["report", model.name, *words]) == 0
+    commands = printed(capsys.readouterr().out)
+    assert {command[1] for command in commands} >= {"quantize", "compile", "explain"}
+    for command in commands:
+        assert main([word.replace("SAMPLES", "SAMPLES.npy") for word in command[1:]]) == 0, command
+    capsys.readouterr()
+    assert main(["profile", "firmware"]) == 0
+    assert all(command[2] == model.name for command in printed(capsys.readouterr().out))
+
+
+def printed(text: str) -> list[list[str]]:
+    """The commands below ``what to do next``, as a shell reads them."""
+    shown = text.partition("what to do next\n")[2].replace(" \\\n", " ")
+    return [shlex.split(line) for line in re.findall(r"^  (microc .*)$", shown, re.MULTILINE)]
+
+
+def test_options_are_repeated() -> None:
+    """Options in a report become flags again, and the last of two holds."""
+    options: dict[str, Any] = {
+        "input_dtype": "float32",
+        "optimize": "size",
+        "shipped": False,
+        "ram": 65536,
+        "opt_level": 3,
+    }
+    data = report(digits.INT8, board="microbit", **options).data
+    words = shlex.split(option_words(data))
+    assert words[:2] == ["--board", "microbit"] and "--no-shipped" in words
+    for pair in (["--opt-level", "3"], ["--ram", "65536"], ["--optimize", "size"], ["--input-dtype", "*=float32"]):
+        assert words[words.index(pair[0]) + 1] == pair[1]
+    (speed,) = [each for each in data["advice"] if "--optimize speed" in each["command"]]
+    assert "--optimize size" not in speed["command"]
+    own = rewrite_command(speed, data, "models/x.tflite", ["--board", "microbit", "--optimize", "size"])
+    assert own["command"] == "microc compile models/x.tflite --board microbit --optimize speed -o firmware"
+
+
+def test_every_network_is_advised() -> None:
+    """Control flow, state, and a board without bounds have no advice that fails."""
+    net = microc.GraphBuilder()
+    small = net.graph("small", {"y": net.op("relu", net.input("x", (1, 4)))})
+    for graph in (load(digits.QDQ), diamond(), small):
+        for board in ("host", "arduino-mega", "hazard3-sim"):
+            found = report(graph, board=board)
+            assert advice_for(Situation(found.data, load_board(board))) == found.data["advice"] or board != "host"
+    assert len(set(ADVICES)) == len(ADVICES)

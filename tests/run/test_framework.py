@@ -1,0 +1,78 @@
+"""Boards whose project is one of the vendor's framework: built and run against stand-ins for its functions."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+import microc
+from microc.compiler.api import Program
+from microc.compiler.bundle import bundle
+from microc.device.boards import list_boards, load_board
+from microc.errors import ToolError
+from microc.run.board_project import build, open_project
+from microc.run.session import Device
+from microc.run.verify import samples, verify
+from tests.device.smoke import needs
+from tests.exports.programs import awkward
+from tests.support import digits
+
+STAND_IN = Path(__file__).parents[1] / "exports" / "stand_ins" / "esp_idf"
+BOARDS = tuple(name for name in list_boards() if "framework" in load_board(name).raw)
+
+
+@pytest.fixture
+def esp_idf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins on PATH, as the framework's own environment puts its tools there."""
+    monkeypatch.setenv("IDF_PATH", str(STAND_IN))
+    monkeypatch.setenv("PATH", str(STAND_IN / "tools"), prepend=":")
+
+
+@needs("cmake", "gcc", "make")
+def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
+    """The project builds through its Makefile, and every kernel agrees over the line."""
+    assert BOARDS == ("esp32", "esp32-c6", "esp32-p4", "esp32-s3")
+    program = microc.compile(digits.INT8, board=load_board("esp32-s3"))
+    project = open_project(program.write(tmp_path / "project"))
+    assert not (project.folder / "board" / "linker.ld").exists()
+    assert build(project).elf == project.elf
+    assert build(project).sizes.flash > project.manifest["const_bytes"]
+    with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
+        layers, difference = verify(device, program.library(), samples(device, 2), tolerance=0)
+        assert difference is None and len(layers) == len(device.kernels)
+        assert device.stats().stack_bytes == 1000
+        assert device.tick_hz == 240_000_000
+
+
+@needs("cmake", "gcc", "make")
+def test_code_in_ram_has_a_section_of_the_framework(esp_idf: None, tmp_path: Path) -> None:
+    program = microc.compile(digits.INT8, board=load_board("esp32-s3"), code_in_ram=True)
+    project = open_project(program.write(tmp_path / "project"))
+    sizes = dict(build(project).sizes.sections)
+    assert sizes[".iram1.microc"] > 1000 and len(project.manifest["hot_code"]["kernels"]) == 6
+    with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
+        layers, difference = verify(device, program.library(), samples(device, 1), tolerance=0)
+        assert difference is None and len(layers) == len(device.kernels)
+
+
+@needs("cmake", "gcc", "make")
+def test_two_networks(esp_idf: None, tmp_path: Path) -> None:
+    board = load_board("esp32-s3")
+    programs = [microc.compile(digits.INT8, board=board, name="digits"), microc.compile(awkward(), board=board)]
+    project = open_project(bundle(*programs).write(tmp_path / "project"))
+    build(project)
+    for one in project.networks():
+        with Device(one, f"pipe:{shlex.quote(str(one.elf))}") as device:
+            assert device.run_kernel(0).mean >= 0
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_missing_tool(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    board = load_board(name)
+    project = open_project(Program(microc.compile(digits.INT8, board=board).module, board).write(tmp_path / "project"))
+    with pytest.raises(ToolError, match=f"{board.raw['framework']['tool']} is not on PATH") as caught:
+        build(project)
+    assert caught.value.hint == board.raw["framework"]["install"]
