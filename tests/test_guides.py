@@ -1,0 +1,61 @@
+"""Guides for contributors: a README in every room, paths that exist, the example of CONTRIBUTING.md as code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.ops.elementwise import scalar_functions
+from microc.tir import ir
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "microc"
+ROOMS = [
+    *sorted(path for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()),
+    ROOT / "runtime_c",
+    ROOT / "templates",
+]
+GUIDES = [ROOT / "CONTRIBUTING.md", PACKAGE / "DESIGN.md", ROOT / "docs" / "internals.md"]
+LONGEST = 20
+"""Lines of a room's README: what it is, and the order of reading."""
+WRITTEN = ("kernels/", "external/NAME", "own/", "build/")
+"""Folders that microc writes, whose files guides name."""
+REFUSED = ("utils.py", "places.py")
+"""Names that no file shall have."""
+_PATH = re.compile(r"`((?:[\w.*-]+/)+[\w.*-]*|[\w*-]+\.py)`")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_rooms_have_a_readme_whose_paths_exist(room: Path) -> None:
+    text = (room / "README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {room.name}: ") and text.count("\n") <= LONGEST
+    for path in _PATH.findall(text):
+        assert any(has(base, pattern) for base in (PACKAGE, ROOT) for pattern in (path, f"{room.name}/**/{path}")), path
+
+
+def has(base: Path, path: str) -> bool:
+    """Test whether a path or pattern of a guide names something below a folder."""
+    return next(base.glob(path.rstrip("/")), None) is not None
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_paths_of_guides_exist(guide: Path) -> None:
+    for path in _PATH.findall(guide.read_text(encoding="utf-8")):
+        if not path.startswith(WRITTEN) and path not in REFUSED:
+            patterns = (path, path if "/" in path else f"**/{path}")
+            assert any(has(base, pattern) for base in (ROOT, PACKAGE) for pattern in patterns), (
+                f"{guide.name} names {path}"
+            )
+
+
+def test_the_example_of_a_unary_function_is_a_row() -> None:
+    """The row that CONTRIBUTING.md shows has the fields of today, and its loops compute what its reference does."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    source = re.search(r'```python\n(Unary\(\n    "tan".*?\n\))\n```', text, re.DOTALL)
+    assert source
+    row = eval(source[1], {"Unary": scalar_functions.Unary, "np": np, "ir": ir})
+    assert row.scalar({}, ir.Var("x", "float32")).dtype == "float32"
+    np.testing.assert_allclose(row.array({}, np.array(0.5)), np.tan(0.5))
