@@ -17,7 +17,7 @@ MINUTES ?= 7
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames slots client readers
 
-.PHONY: demo test corpus campaign fuzz bench digest digest-compare docs site wheel clean
+.PHONY: demo test check corpus campaign fuzz bench digest digest-compare docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -27,6 +27,13 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest -n 2 --dist worksteal
+
+# the tests nearest to what is not committed, or differs from BASE: a few minutes
+check: $(VENV)/.test
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(PYTHON) -m tests.affected $(BASE)
 
 corpus: $(VENV)/.test
 	@$(PYTHON) -m pytest -m corpus -n 2 --dist worksteal
