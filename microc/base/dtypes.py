@@ -1,7 +1,8 @@
-"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``, or
-``int32xvscalex16``, which has a multiple of 16 lanes that the machine decides on.
+"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``.
 
-A dtype is a plain string, so that it prints, compares and parses without ceremony. This file alone maps it to bits, numpy and C.
+A vector of scalable width is named by its smallest number of lanes: ``int32xvscalex16`` has a multiple of 16 lanes, which the
+hardware decides. A dtype is a plain string, so that it prints, compares and parses by itself. Only this file maps dtypes to bits,
+numpy and C.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ Array = NDArray[Any]
 
 _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x(?:vscalex)?([1-9]\d?))?")
 VECTORS = (128, 256, 512)
-"""Bits of vector registers."""
-SAMPLED = 64
-"""Numbers that are looked at before all are."""
+"""Widths of vector registers, in bits."""
+SCREENED_ELEMENTS = 64
+"""Elements of an array that :func:`keeps` tests first, so that most arrays are rejected without a scan of all their data."""
 HALF = ("float16", "bfloat16")
-"""Floats that C99 has no type for: their bits are moved about as ``uint16_t``, arithmetic is done in float32."""
+"""Floats without a C99 type: they are stored as the bits of a ``uint16_t``; arithmetic is done in float32."""
 
 
 class DTypeInfo(NamedTuple):
-    """``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` may be the least of several."""
+    """Parts of a dtype.
+
+    ``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` is the minimum for scalable
+    vectors.
+    """
 
     kind: str
     bits: int
@@ -36,7 +41,7 @@ class DTypeInfo(NamedTuple):
 
 @lru_cache(maxsize=256)
 def info(dtype: str) -> DTypeInfo:
-    """Take a dtype apart; an unknown name is a defect of the caller."""
+    """Return the parts of a dtype; InternalError for an unknown name."""
     if dtype == "bool":
         return DTypeInfo("bool", 8, 1)
     if dtype == "bfloat16":
@@ -48,17 +53,17 @@ def info(dtype: str) -> DTypeInfo:
 
 
 def is_valid(dtype: str) -> bool:
-    """Whether ``dtype`` is spelled as a dtype."""
+    """Test whether ``dtype`` names a dtype."""
     return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
 def is_vector(name: str) -> bool:
-    """Whether ``name`` is a dtype of several lanes that fill a vector register, not a word."""
+    """Test whether ``name`` is a vector dtype wider than one 32-bit word, which takes a vector register."""
     return is_valid(name) and info(name).lanes > 1 and nbytes(name) > 4
 
 
 def is_scalable(dtype: str) -> bool:
-    """Whether a vector's lanes are a multiple that is known when the program runs."""
+    """Test whether a vector has a number of lanes that is known only at run time."""
     return "vscale" in dtype
 
 
@@ -71,13 +76,13 @@ def is_integer(dtype: str) -> bool:
 
 
 def nbytes(dtype: str) -> int:
-    """Bytes of one element (all lanes)."""
+    """Return the bytes of one element (all lanes)."""
     kind = info(dtype)
     return kind.bits * kind.lanes // 8
 
 
 def int_range(dtype: str) -> tuple[int, int]:
-    """Smallest and largest value of an integer dtype (``bool`` counts as 0..1)."""
+    """Return the smallest and the largest value of an integer dtype (``bool`` counts as 0..1)."""
     kind, bits, _ = info(dtype)
     if kind == "bool":
         return 0, 1
@@ -89,7 +94,7 @@ def int_range(dtype: str) -> tuple[int, int]:
 
 
 def holds(wider: str, narrow: str) -> bool:
-    """Whether an integer dtype has all numbers of another one."""
+    """Test whether the integer dtype ``wider`` represents every value of the integer dtype ``narrow``."""
     if not (is_integer(wider) and is_integer(narrow)):
         return False
     (low, high), (least, most) = int_range(wider), int_range(narrow)
@@ -98,21 +103,24 @@ def holds(wider: str, narrow: str) -> bool:
 
 @lru_cache(maxsize=64)
 def to_numpy(dtype: str) -> np.dtype[Any]:
-    """The numpy dtype that stores one scalar of ``dtype``."""
+    """Return the numpy dtype that stores one scalar of ``dtype``."""
     kind, bits, lanes = info(dtype)
     if lanes != 1:
         raise InternalError(f"{dtype} is a vector and has no numpy dtype")
     if dtype == "bfloat16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        converted: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return converted
     return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")
 
 
 def c_name(dtype: str) -> str:
-    """The C type of a value: packed integer vectors of 32 bits live in ``int32_t`` as in ACLE, those in vector registers have a
-    type of their own name (``int32x4``), which codegen defines."""
+    """Return the C type of a value.
+
+    A packed integer vector of 32 bits is an ``int32_t``, as in ACLE. A vector in a vector register has a type named after its
+    dtype (``int32x4``), which codegen defines.
+    """
     kind, bits, lanes = info(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
@@ -128,18 +136,20 @@ def c_name(dtype: str) -> str:
 
 
 def narrowed(array: Array, dtype: str) -> Array:
-    """float32 numbers in a half, rounded to the nearest, ties to even; what is too large becomes infinite."""
+    """Round float32 numbers to float16 or bfloat16, to nearest, ties to even; overflow gives infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found: Array = array.astype(to_numpy(dtype))
-    return found
+        converted: Array = array.astype(to_numpy(dtype))
+    return converted
 
 
 def keeps(array: Array, dtype: str) -> bool:
-    """Whether a half has every one of some float32 numbers, zeros of both signs and infinities too. NaN is in none."""
+    """Test whether every one of some float32 numbers is exact in ``dtype``; signed zeros and infinities count, NaN never
+    does."""
     numbers = array.reshape(-1)
-    return _kept(numbers[:SAMPLED], dtype) and _kept(numbers, dtype)
+    return _has_same_bits(numbers[:SCREENED_ELEMENTS], dtype) and _has_same_bits(numbers, dtype)
 
 
-def _kept(numbers: Array, dtype: str) -> bool:
+def _has_same_bits(numbers: Array, dtype: str) -> bool:
     there: Array = narrowed(numbers, dtype).astype(np.float32)
+    # Bits are compared, not numbers: 0.0 == -0.0 would hide a lost sign.
     return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

@@ -1,4 +1,4 @@
-"""Files: the package's own folders, and files of others, opened within bounds."""
+"""Locations of the package's own folders, and bounded reading of files from others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from errno import EFBIG, EINVAL, EISDIR
 from pathlib import Path
 from typing import BinaryIO
 
-# ---- Where templates, boards and runtime_c live: in a checkout beside the package, in a wheel inside it.
+# ---- Locations of templates, boards and runtime_c: beside the package in a checkout, inside it in a wheel.
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -19,45 +19,44 @@ def _folder(name: str) -> Path:
 
 
 def templates() -> Path:
-    """Folder of the Jinja templates."""
+    """Return the folder of the Jinja templates."""
     return _folder("templates")
 
 
 def boards() -> Path:
-    """Folder of the board files."""
+    """Return the folder of the board files."""
     return _folder("boards")
 
 
 def examples() -> Path:
-    """Folder of the examples; a wheel has what the demonstration needs."""
+    """Return the folder of the examples; a wheel holds only those that ``microc demo`` needs."""
     return _folder("examples")
 
 
 def runtime_c() -> Path:
-    """Folder of the C runtime (framing, dispatcher, ports)."""
+    """Return the folder of the C runtime (framing, dispatcher, ports)."""
     return _folder("runtime_c")
 
 
-# ---- Opening files that others may have made: regular files alone, of a bounded size, and of a known owner where
-# nobody named them.
+# ---- Opening files from others: only regular files, of bounded size, and of a trusted owner if the user did not name them.
 #
-# A pipe, a device or a socket under the name of a file would block a command, or feed it for ever. Each refusal is an OSError
-# whose ``strerror`` is a sentence, so that callers report it as they report a file that is not there.
+# A pipe, a device or a socket with the name of a file could block a command, or feed it endlessly. Each refusal is an OSError
+# whose ``strerror`` is a sentence, so that callers report it in the same way as a missing file.
 
-LARGEST = 1 << 30
-"""Bytes of a file of which the reader knows no smaller bound."""
+DEFAULT_MAX_BYTES = 1 << 30
+"""Default size limit, in bytes, where a reader knows no smaller one."""
 TRUST = "MICROC_TRUST"
-"""The environment's list of folders whose files are used whoever owns them, and may name plugins and libraries, which run."""
+"""Environment variable: folders whose files are used whoever owns them, and may name plugins and libraries to run."""
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NONBLOCK"))
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading; OSError for all else. Nothing waits for the other end of a pipe.
+    """Open a regular file for reading, without waiting for the other end of a pipe; OSError for anything else.
 
-    The mode is compared twice: before opening, since opening alone may act on a device, and after it, since the name may have
-    been given to another file.
+    The mode is tested twice: before opening, because opening alone may act on a device, and after it, because the name may by
+    then refer to another file.
     """
     _refuse_irregular(os.stat(path).st_mode, path)
     descriptor = os.open(path, _FLAGS)
@@ -69,8 +68,11 @@ def open_regular(path: str | Path) -> BinaryIO:
         raise
 
 
-def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
-    """Read a whole regular file; OSError for one of more than ``most`` bytes. Memory is taken for what a file has."""
+def read_bytes(path: str | Path, most: int = DEFAULT_MAX_BYTES) -> bytes:
+    """Read a whole regular file; OSError if it has more than ``most`` bytes.
+
+    Memory grows with the file, not with ``most``.
+    """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, most) + 1)
@@ -81,8 +83,8 @@ def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
     return data
 
 
-def read_text(path: str | Path, most: int = LARGEST, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """Read a whole regular file of text; UnicodeDecodeError for what is none. Line ends become ``\\n``."""
+def read_text(path: str | Path, most: int = DEFAULT_MAX_BYTES, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """Read a whole regular text file; UnicodeDecodeError for bytes of another encoding. Line ends become ``\\n``."""
     return read_bytes(path, most).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -94,40 +96,42 @@ def _refuse_irregular(mode: int, path: str | Path) -> None:
 
 
 def is_trusted(folder: Path) -> bool:
-    """Test whether the user names this folder in ``MICROC_TRUST``."""
+    """Test whether the environment variable ``MICROC_TRUST`` names this folder."""
     named = os.environ.get(TRUST, "").split(os.pathsep)
-    return any(each and Path(each).resolve() == folder.resolve() for each in named)
+    return any(candidate and Path(candidate).resolve() == folder.resolve() for candidate in named)
 
 
 def foreign_reason(path: Path) -> str:
-    """Return why a file that nobody named is not the user's own, as a clause; empty for one that is.
+    """Return why a file that the user did not name is not trusted, as a clause; empty if it is trusted.
 
-    The rule is that of git's ``safe.directory``, for the file, the file that a link names, and the folders of both: the owner is
-    the user or root, and nobody else can write it. A folder with the sticky bit may be written by others, who cannot replace a
-    file of another owner there. Under ``sudo`` the user is the one who called it. Without owners (Windows) nothing is refused.
+    The rule is that of git's ``safe.directory``: the owner is the user or root, and nobody else can write. It applies to the
+    file, the target of a link, and the folders of both. A folder with the sticky bit may be writable by others, who cannot
+    replace files of another owner there. Under ``sudo`` the calling user counts as the user. On systems without owners
+    (Windows) every file is trusted.
     """
     if not hasattr(os, "getuid"):
         return ""
     users = _users()
-    for each in dict.fromkeys((path, path.resolve())):
-        for place, state in ((each, each.lstat()), (each.parent, each.parent.stat())):
+    for candidate in dict.fromkeys((path, path.resolve())):
+        for inspected, state in ((candidate, candidate.lstat()), (candidate.parent, candidate.parent.stat())):
             if state.st_uid not in users:
-                return f"{place} belongs to {_name(state.st_uid)}, and the user is {_name(os.getuid())}"
+                return f"{inspected} belongs to {_name(state.st_uid)}, and the user is {_name(os.getuid())}"
             sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
             if state.st_mode & _OTHERS_WRITE & ~_own_group(state) and not sticky and not stat.S_ISLNK(state.st_mode):
-                return f"others than its owner may write {place}"
+                return f"others than its owner may write {inspected}"
     return ""
 
 
 def _users() -> frozenset[int]:
-    """The user, root, and who became root by ``sudo``."""
-    told = os.environ.get("SUDO_UID", "")
-    sudo = {int(told)} if os.getuid() == _ROOT and told.isdecimal() else set()
+    """Return the ids of the user, of root, and of the user who called ``sudo``."""
+    sudo_uid = os.environ.get("SUDO_UID", "")
+    sudo = {int(sudo_uid)} if os.getuid() == _ROOT and sudo_uid.isdecimal() else set()
     return frozenset({os.getuid(), _ROOT, *sudo})
 
 
 def _own_group(state: os.stat_result) -> int:
-    """The bit that lets a group write, where that group holds its owner alone: many systems give each user one (umask 002)."""
+    """Return the group-write bit if the file's group has its owner as the only member, as many systems create them (umask
+    002)."""
     import grp
     import pwd
 

@@ -13,53 +13,55 @@ from typing import Any, Generic, TypeVar, dataclass_transform
 
 from microc.errors import UsageError
 
-# ---- Classes of values: frozen dataclasses in a fourth of the time.
+# ---- Frozen dataclasses, defined in a quarter of the time.
 
 _Class = TypeVar("_Class")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[_Class]) -> type[_Class]:
-    """A class of values with slots, which compares by its fields, for those that users of the library do not get.
+    """Turn a class into a frozen dataclass with slots that compares by its fields; for classes inside the compiler.
 
-    The type checker refuses to change a field; nothing does so at run time, which would make every object cost four times as
-    much. Python compiles six methods for a frozen dataclass; a command loads some three hundred, for a fifth of a second. Here
-    it compiles ``__init__`` alone. A class may have an ``__eq__`` with its ``__hash__``, or a ``__repr__``, of its own.
+    Only the type checker enforces immutability: a check at run time makes constructing an object four times as expensive.
+    A dataclass compiles up to six methods; for the some three hundred classes of a command that takes a fifth of a second.
+    Here only ``__init__`` is compiled. A class may define its own ``__eq__`` together with ``__hash__``, or its own
+    ``__repr__``.
     """
     own = vars(cls)
-    made: Any = dataclass(slots=True, eq=False, repr=False)(cls)
+    cls_: Any = dataclass(slots=True, eq=False, repr=False)(cls)
     if "__eq__" not in own:
-        compared = _values([f.name for f in fields(made) if f.compare])
-        hashed = _values([f.name for f in fields(made) if (f.compare if f.hash is None else f.hash)])
+        key_of = _field_getter([f.name for f in fields(cls_) if f.compare])
+        hash_key_of = _field_getter([f.name for f in fields(cls_) if (f.compare if f.hash is None else f.hash)])
 
         def __eq__(self: Any, other: object) -> bool:
-            return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
+            return key_of(self) == key_of(other) if other.__class__ is self.__class__ else NotImplemented
 
-        made.__eq__, made.__hash__ = __eq__, lambda self: hash(hashed(self))
+        cls_.__eq__, cls_.__hash__ = __eq__, lambda self: hash(hash_key_of(self))
     if "__repr__" not in own:
-        shown = [f.name for f in fields(made) if f.repr]
+        repr_fields = [f.name for f in fields(cls_) if f.repr]
 
         def __repr__(self: Any) -> str:
-            return f"{made.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+            return f"{cls_.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in repr_fields)})"
 
-        made.__repr__ = __repr__
-    return made  # type: ignore[no-any-return]
+        cls_.__repr__ = __repr__
+    return cls_  # type: ignore[no-any-return]
 
 
-def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives some fields of an object, as a tuple."""
+def _field_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that reads the named fields of an object as a tuple."""
+    # attrgetter runs in C, but returns a bare value for one name and cannot take none.
     if len(names) > 1:
         return attrgetter(*names)
     return lambda self: tuple([getattr(self, name) for name in names])
 
 
-# ---- Registries: mappings that nobody changes, and that a context may extend for as long as it lasts.
+# ---- Registries: immutable mappings that a context can extend while it lasts.
 
 T = TypeVar("T")
 
 
 class Later(Generic[T]):
-    """An entry that a module has under a name; the module is imported when the entry is first asked for."""
+    """A registry entry named by module and attribute; the module is imported at first use."""
 
     __slots__ = ("module", "name")
 
@@ -67,12 +69,12 @@ class Later(Generic[T]):
         self.module, self.name = module, name
 
     def loaded(self) -> T:
-        found: T = getattr(importlib.import_module(self.module), self.name)
-        return found
+        entry: T = getattr(importlib.import_module(self.module), self.name)
+        return entry
 
 
 class Entries(Generic[T]):
-    """What a registry holds at a time; two are equal only if they are one, which what is remembered of entries may ask for."""
+    """The current content of a registry. Compared by identity, so that caches can use it as a key."""
 
     __slots__ = ("by_name",)
 
@@ -81,10 +83,10 @@ class Entries(Generic[T]):
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Entries by name, sealed when it is made.
+    """A read-only mapping of entries by name.
 
-    :meth:`extended` adds entries for the code that runs inside a ``with``: this thread (or task) sees them there, nobody else
-    ever does, and what there was before cannot be replaced. ``what`` is what an entry is called in messages.
+    :meth:`extended` adds entries inside a ``with`` block, visible to this thread (or task) only; existing entries cannot be
+    replaced. ``what`` names the type of an entry in messages.
     """
 
     def __init__(self, what: str, entries: Mapping[str, T | Later[T]]) -> None:
@@ -107,17 +109,17 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def sealed(self) -> Set[str]:
-        """The names of the entries without any extension."""
+        """Names of the entries without any extension."""
         return self._sealed.by_name.keys()
 
     @property
     def entries(self) -> Entries[T]:
-        """The entries that the code which asks sees, the same object as long as they are the same."""
+        """Entries that the current context sees; the same object as long as they do not change."""
         return self._current.get()
 
     @contextmanager
     def extended(self, entries: Mapping[str, T]) -> Iterator[None]:
-        """Add entries inside the ``with``; UsageError for a name that is taken by something else."""
+        """Add entries inside the ``with`` block; UsageError for a name that another entry already has."""
         current = self._current.get().by_name
         for name, entry in entries.items():
             if name in current and self[name] != entry:

@@ -1,10 +1,10 @@
-"""One option of every layer: an exact choice of the least loss under limits of flash and time.
+"""Choose one option for every layer: the least loss under limits of flash and time (multiple-choice knapsack problem).
 
-Losses (noise of layers in few bits, ticks of schedules), bytes and cycles add up: the multiple-choice knapsack problem. Layer
-by layer the sums of all choices are kept that no other choice beats in everything (Nemhauser and Ullmann's dynamic
-programming, Management Science 15, 1969), so that the last ones are the Pareto front. Where they become more than :data:`MOST`,
-of those whose flash and time differ by less than a step the one of the least loss stays: the choice is exact up to that step,
-and limits are kept exactly.
+Losses (noise of layers in few bits, ticks of schedules), bytes and cycles are additive. Dynamic programming of Nemhauser and
+Ullmann (Management Science 15, 1969): layer by layer, keep the partial sums that no other sum beats in flash, time and loss;
+those of the last layer are the Pareto front. If there are more than :data:`MOST`, they are sorted into cells of a grid over
+flash and time, and each cell keeps the sum of least loss. The result is then exact up to the size of a cell; limits are
+always kept exactly.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dataclasses import replace
 from microc.base.immutable import frozen
 
 MOST = 1 << 12
-"""Sums that are kept of each layer; steps of flash, and of flash by time where both count."""
+"""Partial sums kept after each layer: cells of the grid over flash, or over flash and time if time is limited."""
 
 
 @frozen
 class Option:
-    """What a layer may be: ``pick`` tells which one it is, ``loss`` is to be least, ``flash`` in bytes, ``cycles`` of a run."""
+    """One option of a layer.
+
+    ``pick`` identifies it, ``loss`` is minimised, ``flash`` is in bytes, ``cycles`` are of one run.
+    """
 
     pick: int
     loss: float
@@ -31,82 +34,88 @@ class Option:
 
 @frozen
 class Point:
-    """A choice for all layers, in their order, and its sums."""
+    """One option for each of the first layers, in their order, with the sums of loss, flash and cycles."""
 
     picks: tuple[int, ...]
     loss: float
     flash: int
     cycles: int
 
-    def joined(self, option: Option) -> Point:
-        """With one layer more."""
+    def append(self, option: Option) -> Point:
+        """Return this choice extended by an option of the next layer."""
         return Point(
             (*self.picks, option.pick), self.loss + option.loss, self.flash + option.flash, self.cycles + option.cycles
         )
 
 
 def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None) -> tuple[Point, ...]:
-    """The Pareto front of loss against flash, of choices within the limits: flash rises, loss falls. Empty if there are none.
+    """Return the Pareto front of loss against flash among choices within the limits: flash rises, loss falls. Empty if none
+    fits.
 
-    Time is only weighed where it is limited; elsewhere the faster of two that are equal is taken.
+    Cycles are a criterion only if they are limited; otherwise they only break ties.
     """
     points = [Point((), 0.0, 0, 0)]
     for number, options in enumerate(layers):
         rest = layers[number + 1 :]
+        # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
+        # once.
         flash_left = _limit(flash, sum(min(o.flash for o in layer) for layer in rest))
         cycles_left = _limit(cycles, sum(min(o.cycles for o in layer) for layer in rest))
-        tried = [point.joined(option) for point in points for option in options]
-        tried = [p for p in tried if p.flash <= flash_left and p.cycles <= cycles_left]
+        candidates = [point.append(option) for point in points for option in options]
+        candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
         timed = cycles is not None and bool(rest)
-        points = _thinned(_unbeaten(tried, timed), timed)
+        points = _thin_out(_pareto_front(candidates, timed), timed)
     return tuple(points)
 
 
 def front_by_time(
     layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None
 ) -> tuple[Point, ...]:
-    """The front of loss against time: time rises, loss falls."""
-    turned = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
-    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in front(turned, cycles, flash))
+    """Return the Pareto front of loss against time among choices within the limits: time rises, loss falls."""
+    # The front algorithm orders by flash; with flash and cycles exchanged it orders by time.
+    swapped = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
+    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in front(swapped, cycles, flash))
 
 
 def _limit(limit: int | None, rest: int) -> float:
     return float("inf") if limit is None else limit - rest
 
 
-def _unbeaten(points: Sequence[Point], timed: bool) -> list[Point]:
-    """Those that none other beats, sorted by flash. ``timed``: in flash, time and loss, else in flash and loss."""
-    found: list[Point] = []
-    cycles, losses = [float("-inf")], [float("inf")]  # a staircase: more cycles, less loss
+def _pareto_front(points: Sequence[Point], timed: bool) -> list[Point]:
+    """Return the points that no other beats, sorted by flash: in flash, time and loss if ``timed``, else in flash and
+    loss."""
+    front_points: list[Point] = []
+    # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
+    cycles, losses = [float("-inf")], [float("inf")]
     for point in sorted(points, key=lambda p: (p.flash, p.loss, p.cycles)):
         time = point.cycles if timed else 0
-        place = bisect_right(cycles, time)
-        if losses[place - 1] <= point.loss:
+        position = bisect_right(cycles, time)
+        if losses[position - 1] <= point.loss:
             continue
-        found.append(point)
+        front_points.append(point)
         first = bisect_left(cycles, time)
         last = first
         while last < len(losses) and losses[last] >= point.loss:
             last += 1
         cycles[first:last], losses[first:last] = [time], [point.loss]
-    return found
+    return front_points
 
 
-def _thinned(points: list[Point], timed: bool) -> list[Point]:
-    """At most about :data:`MOST` of them, the smallest and the fastest among them."""
+def _thin_out(points: list[Point], timed: bool) -> list[Point]:
+    """Keep about :data:`MOST` points at most, always including the smallest and, if ``timed``, the fastest."""
     if len(points) <= MOST:
         return points
     steps = int(MOST**0.5) if timed else MOST
     cells: dict[tuple[int, int], Point] = {}
     least, fastest = min(points, key=lambda p: p.flash), min(points, key=lambda p: p.cycles)
-    wide = max(p.flash for p in points) - least.flash
-    long = max(p.cycles for p in points) - fastest.cycles
+    flash_span = max(p.flash for p in points) - least.flash
+    cycles_span = max(p.cycles for p in points) - fastest.cycles
     for point in points:
         cell = (
-            steps * (point.flash - least.flash) // max(1, wide),
-            steps * (point.cycles - fastest.cycles) // max(1, long) if timed else 0,
+            steps * (point.flash - least.flash) // max(1, flash_span),
+            steps * (point.cycles - fastest.cycles) // max(1, cycles_span) if timed else 0,
         )
         if cell not in cells or point.loss < cells[cell].loss:
             cells[cell] = point
-    kept = dict.fromkeys((least, *([fastest] if timed else ()), *cells.values()))
-    return sorted(kept, key=lambda p: (p.flash, p.loss))
+    chosen = dict.fromkeys((least, *([fastest] if timed else ()), *cells.values()))
+    return sorted(chosen, key=lambda p: (p.flash, p.loss))

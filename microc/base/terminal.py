@@ -1,7 +1,7 @@
-"""What a terminal shows: text of strangers is escaped where it is printed, so that it is read, never obeyed.
+"""Escape untrusted text where it is printed on a terminal, so that it cannot act as control sequences.
 
-Names come from models, boards, records, files and other people's machines. An escape sequence in one could clear the screen,
-rename the window or forge a line; a mark of direction could show one name for another.
+Names come from models, boards, records, files and remote machines. An escape sequence in one could clear the screen,
+rename the window or forge a line; a bidirectional control character could make one name look like another.
 """
 
 from __future__ import annotations
@@ -11,32 +11,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-_LAYOUT = "\n\t"
-_HANGING = "\n    "
+LAYOUT_CHARACTERS = "\n\t"
+CONTINUATION = "\n    "
 
 
-def visible(text: str, layout: str = _LAYOUT) -> str:
-    """Return a text with every character that is no letter, sign or blank as its escape (``\\x1b``, ``\\u202e``): control
-    characters of both sets, marks of direction, what has no width, and halves of pairs. ``layout``: characters that stay."""
+def visible(text: str, layout: str = LAYOUT_CHARACTERS) -> str:
+    """Return ``text`` with every unprintable character as its escape (``\\x1b``, ``\\u202e``).
+
+    These are control characters, bidirectional and zero-width characters, and lone surrogates. Characters of ``layout`` stay.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in layout else c.encode("unicode_escape").decode() for c in text)
 
 
 def visible_lines(text: str) -> str:
-    """Return a message, whose further lines are indented by four blanks: other line ends came with a name, and are escaped."""
-    return _HANGING.join(visible(part, "\t") for part in text.split(_HANGING))
+    """Escape a message of several lines.
+
+    Only line ends followed by four blanks are the message's own; others came with a name.
+    """
+    return CONTINUATION.join(visible(part, "\t") for part in text.split(CONTINUATION))
 
 
 def control(text: str) -> None:
-    """Write to standard error at once what microc itself makes of control sequences and of text that is visible."""
+    """Write trusted text with control sequences to standard error at once, without escaping it."""
     write = getattr(sys.stderr, "control", sys.stderr.write)
     write(text)
     sys.stderr.flush()
 
 
 class _Guarded:
-    """A stream of text that shows what others would have obeyed; what its encoding lacks is escaped, too."""
+    """A text stream that escapes unprintable characters, and those that its encoding lacks."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -59,7 +64,8 @@ class _Guarded:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard standard output and standard error, whoever writes there from Python: commands, warnings, logs of libraries."""
+    """Escape everything that Python code writes to standard output or standard error: commands, warnings, logs of
+    libraries."""
     own = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (each if isinstance(each, _Guarded) else cast(TextIO, _Guarded(each)) for each in own)
     try:
@@ -69,11 +75,14 @@ def guarded() -> Iterator[None]:
 
 
 LAYER_WIDTH = 48
-"""Columns of a layer's name in a table at most."""
+"""Maximum width of a layer's name in a table, in columns."""
 
 
 def shorten_layer(name: str, width: int = LAYER_WIDTH) -> str:
-    """Shorten a layer for a table: without the name of the model's file, at most ``width`` columns. ``--json`` has it whole."""
+    """Shorten a layer's name for a table: drop the model's file name, keep at most ``width`` columns.
+
+    ``--json`` has the full name.
+    """
     start = name.find("#")
     shown = name[start:] if start > 0 else name
     return shown if len(shown) <= width else shown[: width - 3] + "..."
