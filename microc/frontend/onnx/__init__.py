@@ -1,1 +1,1 @@
-"""ONNX models: the protobuf checked, operators spelled in ours."""
+"""ONNX models: the protobuf checked, operators converted to ours."""

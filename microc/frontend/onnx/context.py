@@ -1,4 +1,4 @@
-"""One ONNX operator as its converter sees it, and the graph under construction."""
+"""Context of an ONNX operator for its converter, and the graph under construction."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from microc.frontend.onnx.file import OnnxFile, Operator
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.ops import registry
 
-# ---- The graph under construction: what is known of values, and tensors known when compiling.
+# ---- The graph under construction: nodes, types, constants.
 #
-# Shapes come from the operators' own inference; what the file declares for values inside the graph is not looked at.
+# Types come from the operators' own inference; types that the file declares for intermediate values are ignored.
 
 _TIMES_STORED = 10
-"""Copies of each initialiser that may be stored: once transposed, once dequantised, once for each body that reads it."""
+"""Limit of stored constants, in copies of each initialiser: one transposed, one dequantised, one for each body that reads
+it."""
 
 
 @frozen
 class Stored:
-    """A tensor known when compiling: constant data, with the quantisation that a dequantize node gives it.
+    """A tensor known at compile time: constant data, with the quantisation that a dequantize node gives it.
 
-    ``name`` is the value's name in the graph, empty until it is put there.
+    ``name`` is the value's name in the graph, empty until it is added there.
     """
 
     data: Array
     quant: Quant | None = None
     name: str = ""
 
-    def transposed(self, axes: Sequence[int]) -> Stored:
+    def transpose(self, axes: Sequence[int]) -> Stored:
         quant = self.quant
         if quant is not None and quant.axis is not None:
             quant = replace(quant, axis=tuple(axes).index(quant.axis))
         return Stored(np.ascontiguousarray(self.data.transpose(axes)), quant)
 
-    def reshaped(self, shape: tuple[int, ...]) -> Stored | None:
-        """The same elements under another shape; None where the axis of the scales gets lost."""
+    def reshape(self, shape: tuple[int, ...]) -> Stored | None:
+        """Return the same elements in another shape; None if the axis of per-axis scales is lost by it."""
         quant = self.quant
         if shape == self.data.shape:
             return self
@@ -59,10 +60,10 @@ class Stored:
 
 
 class Builder:
-    """Nodes, types and constants found so far. ``alias`` maps values that are others under a new name.
+    """Nodes, types and constants so far. ``alias`` maps a value's name in the file to the value that it equals.
 
-    ``translate`` adds operators. A graph inside an operator has a builder of its own; what it reads from the ``outer`` one is
-    ``captured``, but for constants, which it gets itself.
+    ``translate`` adds operators. A subgraph has a builder of its own: values that it reads from the ``outer`` builder are
+    listed in ``captured``, except constants, which are copied. ``lost`` names results of unsupported operators.
     """
 
     def __init__(
@@ -83,11 +84,11 @@ class Builder:
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
     def unique(self, stem: str) -> str:
-        """A name that neither the file nor the graph uses."""
+        """Return a name that neither the file nor the graph uses."""
         return self._names.fresh(stem)
 
     def value(self, name: str, where: str) -> str:
-        """The graph's name of a value of the file; initialisers enter the graph when first used."""
+        """Return the graph's name of a value of the file; initialisers are added to the graph at first use."""
         name = self.alias.get(name, name)
         if name in self.types:
             return name
@@ -108,12 +109,13 @@ class Builder:
         )
 
     def capture(self, name: str) -> str:
-        """A value of the outer graph as one of this; constants, dequantised ones too, come along."""
+        """Make a value of the outer graph available in this one: constants, dequantised ones too, are copied, others are
+        captured."""
         outer = self.outer
         if name in self.types or outer is None:
             return name
         self.types[name] = outer.types[name]
-        stored = outer.stored(name)
+        stored = outer.stored_constant(name)
         if name in outer.consts:
             self.consts[name] = outer.consts[name]
         elif stored is not None:
@@ -134,15 +136,15 @@ class Builder:
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
 
-    def define(self, name: str, kind: TensorType, where: str) -> None:
-        """Give a new value its type."""
+    def define(self, name: str, type_: TensorType, where: str) -> None:
+        """Define the type of a new value; ModelError if it has one already."""
         if name in self.types or name in self.alias:
             raise ModelError(f"{name!r} is made twice", where=where)
-        check_shape(kind.shape, kind.dtype, where)
-        self.types[name] = kind
+        check_shape(type_.shape, type_.dtype, where)
+        self.types[name] = type_
 
-    def stored(self, name: str) -> Stored | None:
-        """What is known about a value when compiling: a constant, or a constant behind dequantize; else None."""
+    def stored_constant(self, name: str) -> Stored | None:
+        """Return a value's data if it is a constant or a dequantised constant, else None."""
         if name in self.consts:
             return Stored(self.consts[name], name=name)
         node = self.dequantized.get(name)
@@ -152,7 +154,10 @@ class Builder:
         return Stored(self.consts[node.inputs[0]], quant, name)
 
     def graph(self, name: str) -> Graph:
-        """The finished graph. An output that is an input, a constant or another output gets a copy of its own."""
+        """Return the finished graph.
+
+        An output that is an input, a constant or another output becomes a copy by a reshape node.
+        """
         outputs: list[str] = []
         for output in self.file.outputs:
             if output in outputs:
@@ -167,7 +172,7 @@ class Builder:
         return Graph(name, inputs, tuple(outputs), (), self.types, self.consts).with_nodes(self.nodes)
 
 
-# ---- One ONNX operator as its spelling function sees it: typed access to what it reads, and ways to write nodes.
+# ---- Context of one ONNX operator: typed access to its operands, and methods that write nodes.
 
 FLOAT = ("float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -188,16 +193,16 @@ MOVABLE = (
     "uint64",
     "bool",
 )
-"""Dtypes that operators take which do not compute."""
-_FOLDED_BYTES = 1 << 12
+"""Dtypes of operators that move elements without computing."""
+MAX_FOLDED_BYTES = 1 << 12
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 @frozen
 class Spelling:
-    """One ONNX operator: the function that spells it, and the dtypes that its first input may have.
+    """Converter of one ONNX operator: the function, and the dtypes that its first input may have (empty: any).
 
-    ``stepwise``: of floats of 16 bits it is the operators by which ONNX defines it, each of which rounds.
+    ``stepwise``: on 16-bit floats the operator is converted by its function body, since each step of that rounds.
     """
 
     spell: Callable[[Application], None]
@@ -207,13 +212,13 @@ class Spelling:
 
 @frozen
 class Application(Operands):
-    """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
+    """One operator of the file, as its converter sees it: operands and attributes to read, the builder to write nodes to."""
 
     operator: Operator
     builder: Builder
     loc: Loc
     folds: bool = False
-    """Whether all its operands are constant: what it makes is, too, however large."""
+    """True if all operands are constant: its nodes are then folded regardless of their size."""
 
     @property
     def where(self) -> str:
@@ -224,25 +229,25 @@ class Application(Operands):
         return self.operator.opset or self.builder.file.opset
 
     def has(self, position: int) -> bool:
-        """Whether input ``position`` is present."""
+        """Test whether input ``position`` is present."""
         return position < len(self.operator.inputs) and self.operator.inputs[position] != ""
 
     def count(self) -> int:
-        """Number of inputs, absent ones included."""
+        """Return the number of inputs, absent ones included."""
         return len(self.operator.inputs)
 
     def value(self, position: int) -> str:
-        """The graph's name of input ``position``, which must be present."""
+        """Return the graph's name of input ``position``, which must be present."""
         if not self.has(position):
             self.broken(f"input {position} is missing")
         return self.builder.value(self.operator.inputs[position], self.where)
 
     def operand(self, position: int) -> str:
-        """An operand that is computed with: of the first input's dtype."""
+        """Return input ``position``, which must have the dtype of input 0."""
         value = self.value(position)
-        wanted, found = self.type(self.value(0)).dtype, self.type(value).dtype
-        if found != wanted:
-            self.broken(f"input {position} is {found}, input 0 {wanted}")
+        wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
+        if own != wanted:
+            self.broken(f"input {position} is {own}, input 0 {wanted}")
         return value
 
     def type(self, value: str) -> TensorType:
@@ -252,7 +257,7 @@ class Application(Operands):
         return self.type(self.value(position)).shape
 
     def constant(self, position: int) -> Array:
-        """The data of an input that must be known when compiling."""
+        """Return the data of an input that must be known at compile time."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
             hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
@@ -260,21 +265,21 @@ class Application(Operands):
         return data
 
     def number(self, position: int) -> float:
-        """A constant operand of one number."""
+        """Return a constant operand of one real number."""
         data = self.constant(position)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
             self.broken(f"input {position} of shape {data.shape} and {data.dtype} is no real number")
         return float(data.reshape(()))
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Distinct axes, as 0..rank-1, in the order given."""
-        found = tuple(self.axis(axis, rank) for axis in axes)
-        if len(set(found)) != len(found):
+        """Return axes as distinct numbers 0..rank-1, in the order given."""
+        positive_axes = tuple(self.axis(axis, rank) for axis in axes)
+        if len(set(positive_axes)) != len(positive_axes):
             self.broken(f"axes {tuple(axes)} name one twice")
-        return found
+        return positive_axes
 
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that ``shapes`` broadcast to, as in numpy."""
+        """Return the shape that ``shapes`` broadcast to, by numpy's rule."""
         rank = max(map(len, shapes))
         extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
         if any(len(distinct) > 1 for distinct in extents):
@@ -282,7 +287,7 @@ class Application(Operands):
         return tuple(next(iter(distinct), 1) for distinct in extents)
 
     def output(self, position: int = 0) -> str:
-        """The name of output ``position``, empty where the file leaves it out."""
+        """Return the name of output ``position``, empty if the file omits it."""
         return self.operator.outputs[position] if position < len(self.operator.outputs) else ""
 
     def only_output(self, count: int = 1) -> None:
@@ -292,15 +297,18 @@ class Application(Operands):
             self.refuse(f"the output {extra[0]!r} is asked for", "export the model for inference")
 
     def new_constant(self, stem: str, data: Array) -> str:
-        """A constant that the file does not hold as such, under a new name made from ``stem``."""
+        """Add a constant that is not in the file, under a new name made from ``stem``."""
         return self.builder.constant(self.builder.unique(stem), data)
 
     def scalar(self, number: float, dtype: str = "float32") -> str:
-        """A constant of one element."""
+        """Add a constant of one element."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
     def store(self, stem: str, stored: Stored, output: str = "") -> str:
-        """Put ``stored`` into the graph: a constant, behind dequantize if it is quantised. ``output``: its name."""
+        """Add ``stored`` to the graph as a constant, followed by dequantize if it is quantised.
+
+        ``output``: its name there.
+        """
         if stored.name and not output:
             return stored.name
         if stored.quant is None:
@@ -311,22 +319,25 @@ class Application(Operands):
         return self.write("dequantize", (name,), attrs, output or self.builder.unique(stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """An intermediate value, named after the output."""
+        """Write a node for an intermediate value, named after the operator's output; return that name."""
         return self.write(op, inputs, attrs, self.builder.unique(f"{self.output()}_{op}"))
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> None:
-        """The operator's output ``position``."""
+        """Write a node for the operator's output ``position``."""
         if not self.output(position):
             self.broken(f"output {position} has no name")
         self.write(op, inputs, attrs, self.output(position))
 
     def result_constant(self, data: Array, position: int = 0) -> None:
-        """The operator's output ``position``, known when compiling."""
+        """Define the operator's output ``position`` as constant data."""
         if self.output(position):
             self.builder.constant(self.output(position), data)
 
     def result_alias(self, value: str, position: int = 0) -> None:
-        """The operator's output ``position`` is ``value``; a value that this operator has just made takes its name."""
+        """Let output ``position`` be ``value``.
+
+        A value that this operator's last node makes is renamed, others become an alias.
+        """
         name, builder = self.output(position), self.builder
         if not name:
             return
@@ -340,77 +351,78 @@ class Application(Operands):
         builder.alias[name] = value
 
     def rename(self, name: str, value: str) -> None:
-        """A value of the file by a name that is the file's, too."""
+        """Let ``name``, a name of the file, refer to another value of the file."""
         if name in self.builder.types or name in self.builder.alias:
             self.broken(f"{name!r} is made twice")
         self.builder.alias[name] = value
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> None:
-        """The output ``position`` as ``value`` under another (or the same) shape."""
+        """Let output ``position`` be ``value`` in another (or the same) shape."""
         if prod(shape) != self.type(value).size:
             self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
-        stored = self.builder.stored(value)
-        moved = stored.reshaped(tuple(shape)) if stored is not None else None
+        stored = self.builder.stored_constant(value)
+        reshaped = stored.reshape(tuple(shape)) if stored is not None else None
         if self.type(value).shape == tuple(shape):
             self.result_alias(value, position)
-        elif moved is not None:
-            self.store(f"{value}_reshaped", moved, self.output(position))
+        elif reshaped is not None:
+            self.store(f"{value}_reshaped", reshaped, self.output(position))
         else:
             self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
     def write(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
-        """Append a node that makes ``output``; its name."""
+        """Append a node that makes ``output``, or fold it to a constant; return its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        (kind,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
-        if self._folds(op, inputs, kind):
-            return self._folded(op, inputs, attrs, output)
-        if 0 in kind.shape:
-            self.refuse(f"a result of shape {kind.shape}, without elements", "cut the network before it")
-        self.builder.define(output, kind, self.where)
+        (type_,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        if self._can_fold(op, inputs, type_):
+            return self._fold(op, inputs, attrs, output)
+        if 0 in type_.shape:
+            self.refuse(f"a result of shape {type_.shape}, without elements", "cut the network before it")
+        self.builder.define(output, type_, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)
         if op == "dequantize":
             self.builder.dequantized[output] = node
         return output
 
-    def _folds(self, op: str, inputs: Sequence[str], kind: TensorType) -> bool:
-        """Whether an application is computed now: constants that do not grow much, or those of an operator of nothing else, and
-        nothing that says how they are stored."""
-        known = bool(inputs) and all(name in self.builder.consts for name in inputs)
-        read = sum(self.type(name).nbytes for name in inputs) if known else 0
-        small = self.folds or kind.nbytes <= max(_FOLDED_BYTES, 2 * read)
-        return known and small and op not in ("quantize", "dequantize")
+    def _can_fold(self, op: str, inputs: Sequence[str], type_: TensorType) -> bool:
+        """Test whether a node is computed at compile time.
 
-    def _folded(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+        All inputs must be constant, and the result small or not much larger than they are, unless the operator itself is
+        constant. Quantize and dequantize stay, since they say how constants are stored.
+        """
+        all_constant = bool(inputs) and all(name in self.builder.consts for name in inputs)
+        input_bytes = sum(self.type(name).nbytes for name in inputs) if all_constant else 0
+        is_small = self.folds or type_.nbytes <= max(MAX_FOLDED_BYTES, 2 * input_bytes)
+        return all_constant and is_small and op not in ("quantize", "dequantize")
+
+    def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
         with np.errstate(all="ignore"):
             (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
         return self.builder.constant(output, data)
 
     def write_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
-        """Append a node with several results; those that the file does not name get names of their own."""
+        """Append a node with several results; those that the file does not name get new names."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
-        kinds = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
-        made = [
-            name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(kinds))[: len(kinds)]
+        types = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
+        names = [
+            name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(types))[: len(types)]
         ]
-        for name, kind in zip(made, kinds, strict=True):
-            builder.define(name, kind, self.where)
-        builder.nodes.append(Node(op, tuple(inputs), tuple(made), attrs, self.loc))
+        for name, type_ in zip(names, types, strict=True):
+            builder.define(name, type_, self.where)
+        builder.nodes.append(Node(op, tuple(inputs), tuple(names), attrs, self.loc))
 
 
-# ---- Operators on constants that have no spelling, computed in the reader: what makes a tensor of numbers and
-# shapes.
+# ---- Operators without a converter that are supported on constants only: they make tensors of numbers and shapes.
 #
-# Others on constants are spelled as usual: what the spelling makes of constants is folded by the operators' own references
-# (:meth:`Application.write`).
+# Operators with a converter are folded by :meth:`Application.write`, using the reference of each node.
 
 Fold = Callable[[Application], Array]
 
 
 def fold(application: Application) -> None:
-    """Compute an operator of :data:`FOLDS`, all of whose inputs are constant."""
+    """Compute an operator of :data:`FOLDS`, whose inputs are all constant, and define its output."""
     try:
         with np.errstate(all="ignore"):
             application.result_constant(FOLDS[application.operator.code](application))
@@ -418,8 +430,8 @@ def fold(application: Application) -> None:
         raise ModelError(f"constants that cannot be computed with: {error}", where=application.where) from error
 
 
-def _bounded(application: Application, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """``shape``, refused if a constant of it were too large."""
+def _check_size(application: Application, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
+    """Return ``shape``; an error if a tensor of it is too large. ``kind`` is its dtype."""
     check_shape(shape, kind, application.where)
     return shape
 
@@ -429,7 +441,7 @@ def _constant_of_shape(application: Application) -> Array:
     value = attributes.tensor("value") if "value" in attributes else np.zeros(1, np.float32)
     if value.size != 1:
         application.broken(f"a value of shape {value.shape}")
-    return np.full(_bounded(application, application.integers(0), value.dtype.name), value.reshape(()))
+    return np.full(_check_size(application, application.integers(0), value.dtype.name), value.reshape(()))
 
 
 def _range(application: Application) -> Array:
@@ -437,7 +449,7 @@ def _range(application: Application) -> Array:
     if delta == 0 or not np.isfinite([start, limit, delta]).all():
         application.broken(f"a range from {start} to {limit} by {delta}")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
-    _bounded(application, (count,), start.dtype.name)
+    _check_size(application, (count,), start.dtype.name)
     return (start + np.arange(count) * delta).astype(start.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Safe access to the ONNX protobuf: tensors, operators, attributes."""
+"""Checked access to the ONNX protobuf: tensors, attributes, operators, graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import check_shape
 
-# ---- Tensors of the ONNX protobuf, each checked against its own shape.
+# ---- Tensors: data is checked against shape and dtype.
 
 DTYPES = {
     1: "float32",
@@ -34,7 +34,7 @@ DTYPES = {
     21: "uint8",
     22: "int8",
 }
-"""Integers of four bits (21, 22) are kept in bytes."""
+"""Dtypes by TensorProto.DataType. Four-bit integers (21, 22) are kept one to a byte."""
 FOUR_BITS = (21, 22)
 _FIELDS = {
     "float32": "float_data",
@@ -43,18 +43,18 @@ _FIELDS = {
     "uint32": "uint64_data",
     "uint64": "uint64_data",
 }
-"""Where values live that are not raw bytes; all other dtypes use ``int32_data`` (TensorProto in ``onnx.proto``)."""
+"""Field of a TensorProto that holds typed elements; all other dtypes use ``int32_data`` (see ``onnx.proto``)."""
 
 
 def text(value: Any, where: str) -> str:
-    """A string field, which protobuf hands over as bytes where it is not UTF-8."""
+    """Return a string field; ModelError if protobuf returns it as bytes because it is not UTF-8."""
     if not isinstance(value, str):
         raise ModelError(f"the name {value!r} is not UTF-8", where=where)
     return value
 
 
 def dtype_name(code: int) -> str:
-    """What ONNX calls a TensorProto.DataType number."""
+    """Return ONNX's name of a TensorProto.DataType number."""
     import onnx
 
     names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
@@ -62,7 +62,7 @@ def dtype_name(code: int) -> str:
 
 
 def dtype(code: int, where: str) -> str:
-    """The dtype with a TensorProto.DataType number."""
+    """Return our dtype for a TensorProto.DataType number."""
     if code == 0:
         raise ModelError("the element type is not given", where=where)
     if code not in DTYPES:
@@ -71,7 +71,7 @@ def dtype(code: int, where: str) -> str:
 
 
 def array(tensor: Any, where: str) -> Array:
-    """The data of a TensorProto, checked against its shape."""
+    """Return the data of a TensorProto, checked against its shape."""
     if tensor.data_location == 1 or tensor.external_data:
         location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
         raise UnsupportedError(
@@ -105,21 +105,22 @@ def array(tensor: Any, where: str) -> Array:
     values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
     if len(values) != count:
         raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
-    return _typed(values, kind, where).reshape(shape)
+    return _typed_elements(values, kind, where).reshape(shape)
 
 
 def _nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
-    """Integers of four bits, the first of two in the lower half of its byte."""
+    """Unpack four-bit integers, two to a byte, the first in the lower half; return them one to a byte."""
     stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
     if len(stored) != (count + 1) // 2:
         raise ModelError(f"{len(stored)} bytes of data for {count} elements of four bits", where=where)
     pairs = stored.astype(np.uint8)
-    found = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
-    return found if kind == "uint8" else ((found ^ 8).astype(np.int8) - 8).astype(np.int8)
+    elements = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
+    # x ^ 8 - 8 extends the sign of a four-bit number.
+    return elements if kind == "uint8" else ((elements ^ 8).astype(np.int8) - 8).astype(np.int8)
 
 
-def _typed(values: Any, kind: str, where: str) -> Array:
-    """Elements of a typed field; float16 is stored as its bits."""
+def _typed_elements(values: Any, kind: str, where: str) -> Array:
+    """Convert a typed field to an array; 16-bit floats are stored there as their bits, in an int32."""
     if kind in ("float32", "float64"):
         return np.array(values, dtype=kind)
     wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
@@ -131,126 +132,129 @@ def _typed(values: Any, kind: str, where: str) -> Array:
     return wide.astype(dtypes.to_numpy(kind))
 
 
-# ---- The attributes of an ONNX operator: each is checked against the type that is asked for.
+# ---- Attributes of one operator: each access states the expected type, and is checked.
 
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
-_KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
-_KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRINGS: "a list of strings"}
+_TYPE_NAMES = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
+_TYPE_NAMES |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRINGS: "a list of strings"}
 
 
 class Attributes:
-    """The attributes of one operator, each asked for by name and type."""
+    """Attributes of one operator, read by name and type. Methods raise ModelError for another type, or if it is missing
+    without a default."""
 
     def __init__(self, attributes: Iterable[Any], where: str) -> None:
-        self._found: dict[str, Any] = {}
+        self._protos: dict[str, Any] = {}
         self._where = where
         for attribute in attributes:
             name = text(attribute.name, where)
-            if name in self._found:
+            if name in self._protos:
                 raise ModelError(f"attribute {name!r} is given twice", where=where)
-            self._found[name] = attribute
+            self._protos[name] = attribute
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._protos
 
     def protos(self) -> Mapping[str, Any]:
-        """The attributes as the file holds them."""
-        return self._found
+        """Return the AttributeProtos by name."""
+        return self._protos
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._found)
+        return tuple(self._protos)
 
     def _get(self, name: str, kind: int) -> Any:
-        attribute = self._found[name]
+        attribute = self._protos[name]
         if attribute.type != kind or attribute.ref_attr_name:
-            raise ModelError(f"attribute {name!r} is not {_KINDS[kind]}", where=self._where)
+            raise ModelError(f"attribute {name!r} is not {_TYPE_NAMES[kind]}", where=self._where)
         return attribute
 
-    def _absent(self, name: str) -> NoReturn:
+    def _missing(self, name: str) -> NoReturn:
         raise ModelError(f"attribute {name!r} is missing", where=self._where)
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An integer; ModelError if it is absent and there is no default."""
-        if name in self._found:
+        """Return an integer."""
+        if name in self._protos:
             return int(self._get(name, _INT).i)
-        return self._absent(name) if default is None else default
+        return self._missing(name) if default is None else default
 
     def flag(self, name: str, default: bool = False) -> bool:
         return self.integer(name, int(default)) != 0
 
     def raw_real(self, name: str, default: float) -> float:
-        """A float32, NaN and infinities too."""
-        return float(self._get(name, _FLOAT).f) if name in self._found else default
+        """Return a float32, which may be NaN or infinite."""
+        return float(self._get(name, _FLOAT).f) if name in self._protos else default
 
     def real(self, name: str, default: float | None = None) -> float:
-        """A finite float32."""
-        if name not in self._found:
-            return self._absent(name) if default is None else default
+        """Return a finite float32."""
+        if name not in self._protos:
+            return self._missing(name) if default is None else default
         number = float(self._get(name, _FLOAT).f)
         if not math.isfinite(number):
             raise ModelError(f"attribute {name!r} is {number}", where=self._where)
         return number
 
     def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Float32 numbers; ModelError where they are absent and have no default."""
-        if name not in self._found:
-            return self._absent(name) if default is None else default
+        """Return a list of float32 numbers."""
+        if name not in self._protos:
+            return self._missing(name) if default is None else default
         return tuple(float(number) for number in self._get(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:
-        if name not in self._found:
+        if name not in self._protos:
             return default
         return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings, empty if it is absent."""
-        if name not in self._found:
+        """Return a list of strings, empty if the attribute is absent."""
+        if name not in self._protos:
             return ()
         return tuple(word.decode("utf-8", "replace") for word in self._get(name, _STRINGS).strings)
 
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        if name in self._found:
+        if name in self._protos:
             return tuple(int(number) for number in self._get(name, _INTS).ints)
-        return self._absent(name) if default is None else default
+        return self._missing(name) if default is None else default
 
     def tensor(self, name: str) -> Array:
-        """A tensor; ModelError where it is absent."""
-        if name not in self._found:
-            self._absent(name)
+        """Return a tensor."""
+        if name not in self._protos:
+            self._missing(name)
         return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
     def graph(self, name: str) -> Any:
-        """The protobuf of a graph, which must be there; :func:`decode_body` makes sense of it."""
-        return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
+        """Return the protobuf of a subgraph; :func:`decode_body` decodes it."""
+        return self._get(name, _GRAPH).g if name in self._protos else self._missing(name)
 
     def read_inside(self) -> set[str]:
-        """What the operators of graphs in attributes read."""
-        graphs = [attribute.g for attribute in self._found.values() if attribute.type == _GRAPH]
-        found: set[str] = set()
+        """Return the names that the nodes of subgraphs, at any depth, read."""
+        graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
+        names_read: set[str] = set()
         while graphs:
             for node in graphs.pop().node:
-                found.update(node.input)
+                names_read.update(node.input)
                 graphs += [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
-        return found
+        return names_read
 
 
-# ---- Safe access to the ONNX protobuf: plain tensors, operators and attributes, or a ModelError.
-#
-# Protobuf checks the wire format and nothing else. Everything that lives outside the file is refused here.
+# ---- The model: protobuf checks only the wire format, so everything else is checked here. Data outside the file is refused.
 
 
 class NotOnnxError(ModelError):
-    """Bytes that are no ONNX model at all, or less than one."""
+    """The bytes are no ONNX model, or only a part of one."""
 
 
 OPSETS = range(1, 29)
 OLD = 7
-"""Versions of the default operator set: numpy broadcasting came with 7. What has not changed since may be older."""
+"""Oldest supported version of the default operator set, the first with numpy's broadcasting. Operators that have not changed
+since may be of older versions."""
 
 
 @frozen
 class Input:
-    """A model input: ``shape`` holds extents, names of symbolic extents and None for nameless ones; None: no rank."""
+    """A model input.
+
+    ``shape`` has a number, the name of a symbolic extent, or None (unnamed) for each axis; None: unknown rank.
+    """
 
     name: str
     dtype: str
@@ -259,7 +263,7 @@ class Input:
 
 @frozen
 class Operator:
-    """One node: operator name, domain (empty: ONNX's own), value names (empty: absent)."""
+    """One node: operator (``code``), domain (empty: ONNX's own), names of values (empty: absent)."""
 
     index: int
     name: str
@@ -269,7 +273,7 @@ class Operator:
     outputs: tuple[str, ...]
     attributes: Attributes
     opset: int = 0
-    """The version of the operator set that it belongs to; 0: the model's."""
+    """Version of the operator set that this operator belongs to; 0: the model's."""
 
     @property
     def spelled(self) -> str:
@@ -279,9 +283,10 @@ class Operator:
 
 @frozen
 class OnnxFile:
-    """A decoded model. ``unreadable`` maps initialisers of dtypes that we have not to their dtype's name.
+    """A decoded model or subgraph.
 
-    ``declared``: values whose shapes the file states, extents as those of :class:`Input`.
+    ``unreadable`` maps initialisers of unsupported dtypes to the names of these. ``declared`` maps values to the shapes that
+    the file states for them, with extents as those of :class:`Input`.
     """
 
     name: str
@@ -294,11 +299,11 @@ class OnnxFile:
     operators: tuple[Operator, ...]
     declared: Mapping[str, tuple[int | str | None, ...]]
     four_bit: frozenset[str] = frozenset()
-    """Inputs and initialisers whose integers have four bits, though they are kept in bytes."""
+    """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
 
 
 def decode(data: bytes, name: str) -> OnnxFile:
-    """The model in ``data``; ModelError where it is corrupt, UnsupportedError where its parts live elsewhere.
+    """Decode the model in ``data``; ModelError if it is corrupt, UnsupportedError if parts of it are in other files.
 
     ``name`` is the file's name without folders, for messages.
     """
@@ -317,21 +322,21 @@ def decode(data: bytes, name: str) -> OnnxFile:
         )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_input(value, name) for value in graph.input if value.name not in constants)
-    return _decoded(graph, name, name, _opset(model, name), inputs)
+    return _decode_graph(graph, name, name, _opset(model, name), inputs)
 
 
 def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
-    """A graph inside an operator. Its inputs' types are not looked at: they follow from what it is given."""
+    """Decode a subgraph. The declared types of its inputs are ignored: they follow from the operator's operands."""
     if graph.sparse_initializer:
         raise UnsupportedError(
             "a graph with sparse initialisers", where=where, hint="store them dense before exporting"
         )
     inputs = tuple(Input(text(value.name, where), "", None) for value in graph.input)
-    return _decoded(graph, outer.name, where, outer.opset, inputs)
+    return _decode_graph(graph, outer.name, where, outer.opset, inputs)
 
 
-def _decoded(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input, ...]) -> OnnxFile:
-    """The parts of a graph that a model and a body have in common."""
+def _decode_graph(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input, ...]) -> OnnxFile:
+    """Decode the parts of a graph that a model and a subgraph have in common."""
     initializers, unreadable = _initializers(graph, where)
     outputs = tuple(text(value.name, f"{where} outputs") for value in graph.output)
     operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
@@ -341,22 +346,22 @@ def _decoded(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input,
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
             declared[text(value.name, where)] = _extents(tensor.shape, where)
     label = text(graph.name, where)
-    four = frozenset(
+    four_bit = frozenset(
         {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
         | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
     )
-    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four)
+    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
 
 
 def _extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
-    """Positive extents, names of symbolic ones, None for those that nobody knows."""
-    found: list[int | str | None] = []
+    """Return positive extents, names of symbolic ones, and None for unknown ones."""
+    extents: list[int | str | None] = []
     for dimension in shape.dim:
         if dimension.WhichOneof("value") == "dim_value":
-            found.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
+            extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
         else:
-            found.append(text(dimension.dim_param, where) or None)
-    return tuple(found)
+            extents.append(text(dimension.dim_param, where) or None)
+    return tuple(extents)
 
 
 def _parse(data: bytes, name: str) -> Any:
@@ -398,19 +403,19 @@ def _opset(model: Any, name: str) -> int:
 
 
 def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
         where = f"{name} initialiser {text(tensor.name, name)!r}"
-        if not tensor.name or tensor.name in found or tensor.name in unreadable:
+        if not tensor.name or tensor.name in arrays or tensor.name in unreadable:
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "the name is taken twice", where=where
             )
         if tensor.data_type in DTYPES:
-            found[tensor.name] = array(tensor, where)
+            arrays[tensor.name] = array(tensor, where)
         else:
             unreadable[tensor.name] = dtype_name(tensor.data_type)
-    return found, unreadable
+    return arrays, unreadable
 
 
 def _input(value: Any, name: str) -> Input:

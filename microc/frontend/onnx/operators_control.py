@@ -1,4 +1,4 @@
-"""ONNX control flow: If, Loop, Scan and their bodies."""
+"""ONNX control flow: converters of If, Loop and Scan, and of the subgraphs in them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from microc.base.immutable import frozen
 from microc.frontend.budget import inferred
 from microc.frontend.onnx.context import Application, Builder, Spelling
 from microc.frontend.onnx.file import OnnxFile, decode_body
-from microc.frontend.onnx.operators_shape import cut, joined
+from microc.frontend.onnx.operators_shape import join_along, slice_along
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 
-# ---- Graphs inside ONNX's operators: read in place, or as graphs of their own whose captured values become inputs.
+# ---- Subgraphs: inlined in place of their operator, or built as graphs of their own whose captured values become inputs.
 #
-# Names inside a graph hide nothing once they are read: those that are taken get fresh ones first.
+# A name in a subgraph may shadow an outer one, so all its own values are renamed first.
 
 _GRAPH = 5
 
 
 def body_of(application: Application, name: str) -> OnnxFile:
-    """The graph in an attribute, under names that nothing else has."""
+    """Decode the subgraph in an attribute, with its values renamed to names that nothing else has."""
     proto = type(application.operator.attributes.graph(name))()
     proto.CopyFrom(application.operator.attributes.graph(name))
-    made = [value.name for value in (*proto.input, *proto.initializer)]
-    made += [output for node in proto.node for output in node.output if output]
+    defined = [value.name for value in (*proto.input, *proto.initializer)]
+    defined += [output for node in proto.node for output in node.output if output]
     unique = application.builder.unique
-    _rename(proto, {old: unique(old) for old in dict.fromkeys(made)})
+    _rename(proto, {old: unique(old) for old in dict.fromkeys(defined)})
     return decode_body(proto, application.builder.file, application.where)
 
 
 def _rename(proto: Any, names: Mapping[str, str]) -> None:
-    """New names for values of a graph, wherever it and the graphs inside it speak of them."""
+    """Rename values of a graph, in the graph itself and in all graphs inside it."""
     for value in (*proto.input, *proto.output, *proto.initializer, *proto.value_info):
         value.name = names.get(value.name, value.name)
     for node in proto.node:
@@ -46,14 +46,14 @@ def _rename(proto: Any, names: Mapping[str, str]) -> None:
                 _rename(attribute.g, names)
 
 
-def read_here(application: Application, body: OnnxFile, given: Sequence[str]) -> list[str]:
-    """The operators of a graph in the place of the one that holds it; ``given``: its inputs. The values it makes."""
+def read_here(application: Application, body: OnnxFile, operands: Sequence[str]) -> list[str]:
+    """Inline a subgraph: convert its operators in place, with ``operands`` as its inputs; return its outputs."""
     builder = application.builder
     if body.unreadable:
         application.refuse(
             f"constants of type {next(iter(body.unreadable.values()))}", "docs/operators.md lists the dtypes"
         )
-    builder.alias.update((value.name, name) for value, name in zip(body.inputs, given, strict=True))
+    builder.alias.update((value.name, name) for value, name in zip(body.inputs, operands, strict=True))
     for name, data in body.initializers.items():
         if name not in builder.alias:
             builder.constant(name, data)
@@ -61,8 +61,8 @@ def read_here(application: Application, body: OnnxFile, given: Sequence[str]) ->
     return [builder.value(name, application.where) for name in body.outputs]
 
 
-class Inside:
-    """A graph inside an operator under construction: nodes go there, and outputs are nodes' and distinct."""
+class BodyBuilder:
+    """Builds the graph of a body. Its outputs are distinct, and each is the result of a node."""
 
     def __init__(self, application: Application, body: OnnxFile) -> None:
         outer = application.builder
@@ -73,33 +73,33 @@ class Inside:
         self.outputs: list[str] = []
 
     def give(self, name: str, kind: TensorType) -> str:
-        """An input."""
+        """Add an input."""
         self.builder.define(name, TensorType(kind.shape, kind.dtype), self.application.where)
         self.inputs.append(name)
         return name
 
     def read(self) -> list[str]:
-        """All operators; the values of the body's outputs."""
+        """Convert all operators of the body; return the values of its outputs."""
         self.builder.translate(self.builder, self.body.operators)
         return [self.builder.value(name, self.application.where) for name in self.body.outputs]
 
     def put(self, value: str) -> TensorType:
-        """An output: the value, or a copy of it where no operator makes it or it is one already. Its type."""
-        made = any(value in node.outputs for node in self.builder.nodes)
-        if not made or value in self.outputs:
+        """Add an output and return its type. A value that no node makes, or that is an output already, is copied."""
+        is_computed = any(value in node.outputs for node in self.builder.nodes)
+        if not is_computed or value in self.outputs:
             value = self.application.emit("reshape", (value,), {"shape": self.builder.types[value].shape})
         self.outputs.append(value)
         return self.builder.types[value]
 
     def graph(self, captured: Sequence[str]) -> Graph:
-        """The finished graph. Its last inputs are the captured values."""
+        """Return the finished graph. Its last inputs are the captured values."""
         builder = self.builder
         for name in captured:
             builder.capture(name)
         inputs = (*self.inputs, *captured)
         plain = {
-            name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else kind
-            for name, kind in builder.types.items()
+            name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else type_
+            for name, type_ in builder.types.items()
         }
         name = self.body.graph_name or self.application.operator.code.lower()
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
@@ -108,7 +108,7 @@ class Inside:
 def append(
     application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]
 ) -> None:
-    """A node of several results."""
+    """Append a node of several results."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
     kinds = inferred(op, attrs, [application.type(name) for name in inputs], application.where)
@@ -118,22 +118,22 @@ def append(
 
 
 def scalar(application: Application, value: str) -> str:
-    """A value of one element, without axes."""
+    """Return a value of one element as a scalar, without axes."""
     if application.type(value).size != 1:
         application.broken(f"{value!r} of shape {application.type(value).shape} is not one element")
     return application.reshaped(value, ())
 
 
-def all_of(application: Application, conditions: Sequence[str]) -> str:
-    """A bool scalar: whether all of some are true."""
+def logical_and_all(application: Application, conditions: Sequence[str]) -> str:
+    """Return the conjunction of bool scalars."""
     first, *rest = conditions
     for other in rest:
         first = application.emit("logical_and", (first, other))
     return first
 
 
-def known(application: Application, value: str) -> np.generic | None:
-    """The number in a constant of one element; None if it is computed."""
+def constant_element(application: Application, value: str) -> np.generic | None:
+    """Return the number in a constant of one element; None if the value is not constant."""
     data = application.builder.consts.get(value)
     if data is None:
         return None
@@ -143,38 +143,37 @@ def known(application: Application, value: str) -> np.generic | None:
     return number
 
 
-# ---- Spellings of ONNX's control flow: If and Loop become ``branch`` and ``loop``, or nothing where constants
-# decide.
+# ---- If and Loop become ``branch`` and ``loop``, or are inlined if constants decide their conditions.
 #
-# A Loop with elements to stack needs a bound of its turns: a constant, or the declared extent of what it stacks. One without runs
-# for as long as its condition holds.
+# A Loop that stacks scan outputs needs a bound of its iterations: a constant, or the declared extent of what it stacks.
+# Without scan outputs it runs while its condition holds.
 
-TURN = TensorType((), "int32")
+ITERATION = TensorType((), "int32")
 
 
 def branch(application: Application) -> None:
-    """If: one of two graphs, by a condition that is known or computed."""
+    """If: inlines the branch that a constant condition selects, else emits ``branch`` with both."""
     condition = application.value(0)
-    decided = known(application, condition)
-    if decided is not None:
-        body = body_of(application, "then_branch" if decided else "else_branch")
-        made = read_here(application, body, ())
-        if len(made) != len(application.operator.outputs):
-            application.broken(f"a branch of {len(made)} results")
-        for position, value in enumerate(made):
+    condition_value = constant_element(application, condition)
+    if condition_value is not None:
+        body = body_of(application, "then_branch" if condition_value else "else_branch")
+        results = read_here(application, body, ())
+        if len(results) != len(application.operator.outputs):
+            application.broken(f"a branch of {len(results)} results")
+        for position, value in enumerate(results):
             application.result_alias(value, position)
         return
-    sides = [Inside(application, body_of(application, name)) for name in ("then_branch", "else_branch")]
+    sides = [BodyBuilder(application, body_of(application, name)) for name in ("then_branch", "else_branch")]
     kinds = [[side.put(value) for value in side.read()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         application.refuse("branches that make values of different shapes", "shapes are static")
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
-    append(application, "branch", (condition, *captured), graphs, _outputs(application, len(kinds[0])))
+    append(application, "branch", (condition, *captured), graphs, _output_names(application, len(kinds[0])))
 
 
-def _outputs(application: Application, count: int) -> list[str]:
-    """The names of the operator's outputs; new ones where it leaves them out."""
+def _output_names(application: Application, count: int) -> list[str]:
+    """Return the names of the operator's outputs, with new ones for those that the file omits."""
     if len(application.operator.outputs) > count:
         application.broken(f"{len(application.operator.outputs)} outputs of {count}")
     return [application.output(k) or application.builder.unique("unused") for k in range(count)]
@@ -184,41 +183,45 @@ def _outputs(application: Application, count: int) -> list[str]:
 
 
 def loop(application: Application) -> None:
-    """Loop: turns up to a limit, while a condition holds."""
+    """Loop: iterations up to a limit, while a condition holds. None or one known iteration is inlined."""
     limit, condition = (application.value(k) if application.has(k) else "" for k in (0, 1))
-    most, start = (known(application, value) if value else None for value in (limit, condition))
-    body, given = body_of(application, "body"), [application.value(k) for k in range(2, application.count())]
-    if len(body.inputs) != 2 + len(given) or not 1 + len(given) <= len(body.outputs):
+    max_iterations, start = (constant_element(application, value) if value else None for value in (limit, condition))
+    body, start_values = body_of(application, "body"), [application.value(k) for k in range(2, application.count())]
+    if len(body.inputs) != 2 + len(start_values) or not 1 + len(start_values) <= len(body.outputs):
         application.broken(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs")
-    stacks = len(body.outputs) > 1 + len(given)
-    if (start is not None and not start) or (most is not None and int(most) <= 0):
+    stacks = len(body.outputs) > 1 + len(start_values)
+    if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
             application.refuse("a loop that stacks no elements", "remove the loop: it makes tensors without elements")
-        for position, value in enumerate(given):
+        for position, value in enumerate(start_values):
             application.result_alias(value, position)
         return
-    if most is not None and int(most) == 1 and (start is not None or not condition):
-        _once(application, body, given)
+    if max_iterations is not None and int(max_iterations) == 1 and (start is not None or not condition):
+        _inline_single_iteration(application, body, start_values)
         return
-    inside = _Turns(application, Inside(application, body), limit if most is None else "", given)
-    inside.loop(condition if start is None else "", _bound(application, most, stacks, len(given)))
+    inside = _LoopEmitter(
+        application, BodyBuilder(application, body), limit if max_iterations is None else "", start_values
+    )
+    inside.loop(
+        condition if start is None else "", _iteration_bound(application, max_iterations, stacks, len(start_values))
+    )
 
 
-def _once(application: Application, body: Any, given: Sequence[str]) -> None:
-    """A loop of one turn: its operators."""
+def _inline_single_iteration(application: Application, body: Any, start_values: Sequence[str]) -> None:
+    """Inline the body of a loop of one iteration."""
     number = application.new_constant("turn", np.array(0, np.int64))
     going = application.new_constant("going", np.array(True))
-    made = read_here(application, body, (number, going, *given))[1:]
-    for position, value in enumerate(made):
-        if position < len(given):
+    results = read_here(application, body, (number, going, *start_values))[1:]
+    for position, value in enumerate(results):
+        if position < len(start_values):
             application.result_alias(value, position)
         elif application.output(position):
             application.result_reshape(value, (1, *application.type(value).shape), position)
 
 
-def _bound(application: Application, most: Any, stacks: bool, carried: int) -> int:
-    """How many turns there are at most."""
-    file, bounds = application.builder.file, [] if most is None else [int(most)]
+def _iteration_bound(application: Application, max_iterations: Any, stacks: bool, carried: int) -> int:
+    """Return the maximum number of iterations; UNBOUNDED if only the condition ends the loop."""
+    file, bounds = application.builder.file, [] if max_iterations is None else [int(max_iterations)]
     stacked = [name for name in application.operator.outputs[carried:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
         if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
@@ -235,96 +238,111 @@ def _bound(application: Application, most: Any, stacks: bool, carried: int) -> i
 
 
 @frozen
-class _Turns:
-    """A Loop to be emitted. ``limit``: the number of turns where it is computed, ``given``: what it starts from."""
+class _LoopEmitter:
+    """Emits a Loop.
+
+    ``limit``: the number of iterations if it is computed at run time; ``start_values``: the initial carried values.
+    """
 
     application: Application
-    inside: Inside
+    inside: BodyBuilder
     limit: str
-    given: Sequence[str]
+    start_values: Sequence[str]
 
     def loop(self, condition: str, bound: int) -> None:
-        """``condition``: whether to start, where that is computed."""
+        """Emit the loop. ``condition``: the initial condition if it is computed at run time, else empty.
+
+        Carried values that the body returns unchanged become plain inputs, behind those that change: they need no copy in
+        each iteration. The first carried value is the condition, if the loop has one beside its bound ("guarded").
+        """
         application, inside = self.application, self.inside
         builder, body = inside.builder, inside.body
-        turn = inside.give(builder.unique("turn"), TURN)
+        iteration = inside.give(builder.unique("turn"), ITERATION)
         going = builder.unique("going")
-        number = inside.application.write("cast", (turn,), {"dtype": "int64"}, body.inputs[0].name)
+        number = inside.application.write("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
         builder.alias[body.inputs[1].name] = builder.constant(builder.unique("true"), np.array(True))
         names = [value.name for value in body.inputs[2:]]
-        for name, value in zip(names, self.given, strict=True):
+        for name, value in zip(names, self.start_values, strict=True):
             builder.define(name, application.type(value), application.where)
-        again, *made = inside.read()
-        fixed = [k for k, name in enumerate(names) if made[k] == name]
+        again, *results_of_body = inside.read()
+        fixed = [k for k, name in enumerate(names) if results_of_body[k] == name]
         moving = [k for k in range(len(names)) if k not in fixed]
-        goes = self.goes(again, number)
-        guarded = bool(goes or condition or self.limit)
+        continues = self.next_condition(again, number)
+        guarded = bool(continues or condition or self.limit)
         if bound == UNBOUNDED and not guarded:
             application.broken("a loop that never ends")
         if guarded:
             inside.give(going, TensorType((), "bool"))
-            inside.put(goes or builder.constant(builder.unique("true"), np.array(True)))
+            inside.put(continues or builder.constant(builder.unique("true"), np.array(True)))
         inside.inputs += [names[k] for k in (*moving, *fixed)]
         for k in moving:
-            kind, wanted = inside.put(made[k]), application.type(self.given[k])
+            kind, wanted = inside.put(results_of_body[k]), application.type(self.start_values[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
                 application.refuse(f"a loop that carries {wanted.shape}, then {kind.shape}", "shapes are static")
-        for value in made[len(names) :]:
+        for value in results_of_body[len(names) :]:
             inside.put(value)
-        start = [self.start(condition)] if guarded else []
-        inputs = [*start, *(self.given[k] for k in (*moving, *fixed)), *builder.captured]
-        carried = len(start) + len(moving)
+        initial_condition = [self.first_condition(condition)] if guarded else []
+        inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
+        carried = len(initial_condition) + len(moving)
         attrs: dict[str, Attr] = {"count": bound, "carried": carried, "guarded": guarded}
-        outputs = _outputs(application, len(made))
-        results = [builder.unique("ended") for _ in start] + [outputs[k] for k in moving] + outputs[len(names) :]
+        outputs = _output_names(application, len(results_of_body))
+        results = (
+            [builder.unique("ended") for _ in initial_condition] + [outputs[k] for k in moving] + outputs[len(names) :]
+        )
         append(application, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
         for k in fixed:
-            application.result_alias(self.given[k], k)
+            application.result_alias(self.start_values[k], k)
 
-    def goes(self, again: str, number: str) -> str:
-        """Whether there is a next turn: a value of the body, empty if there always is up to the bound."""
+    def next_condition(self, again: str, number: str) -> str:
+        """Emit the condition of another iteration in the body: the body's own, and the limit. Empty if both always hold."""
         inner, conditions = self.inside.application, list[str]()
-        if known(inner, again) is None or not known(inner, again):
+        if constant_element(inner, again) is None or not constant_element(inner, again):
             conditions.append(scalar(inner, again))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
+            # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (number, one))
             limit = scalar(inner, self.inside.builder.capture(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
-        return all_of(inner, conditions) if conditions else ""
+        return logical_and_all(inner, conditions) if conditions else ""
 
-    def start(self, condition: str) -> str:
-        """Whether there is a first turn."""
+    def first_condition(self, condition: str) -> str:
+        """Emit the condition of the first iteration."""
         application, conditions = self.application, list[str]()
         if condition:
             conditions.append(scalar(application, condition))
         if self.limit:
             zero = application.new_constant("zero", np.array(0, np.int64))
             conditions.append(application.emit("less", (zero, scalar(application, self.limit))))
-        return all_of(application, conditions) if conditions else application.new_constant("true", np.array(True))
+        return (
+            logical_and_all(application, conditions) if conditions else application.new_constant("true", np.array(True))
+        )
 
 
-CONTROL_SPELLINGS: Mapping[str, Spelling] = {
+CONTROL_CONVERTERS: Mapping[str, Spelling] = {
     "If": Spelling(branch, ()),
     "Loop": Spelling(loop, ()),
 }
 
 
-# ---- Spelling of ONNX's Scan: a ``loop`` with a turn for every element along an axis.
+# ---- Scan becomes a ``loop`` with one iteration for every element along an axis.
 
 
 @frozen
-class _Ways:
-    """Axes and directions (1: from the end) of what a Scan goes through, and of what it stacks."""
+class _ScanAxes:
+    """Axes and directions (1: reversed) of a Scan's scanned inputs and stacked outputs."""
 
     in_axes: tuple[int, ...]
-    in_turned: tuple[int, ...]
+    in_reversed: tuple[int, ...]
     out_axes: tuple[int, ...]
-    out_turned: tuple[int, ...]
+    out_reversed: tuple[int, ...]
 
 
 def scan(application: Application) -> None:
-    """Scan: a turn for every element along an axis; before opset 9 along axis 1 of every batch."""
+    """Scan: one iteration for every element along an axis.
+
+    Before opset 9 it runs along axis 1, separately for every batch.
+    """
     attributes, count = application.operator.attributes, application.count()
     scanned = attributes.integer("num_scan_inputs")
     first = 0 if application.opset >= 9 else 1
@@ -332,99 +350,109 @@ def scan(application: Application) -> None:
         application.broken(f"{scanned} of {count - first} inputs are scanned")
     stacked = len(application.operator.outputs) - (count - first - scanned)
 
-    def each(name: str, number: int) -> tuple[int, ...]:
-        found = attributes.integers(name, (0,) * number)
-        if len(found) != number:
-            application.broken(f"{name} has {len(found)} entries for {number} values")
-        return found
+    def direction_list(name: str, number: int) -> tuple[int, ...]:
+        entries = attributes.integers(name, (0,) * number)
+        if len(entries) != number:
+            application.broken(f"{name} has {len(entries)} entries for {number} values")
+        return entries
 
     if stacked < 0:
         application.broken(f"{len(application.operator.outputs)} outputs")
     values = [application.value(k) for k in range(first, count)]
     if first:
         _batches(
-            application, values, _Ways((0,) * scanned, each("directions", scanned), (0,) * stacked, (0,) * stacked)
+            application,
+            values,
+            _ScanAxes((0,) * scanned, direction_list("directions", scanned), (0,) * stacked, (0,) * stacked),
         )
         return
-    ways = _Ways(
-        each("scan_input_axes", scanned),
-        each("scan_input_directions", scanned),
-        each("scan_output_axes", stacked),
-        each("scan_output_directions", stacked),
+    axes = _ScanAxes(
+        direction_list("scan_input_axes", scanned),
+        direction_list("scan_input_directions", scanned),
+        direction_list("scan_output_axes", stacked),
+        direction_list("scan_output_directions", stacked),
     )
-    for position, value in enumerate(_scanned(application, values, ways, application.operator.outputs)):
+    for position, value in enumerate(_emit_scan(application, values, axes, application.operator.outputs)):
         if application.output(position) != value:
             application.result_alias(value, position)
 
 
-def _batches(application: Application, values: Sequence[str], ways: _Ways) -> None:
-    """Every batch for itself."""
+def _batches(application: Application, values: Sequence[str], axes: _ScanAxes) -> None:
+    """Emit a scan for every element of the batch, and join their results (opset 8)."""
     if application.has(0):
         application.refuse("sequences of different lengths", "export with opset 9 or later")
     batch, rows = application.type(values[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
-        parts = [cut(application, value, 0, index, index + 1) for value in values]
+        parts = [slice_along(application, value, 0, index, index + 1) for value in values]
         parts = [application.reshaped(part, application.type(part).shape[1:]) for part in parts]
-        made = _scanned(application, parts, ways, ())
-        rows.append([application.reshaped(each, (1, *application.type(each).shape)) for each in made])
+        slice_results = _emit_scan(application, parts, axes, ())
+        rows.append([application.reshaped(each, (1, *application.type(each).shape)) for each in slice_results])
     for position, column in enumerate(zip(*rows, strict=True)):
         if application.output(position):
-            application.result_alias(joined(application, column, 0), position)
+            application.result_alias(join_along(application, column, 0), position)
 
 
-def _scanned(application: Application, values: Sequence[str], ways: _Ways, outputs: Sequence[str]) -> list[str]:
-    """The values that a Scan makes, under the names of ``outputs`` where they come right from the loop."""
-    inside = Inside(application, body_of(application, "body"))
+def _emit_scan(application: Application, values: Sequence[str], axes: _ScanAxes, outputs: Sequence[str]) -> list[str]:
+    """Emit the loop of a scan; return its results, under the names in ``outputs`` if the loop makes them directly."""
+    inside = BodyBuilder(application, body_of(application, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
-    scanned, stacked = len(ways.in_axes), len(ways.out_axes)
+    scanned, stacked = len(axes.in_axes), len(axes.out_axes)
     carried = len(values) - scanned
     if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
         application.broken(f"a body of {len(names)} inputs and {len(inside.body.outputs)} outputs")
-    turn = inside.give(builder.unique("turn"), TURN)
+    iteration = inside.give(builder.unique("turn"), ITERATION)
     for name, value in zip(names[:carried], values, strict=False):
         inside.give(name, application.type(value))
-    count = _gone_through(application, inside, turn, values[carried:], ways)
+    count = _give_elements(application, inside, iteration, values[carried:], axes)
     kinds = [inside.put(value) for value in inside.read()]
     for kind, value in zip(kinds[:carried], values, strict=False):
         if kind.shape != application.type(value).shape:
             application.refuse(
                 f"a scan that carries {application.type(value).shape}, then {kind.shape}", "shapes are static"
             )
-    direct = [True] * carried + [not (a or t) for a, t in zip(ways.out_axes, ways.out_turned, strict=True)]
+    # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's
+    # name.
+    direct = [True] * carried + [not (a or t) for a, t in zip(axes.out_axes, axes.out_reversed, strict=True)]
     results = [
         outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique("scanned")
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.graph(builder.captured)}
     append(application, "loop", (*values, *builder.captured), attrs, results)
-    for k, (axis, turned) in enumerate(zip(ways.out_axes, ways.out_turned, strict=True), carried):
-        results[k] = _laid_out(application, results[k], axis, turned)
+    for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
+        results[k] = _move_stacked_axis(application, results[k], axis, is_reversed)
     return results
 
 
-def _gone_through(application: Application, inside: Inside, turn: str, values: Sequence[str], ways: _Ways) -> int:
-    """Give the body one element of every value a turn; how many turns that makes."""
+def _give_elements(
+    application: Application, inside: BodyBuilder, iteration: str, values: Sequence[str], axes: _ScanAxes
+) -> int:
+    """Give the body one element of every scanned value in each iteration; return the number of iterations."""
     builder, inner = inside.builder, inside.application
     extents = []
-    for name, value, axis, turned in zip(
-        [value.name for value in inside.body.inputs][-len(values) :], values, ways.in_axes, ways.in_turned, strict=True
+    for name, value, axis, is_reversed in zip(
+        [value.name for value in inside.body.inputs][-len(values) :],
+        values,
+        axes.in_axes,
+        axes.in_reversed,
+        strict=True,
     ):
         kind = application.type(value)
         whole, axis = inside.give(builder.unique("whole"), kind), application.axis(axis, len(kind.shape))
         extents.append(kind.shape[axis])
-        place = turn
-        if turned:
+        index = iteration
+        if is_reversed:
             last = inner.new_constant("last", np.array(kind.shape[axis] - 1, np.int32))
-            place = inner.emit("sub", (last, turn))
-        inner.write("gather", (whole, place), {"axis": axis}, name)
+            index = inner.emit("sub", (last, iteration))
+        inner.write("gather", (whole, index), {"axis": axis}, name)
     if len(set(extents)) != 1:
         application.broken(f"scanned extents {extents} differ")
     return extents[0]
 
 
-def _laid_out(application: Application, value: str, axis: int, turned: int) -> str:
-    """What was stacked, along another axis, or from the end."""
-    if turned:
+def _move_stacked_axis(application: Application, value: str, axis: int, is_reversed: int) -> str:
+    """Move the axis of a stacked output from 0 to ``axis``, and reverse its order if asked for."""
+    if is_reversed:
         value = application.emit("reverse", (value,), {"axes": (0,)})
     rank = len(application.type(value).shape)
     axis = application.axis(axis, rank)
@@ -434,4 +462,4 @@ def _laid_out(application: Application, value: str, axis: int, turned: int) -> s
     return application.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
-SCAN_SPELLINGS: Mapping[str, Spelling] = {"Scan": Spelling(scan, ())}
+SCAN_CONVERTERS: Mapping[str, Spelling] = {"Scan": Spelling(scan, ())}

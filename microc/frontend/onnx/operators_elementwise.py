@@ -1,4 +1,4 @@
-"""ONNX elementwise operators, comparisons, reductions."""
+"""ONNX elementwise operators, comparisons, logic and reductions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from microc.frontend.onnx.file import dtype
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
-# ---- Operators that are the same in ONNX, operand by operand: what the reader spells and the writer writes with one
-# row each.
+# ---- Operators with the same operands in ONNX and here: one row serves the reader and the writer.
 #
-# ``dtypes`` are those that the reader takes; ``reals`` the attributes, which have one name on both sides, with ONNX's defaults.
+# ``dtypes`` are those that the reader accepts; ``reals`` are attributes, of the same name on both sides, with ONNX's
+# defaults.
 
 
 @frozen
-class Alike:
-    """``op`` is our operator, ``code`` ONNX's."""
+class OneToOne:
+    """An operator with a direct equivalent: ``op`` is our name, ``code`` ONNX's."""
 
     op: str
     code: str
@@ -34,82 +34,83 @@ class Alike:
 
 
 FUNCTIONS = (
-    Alike("abs", "Abs", NUMBERS),
-    Alike("acos", "Acos"),
-    Alike("acosh", "Acosh"),
-    Alike("asin", "Asin"),
-    Alike("asinh", "Asinh"),
-    Alike("atan", "Atan"),
-    Alike("atanh", "Atanh"),
-    Alike("bit_not", "BitwiseNot", INTEGERS),
-    Alike("ceil", "Ceil"),
-    Alike("cos", "Cos"),
-    Alike("cosh", "Cosh"),
-    Alike("elu", "Elu", reals={"alpha": 1.0}),
-    Alike("erf", "Erf"),
-    Alike("exp", "Exp"),
-    Alike("floor", "Floor"),
-    Alike("hard_swish", "HardSwish"),
-    Alike("leaky_relu", "LeakyRelu", reals={"alpha": 0.01}),
-    Alike("log", "Log"),
-    Alike("neg", "Neg", NUMBERS),
-    Alike("relu", "Relu", NUMBERS),
-    Alike("round", "Round"),
-    Alike("sigmoid", "Sigmoid"),
-    Alike("sign", "Sign", NUMBERS),
-    Alike("sin", "Sin"),
-    Alike("sinh", "Sinh"),
-    Alike("softplus", "Softplus"),
-    Alike("sqrt", "Sqrt"),
-    Alike("tan", "Tan"),
-    Alike("tanh", "Tanh"),
+    OneToOne("abs", "Abs", NUMBERS),
+    OneToOne("acos", "Acos"),
+    OneToOne("acosh", "Acosh"),
+    OneToOne("asin", "Asin"),
+    OneToOne("asinh", "Asinh"),
+    OneToOne("atan", "Atan"),
+    OneToOne("atanh", "Atanh"),
+    OneToOne("bit_not", "BitwiseNot", INTEGERS),
+    OneToOne("ceil", "Ceil"),
+    OneToOne("cos", "Cos"),
+    OneToOne("cosh", "Cosh"),
+    OneToOne("elu", "Elu", reals={"alpha": 1.0}),
+    OneToOne("erf", "Erf"),
+    OneToOne("exp", "Exp"),
+    OneToOne("floor", "Floor"),
+    OneToOne("hard_swish", "HardSwish"),
+    OneToOne("leaky_relu", "LeakyRelu", reals={"alpha": 0.01}),
+    OneToOne("log", "Log"),
+    OneToOne("neg", "Neg", NUMBERS),
+    OneToOne("relu", "Relu", NUMBERS),
+    OneToOne("round", "Round"),
+    OneToOne("sigmoid", "Sigmoid"),
+    OneToOne("sign", "Sign", NUMBERS),
+    OneToOne("sin", "Sin"),
+    OneToOne("sinh", "Sinh"),
+    OneToOne("softplus", "Softplus"),
+    OneToOne("sqrt", "Sqrt"),
+    OneToOne("tan", "Tan"),
+    OneToOne("tanh", "Tanh"),
 )
-"""Functions of one number."""
+"""Operators with one operand."""
 
 PAIRS = (
-    Alike("add", "Add", NUMBERS),
-    Alike("bit_and", "BitwiseAnd", INTEGERS),
-    Alike("bit_or", "BitwiseOr", INTEGERS),
-    Alike("bit_xor", "BitwiseXor", INTEGERS),
-    Alike("maximum", "Max", NUMBERS),
-    Alike("minimum", "Min", NUMBERS),
-    Alike("mul", "Mul", NUMBERS),
-    Alike("sub", "Sub", NUMBERS),
+    OneToOne("add", "Add", NUMBERS),
+    OneToOne("bit_and", "BitwiseAnd", INTEGERS),
+    OneToOne("bit_or", "BitwiseOr", INTEGERS),
+    OneToOne("bit_xor", "BitwiseXor", INTEGERS),
+    OneToOne("maximum", "Max", NUMBERS),
+    OneToOne("minimum", "Min", NUMBERS),
+    OneToOne("mul", "Mul", NUMBERS),
+    OneToOne("sub", "Sub", NUMBERS),
 )
-"""Functions of two numbers; some take more in ONNX, one after the other."""
+"""Operators with two operands; some take more in ONNX, folded from the left."""
 
 COMPARISONS = (
-    Alike("equal", "Equal", (*NUMBERS, "bool")),
-    Alike("greater", "Greater", NUMBERS),
-    Alike("greater_equal", "GreaterOrEqual", NUMBERS),
-    Alike("less", "Less", NUMBERS),
-    Alike("less_equal", "LessOrEqual", NUMBERS),
-    Alike("logical_and", "And", ("bool",)),
-    Alike("logical_or", "Or", ("bool",)),
+    OneToOne("equal", "Equal", (*NUMBERS, "bool")),
+    OneToOne("greater", "Greater", NUMBERS),
+    OneToOne("greater_equal", "GreaterOrEqual", NUMBERS),
+    OneToOne("less", "Less", NUMBERS),
+    OneToOne("less_equal", "LessOrEqual", NUMBERS),
+    OneToOne("logical_and", "And", ("bool",)),
+    OneToOne("logical_or", "Or", ("bool",)),
 )
-"""Functions of two numbers of one dtype that tell whether something holds."""
+"""Comparisons and logic on two operands of one dtype, with a bool result."""
 
 
-# ---- Spellings of ONNX's elementwise operators and reductions.
+# ---- Converters of elementwise operators and reductions.
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
-    """An operator on one operand, whose attributes are real numbers."""
+    """Make a converter of an operator with one operand, whose attributes are real numbers."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attributes = application.operator.attributes
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result(op, (application.operand(0),), attrs)
 
-    return Spelling(spell, kinds)
+    return Spelling(convert, kinds)
 
 
 def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
-    """An operator on operands that broadcast, folded from the left; one operand is the result."""
+    """Make a converter of an operator whose operands broadcast and are folded from the left; one operand is itself the
+    result."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         value = application.operand(0)
         if application.count() == 1:
             application.result_alias(value)
@@ -118,43 +119,47 @@ def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
         if application.count() > 1:
             application.result(op, (value, application.operand(application.count() - 1)))
 
-    return Spelling(spell, kinds)
+    return Spelling(convert, kinds)
 
 
-def composed(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
-    """An operator on one operand that is spelled with several of ours; the formula's parameters are attributes of these names."""
+def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
+    """Make a converter that expands an operator with one operand to a formula; the formula's parameters are the
+    attributes."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attributes = application.operator.attributes
-        given = {name: attributes.real(name, default) for name, default in defaults.items()}
-        application.result_alias(formula(composer(application), application.operand(0), **given))
+        parameters = {name: attributes.real(name, default) for name, default in defaults.items()}
+        application.result_alias(formula(composer(application), application.operand(0), **parameters))
 
-    return Spelling(spell, kinds)
+    return Spelling(convert, kinds)
 
 
 def gelu(application: Application) -> None:
-    """Gelu: exact, or the approximation with tanh."""
+    """Gelu: exact, or the approximation by tanh."""
     approximate = application.operator.attributes.text("approximate", "none") == "tanh"
     application.result_alias(formulas.gelu(composer(application), application.operand(0), approximate))
 
 
 def clip(application: Application) -> None:
-    """Clip: bounds are attributes before opset 11, then optional scalars; bounds that are not constant are operators."""
+    """Clip: bounds are attributes before opset 11, then optional scalars.
+
+    Bounds that are not constant become minimum and maximum.
+    """
     data = application.operand(0)
     if application.opset < 11:
         attributes = application.operator.attributes
         _clip(application, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
         return
-    given = [application.has(position) for position in (1, 2)]
-    known = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
-    if all(known) and application.type(data).dtype == "float32":
-        low = application.number(1) if given[0] else -FLOAT_MAX
-        high = application.number(2) if given[1] else FLOAT_MAX
+    has_bound = [application.has(position) for position in (1, 2)]
+    constant_bounds = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
+    if all(constant_bounds) and application.type(data).dtype == "float32":
+        low = application.number(1) if has_bound[0] else -FLOAT_MAX
+        high = application.number(2) if has_bound[1] else FLOAT_MAX
         _clip(application, data, low, high)
         return
-    if given[0]:
+    if has_bound[0]:
         data = application.emit("maximum", (data, application.operand(1)))
-    if given[1]:
+    if has_bound[1]:
         data = application.emit("minimum", (data, application.operand(2)))
     application.result_alias(data)
 
@@ -172,11 +177,11 @@ def _clip(application: Application, data: str, low: float, high: float) -> None:
 
 
 def power(application: Application) -> None:
-    """Pow: the exponent may have another dtype; squares are spelled as such."""
+    """Pow: the exponent may have another dtype; a constant exponent of 2 becomes a multiplication."""
     data, exponent = application.operand(0), application.value(1)
-    known = application.builder.consts.get(exponent)
-    single = known is not None and known.size == 1 and known.ndim <= len(application.type(data).shape)
-    if known is not None and single and float(known.reshape(())) == 2.0:
+    constant = application.builder.consts.get(exponent)
+    is_single = constant is not None and constant.size == 1 and constant.ndim <= len(application.type(data).shape)
+    if constant is not None and is_single and float(constant.reshape(())) == 2.0:
         application.result("mul", (data, data))
         return
     kind = application.type(data).dtype
@@ -201,7 +206,7 @@ def mean(application: Application) -> None:
 
 
 def prelu(application: Application) -> None:
-    """PRelu: slope * x where x is negative, else x; the slope is broadcast to x."""
+    """PRelu: slope * x where x is negative, else x; the slope broadcasts to x."""
     data, slope = application.operand(0), application.operand(1)
     shape = application.type(data).shape
     if application.broadcast(shape, application.type(slope).shape) != shape:
@@ -210,9 +215,12 @@ def prelu(application: Application) -> None:
 
 
 def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Spelling:
-    """A reduction; axes are an input from opset ``since`` on. ``before`` and ``after`` are applied to its operand and result."""
+    """Make a converter of a reduction.
 
-    def spell(application: Application) -> None:
+    Axes are an input from opset ``since`` on. ``before`` and ``after`` are operators on its operand and result.
+    """
+
+    def convert(application: Application) -> None:
         attributes, data = application.operator.attributes, application.operand(0)
         axes, kind = _reduced_axes(application, since), application.type(data).dtype
         if kind == "bool":
@@ -222,8 +230,8 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
             application.result_alias(application.emit(after, (data,)) if after else data)
             return
         if kind == "bool":
-            made = application.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
-            application.result("cast", (made,), {"dtype": "bool"})
+            reduced = application.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
+            application.result("cast", (reduced,), {"dtype": "bool"})
             return
         attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
         if before:
@@ -233,11 +241,11 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
         else:
             application.result(op, (data,), attrs)
 
-    return Spelling(spell, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+    return Spelling(convert, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
 def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
-    """The axes of a reduction, an input from opset ``since`` on; none where it reduces nothing."""
+    """Return the axes of a reduction; empty if it reduces nothing."""
     attributes, rank = application.operator.attributes, len(application.shape(0))
     axes: tuple[int, ...] = ()
     if application.opset < since:
@@ -250,21 +258,21 @@ def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
 
 
 def reduce_log_sum_exp(application: Application) -> None:
-    """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, a finite number."""
+    """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, limited to finite numbers."""
     data, axes, make = application.operand(0), _reduced_axes(application, 18), composer(application)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = application.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
     powers = make("exp", make("sub", data, shift))
     total = application.emit("sum", (powers,), over) if axes else powers
-    made = make("add", make("log", total), shift)
-    kept = application.operator.attributes.flag("keepdims", True)
-    shape = [extent for k, extent in enumerate(application.type(made).shape) if kept or k not in axes]
-    application.result_reshape(made, shape)
+    result = make("add", make("log", total), shift)
+    keep = application.operator.attributes.flag("keepdims", True)
+    shape = [extent for k, extent in enumerate(application.type(result).shape) if keep or k not in axes]
+    application.result_reshape(result, shape)
 
 
 def cast(application: Application) -> None:
-    """Cast between numbers that have a dtype of ours."""
+    """Cast between numeric dtypes."""
     data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
     if to not in MOVABLE:
         application.refuse(f"a cast to {to}", "docs/operators.md lists the dtypes that Cast knows")
@@ -274,17 +282,17 @@ def cast(application: Application) -> None:
         application.result("cast", (data,), {"dtype": to})
 
 
-ELEMENTWISE_SPELLINGS: Mapping[str, Spelling] = {
+ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
     **{row.code: unary(row.op, row.dtypes, **row.reals) for row in FUNCTIONS},
     **{row.code: variadic(row.op, row.dtypes) for row in PAIRS},
     "Cast": Spelling(cast, MOVABLE),
     "Clip": Spelling(clip, NUMBERS),
     "Gelu": Spelling(gelu),
-    "HardSigmoid": composed(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
-    "Mish": composed(formulas.mish),
+    "HardSigmoid": by_formula(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
+    "Mish": by_formula(formulas.mish),
     "PRelu": Spelling(prelu, FLOAT),
     "Pow": Spelling(power, NUMBERS),
-    "Reciprocal": composed(formulas.reciprocal),
+    "Reciprocal": by_formula(formulas.reciprocal),
     "ReduceL1": reduction("sum", before="abs"),
     "ReduceL2": reduction("sum", before="mul", after="sqrt"),
     "ReduceLogSum": reduction("sum", after="log"),
@@ -295,18 +303,18 @@ ELEMENTWISE_SPELLINGS: Mapping[str, Spelling] = {
     "ReduceProd": reduction("prod"),
     "ReduceSum": reduction("sum", since=13),
     "ReduceSumSquare": reduction("sum", before="mul"),
-    "Selu": composed(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Softsign": composed(formulas.softsign),
+    "Selu": by_formula(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
+    "Softsign": by_formula(formulas.softsign),
     "Mean": Spelling(mean),
     "Sum": variadic("add"),
 }
 
 
-# ---- Spellings of ONNX's comparisons, logic, choice and bits.
+# ---- Converters of comparisons, logic, selection and bit operations.
 
 
 def comparison(op: str, *kinds: str) -> Spelling:
-    """A comparison of two operands of one dtype."""
+    """Make a converter of a comparison of two operands of one dtype."""
     return Spelling(lambda application: application.result(op, (application.operand(0), application.operand(1))), kinds)
 
 
@@ -316,15 +324,15 @@ def logical_not(application: Application) -> None:
 
 
 def where(application: Application) -> None:
-    """Where: elements of one of two operands."""
+    """Where: selects elements of two operands by a condition."""
     application.result("where", tuple(application.value(position) for position in range(3)))
 
 
 def quotient(application: Application) -> None:
-    """Div, and Mod: with the divisor's sign, or the dividend's where ``fmod`` says so."""
+    """Div, and Mod with the sign of the divisor, or of the dividend if ``fmod`` is set."""
     data, divisor = application.operand(0), application.operand(1)
-    known = application.builder.consts.get(divisor)
-    if known is not None and known.dtype.kind in "iu" and not known.all():
+    constant_divisor = application.builder.consts.get(divisor)
+    if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
         application.broken("integers divided by zero")
     op = "fmod" if application.operator.attributes.flag("fmod") else "floor_mod"
     application.result("div" if application.operator.code == "Div" else op, (data, divisor))
@@ -339,7 +347,7 @@ def shift(application: Application) -> None:
 
 
 def cast_like(application: Application) -> None:
-    """CastLike: to the dtype of the second operand."""
+    """CastLike: cast to the dtype of the second operand."""
     data, to = application.value(0), application.type(application.value(1)).dtype
     if to == application.type(data).dtype:
         application.result_alias(data)
@@ -348,22 +356,23 @@ def cast_like(application: Application) -> None:
 
 
 def is_nan(application: Application) -> None:
-    """IsNaN: a number that does not equal itself."""
+    """IsNaN: x != x, which holds for NaN only."""
     application.result("not_equal", (application.operand(0), application.operand(0)))
 
 
 def is_inf(application: Application) -> None:
-    """IsInf: infinite, of the signs asked for."""
+    """IsInf: tests for infinities of the signs that attributes select."""
     attributes, make, x = application.operator.attributes, composer(application), application.operand(0)
-    ends = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
-    found = [make("equal", x, value) for value, name in ends if attributes.flag(name, True)] or [
+    infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
+    tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
         make("less", x, -np.inf)
+        # With both signs deselected the result is false everywhere: x < -inf never holds.
     ]
-    application.result_alias(make("logical_or", *found) if len(found) == 2 else found[0])
+    application.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
 
 
 def eye_like(application: Application) -> None:
-    """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless that is given."""
+    """EyeLike: ones on a diagonal; the operand gives the shape, and the dtype unless an attribute does."""
     from microc.frontend.onnx.file import dtype
 
     kind, attributes = application.type(application.value(0)), application.operator.attributes
@@ -374,20 +383,20 @@ def eye_like(application: Application) -> None:
     application.result_constant(eye.astype(dtypes.to_numpy(to)))
 
 
-LOGIC_SPELLINGS: Mapping[str, Spelling] = {
+LOGIC_CONVERTERS: Mapping[str, Spelling] = {
     **{row.code: comparison(row.op, *row.dtypes) for row in COMPARISONS},
     "BitShift": Spelling(shift, INTEGERS),
     "CastLike": Spelling(cast_like, MOVABLE),
-    "Celu": composed(formulas.celu, alpha=1.0),
+    "Celu": by_formula(formulas.celu, alpha=1.0),
     "Div": Spelling(quotient, NUMBERS),
     "EyeLike": Spelling(eye_like, MOVABLE),
     "IsInf": Spelling(is_inf, FLOAT),
     "IsNaN": Spelling(is_nan, FLOAT),
     "Mod": Spelling(quotient, NUMBERS),
     "Not": Spelling(logical_not, ("bool",)),
-    "Shrink": composed(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
-    "Swish": composed(formulas.swish, alpha=1.0),
-    "ThresholdedRelu": composed(formulas.thresholded_relu, alpha=1.0),
+    "Shrink": by_formula(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
+    "Swish": by_formula(formulas.swish, alpha=1.0),
+    "ThresholdedRelu": by_formula(formulas.thresholded_relu, alpha=1.0),
     "Where": Spelling(where, ("bool",)),
     "Xor": comparison("not_equal", "bool"),
 }

@@ -1,4 +1,4 @@
-"""Spellings of ONNX's operators that look for elements, or read and write them at indices that are data."""
+"""ONNX operators that search for elements, or gather and scatter them at runtime indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from microc.graph.ir import Attr
 
 
 def integer_indices(application: Application, position: int) -> str:
-    """Input ``position`` as int32 or int64."""
+    """Return input ``position`` as int32 or int64, with a cast if necessary."""
     value = application.value(position)
     kind = application.type(value).dtype
     return value if kind in ("int32", "int64") else application.emit("cast", (value,), {"dtype": "int64"})
@@ -39,7 +39,7 @@ def _reduction(application: Application) -> str:
 
 
 def scatter_elements(application: Application) -> None:
-    """ScatterElements and its first form, Scatter."""
+    """ScatterElements, and its older name Scatter."""
     operands = (application.value(0), integer_indices(application, 1), application.operand(2))
     attrs: Mapping[str, Attr] = {"axis": _axis(application, 0), "reduction": _reduction(application)}
     application.result("scatter_elements", operands, attrs)
@@ -57,10 +57,10 @@ def gather_nd(application: Application) -> None:
     application.result("gather_nd", (application.value(0), integer_indices(application, 1)), {"batch_dims": batch})
 
 
-def arg(op: str) -> Spelling:
-    """ArgMax and ArgMin."""
+def arg_extremum(op: str) -> Spelling:
+    """Make a converter of ArgMax or ArgMin."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attributes = application.operator.attributes
         attrs: Mapping[str, Attr] = {
             "axis": _axis(application, 0),
@@ -70,44 +70,44 @@ def arg(op: str) -> Spelling:
         }
         application.result(op, (application.value(0),), attrs)
 
-    return Spelling(spell, NUMBERS)
+    return Spelling(convert, NUMBERS)
 
 
 def top_k(application: Application) -> None:
-    """TopK: values, and where they stood."""
+    """TopK: values and their indices."""
     attributes = application.operator.attributes
-    given = application.integers(1) if application.opset >= 10 else (attributes.integer("k"),)
-    if len(given) != 1:
-        application.broken(f"k is {given}")
+    k_values = application.integers(1) if application.opset >= 10 else (attributes.integer("k"),)
+    if len(k_values) != 1:
+        application.broken(f"k is {k_values}")
     attrs: Mapping[str, Attr] = {
         "axis": _axis(application, -1),
-        "k": given[0],
+        "k": k_values[0],
         "largest": attributes.flag("largest", True),
         "out_dtype": "int64",
     }
     application.write_all("topk", (application.value(0),), attrs, application.operator.outputs)
 
 
-def running(op: str) -> Spelling:
-    """CumSum and CumProd along an axis known when compiling."""
+def cumulative(op: str) -> Spelling:
+    """Make a converter of CumSum or CumProd, along a constant axis."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attributes, rank = application.operator.attributes, len(application.shape(0))
-        given = application.integers(1)
-        if len(given) != 1:
-            application.broken(f"axes {given}")
+        axes = application.integers(1)
+        if len(axes) != 1:
+            application.broken(f"axes {axes}")
         attrs: Mapping[str, Attr] = {
-            "axis": application.axis(given[0], rank),
+            "axis": application.axis(axes[0], rank),
             "exclusive": attributes.flag("exclusive"),
             "reverse": attributes.flag("reverse"),
         }
         application.result(op, (application.value(0),), attrs)
 
-    return Spelling(spell, NUMBERS)
+    return Spelling(convert, NUMBERS)
 
 
 def one_hot(application: Application) -> None:
-    """OneHot: the off and the on value are one operand."""
+    """OneHot: off and on value come in one operand of two elements."""
     indices = integer_indices(application, 0)
     depth = int(application.constant(1).reshape(-1)[0])
     values = application.value(2)
@@ -117,17 +117,17 @@ def one_hot(application: Application) -> None:
 
 
 def hardmax(application: Application) -> None:
-    """Hardmax: 1 at the first largest element along an axis, or along all axes from one on before opset 13."""
+    """Hardmax: 1 at the first largest element along an axis; before opset 13, along that axis and all behind it together."""
     old, data = application.opset < 13, application.value(0)
     shape, axis = application.shape(0), _axis(application, 1 if application.opset < 13 else -1)
     if old:
         data = application.reshaped(data, (prod(shape[:axis]), prod(shape[axis:])))
     axis = 1 if old else axis
-    found = application.emit("argmax", (data,), {"axis": axis, "keepdims": False, "out_dtype": "int64"})
+    index = application.emit("argmax", (data,), {"axis": axis, "keepdims": False, "out_dtype": "int64"})
     kind = application.type(data).dtype
     on, off = (application.scalar(number, kind) for number in (1, 0))
     attrs: Mapping[str, Attr] = {"depth": application.type(data).shape[axis], "axis": axis, "wrap": False}
-    application.result_reshape(application.emit("one_hot", (found, on, off), attrs), shape)
+    application.result_reshape(application.emit("one_hot", (index, on, off), attrs), shape)
 
 
 def triangle(application: Application) -> None:
@@ -148,7 +148,7 @@ def reverse_sequence(application: Application) -> None:
 
 
 def tensor_scatter(application: Application) -> None:
-    """TensorScatter: rows of a cache replaced from a place of its own for every element of the batch."""
+    """TensorScatter: overwrites rows of a cache, from a start index of its own for every element of the batch."""
     attributes, shape = application.operator.attributes, application.shape(0)
     starts = integer_indices(application, 2) if application.has(2) else ""
     if not starts:
@@ -158,8 +158,8 @@ def tensor_scatter(application: Application) -> None:
     application.result("cache_update", (application.value(0), application.operand(1), starts), attrs)
 
 
-def norm(application: Application) -> None:
-    """LpNormalization: over the sum of magnitudes or the root of the sum of squares; where that is 0, 0."""
+def lp_norm(application: Application) -> None:
+    """LpNormalization: x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     data, p = application.value(0), application.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         application.broken(f"p is {p}")
@@ -172,21 +172,21 @@ def norm(application: Application) -> None:
 
 
 def bit_cast(application: Application) -> None:
-    """BitCast: the bits of every element as another dtype."""
+    """BitCast: reinterprets the bits of every element as another dtype."""
     to = dtype(application.operator.attributes.integer("to"), application.where)
     application.result("bit_cast", (application.value(0),), {"dtype": to})
 
 
-SPELLINGS: Mapping[str, Spelling] = {
-    "ArgMax": arg("argmax"),
-    "ArgMin": arg("argmin"),
+GATHER_CONVERTERS: Mapping[str, Spelling] = {
+    "ArgMax": arg_extremum("argmax"),
+    "ArgMin": arg_extremum("argmin"),
     "BitCast": Spelling(bit_cast, MOVABLE),
-    "CumProd": running("cumprod"),
-    "CumSum": running("cumsum"),
+    "CumProd": cumulative("cumprod"),
+    "CumSum": cumulative("cumsum"),
     "GatherElements": Spelling(gather_elements, MOVABLE),
     "GatherND": Spelling(gather_nd, MOVABLE),
     "Hardmax": Spelling(hardmax),
-    "LpNormalization": Spelling(norm),
+    "LpNormalization": Spelling(lp_norm),
     "OneHot": Spelling(one_hot, NUMBERS),
     "ReverseSequence": Spelling(reverse_sequence, MOVABLE),
     "Scatter": Spelling(scatter_elements, MOVABLE),

@@ -1,4 +1,4 @@
-"""ONNX operators that resize and sample."""
+"""ONNX operators that resize images or sample between elements."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from microc.frontend.onnx.operators_windows import as_image, spans, spatial, wei
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Rounding
 
-# ---- Resize by any factor, of any mode: every element along an axis is a weighted sum of a few, told by tables.
+# ---- Resize by any factor and mode: every result along an axis is a weighted sum of a few elements, listed in a table.
 #
-# Source: ONNX Resize (its definition's formulas for coordinates, coefficients and antialiasing).
+# Source: ONNX Resize, its definition's formulas for coordinates, coefficients and antialiasing.
 
 MODES = ("nearest", "linear", "cubic")
 _COORDINATES = (
@@ -34,7 +34,8 @@ _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @frozen
 class Axis:
-    """One axis that is resized: extents before and after, the factor, and the part of it that is shown (0 to 1: all)."""
+    """A resized axis: extents before and after, factor, and the region of interest in relative coordinates (0 and 1: all of
+    it)."""
 
     axis: int
     extent: int
@@ -45,27 +46,27 @@ class Axis:
 
 
 @frozen
-class Rule:
-    """How places and weights are found."""
+class ResizeRule:
+    """How source positions and weights are computed; fields are Resize's attributes."""
 
     mode: str
     coordinates: str
     rounding: str
     sharpness: float
     antialias: bool
-    exclude: bool
+    exclude_outside: bool
 
     @property
-    def plain(self) -> bool:
-        """Whether every element is weighted from the two that it lies between."""
-        return self.mode == "linear" and not self.antialias and not self.exclude
+    def is_linear_interpolation(self) -> bool:
+        """True if every result is interpolated from its two neighbours."""
+        return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
 def resample(application: Application, axes: Sequence[Axis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
     attributes, data = application.operator.attributes, application.value(0)
     old = application.opset < 11
-    rule = Rule(
+    rule = ResizeRule(
         attributes.text("mode", "nearest"),
         "asymmetric" if old else attributes.text("coordinate_transformation_mode", "half_pixel"),
         "floor" if old else attributes.text("nearest_mode", "round_prefer_floor"),
@@ -78,23 +79,23 @@ def resample(application: Application, axes: Sequence[Axis]) -> None:
     kind = application.type(data)
     if rule.mode != "nearest" and not is_float(kind.dtype):
         application.refuse(f"resizing {kind.dtype} in mode {rule.mode!r}", "use mode nearest")
-    places = [coordinates(rule, axis) for axis in axes]
-    tables = [table(rule, axis, place) for axis, place in zip(axes, places, strict=True)]
+    positions = [result_coordinates(rule, axis) for axis in axes]
+    tables = [resize_table(rule, axis, position) for axis, position in zip(axes, positions, strict=True)]
     attrs: Mapping[str, Attr] = {"axes": tuple(axis.axis for axis in axes)}
     name = application.output()
     operands = [application.new_constant(f"{name}_indices", index) for index, _ in tables]
     if rule.mode != "nearest":
         operands += [application.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
-    made = application.emit("resample", (data, *operands), attrs) if axes else data
+    resized = application.emit("resample", (data, *operands), attrs) if axes else data
     if rule.coordinates == "tf_crop_and_resize":
-        made = _filled(application, made, axes, places)
-    application.result_alias(made)
+        resized = _fill_outside(application, resized, axes, positions)
+    application.result_alias(resized)
 
 
-def _filled(application: Application, value: str, axes: Sequence[Axis], places: Sequence[Array]) -> str:
-    """``value`` with what lies outside of the data replaced by the value for that."""
-    for axis, place in zip(axes, places, strict=True):
-        outside = (place < 0) | (place > axis.extent - 1)
+def _fill_outside(application: Application, value: str, axes: Sequence[Axis], positions: Sequence[Array]) -> str:
+    """Replace results whose position is outside of the data by ``extrapolation_value``."""
+    for axis, position in zip(axes, positions, strict=True):
+        outside = (position < 0) | (position > axis.extent - 1)
         if outside.any():
             kind = application.type(value)
             mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
@@ -104,13 +105,13 @@ def _filled(application: Application, value: str, axes: Sequence[Axis], places: 
     return value
 
 
-def coordinates(rule: Rule, axis: Axis) -> Array:
-    """Where every element of the result lies in the data, as real numbers.
+def result_coordinates(rule: ResizeRule, axis: Axis) -> Array:
+    """Return the source position of every result along an axis, as real numbers.
 
-    They are float32 throughout, as ONNX Runtime finds them: the nearest element, and results that are quantised, hang on
-    the last bit. (Cubic and antialiased weights are of doubles.)
+    Positions of nearest and linear are computed in float32 step by step, as ONNX Runtime does: the choice of the nearest
+    element, and quantised results, depend on the last bit. Cubic and antialiased positions are float64.
     """
-    dtype = np.float32 if rule.plain or rule.mode == "nearest" else np.float64
+    dtype = np.float32 if rule.is_linear_interpolation or rule.mode == "nearest" else np.float64
 
     def real(number: float) -> Array:
         return np.asarray(number, dtype)
@@ -134,12 +135,13 @@ def coordinates(rule: Rule, axis: Axis) -> Array:
             return np.asarray((y + half) / scale - half)
 
 
-def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
-    """Indices and weights, both (size, taps), of the elements that every place is made of."""
-    if rule.plain:
-        return _between(axis, places)
-    left = np.ceil(places).astype(np.int64) - 1  # a place on an element is that element's right end
-    ratio = places - left
+def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array, Array]:
+    """Return indices and weights, both (size, taps), of the elements that every result is made of."""
+    if rule.is_linear_interpolation:
+        return _linear_table(axis, positions)
+    # A position on an element counts as the right end of its interval, so that the ratio is in (0, 1].
+    left = np.ceil(positions).astype(np.int64) - 1
+    ratio = positions - left
     if rule.mode == "nearest":
         steps = {
             "round_prefer_floor": ratio > 0.5,
@@ -149,6 +151,7 @@ def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
         }[rule.rounding]
         indices, weights = (left + steps)[:, None], np.ones((axis.size, 1))
     else:
+        # Antialiasing stretches the kernel by the inverse of a scale below 1, so it has more taps.
         scale = min(axis.scale, 1.0) if rule.antialias else 1.0
         reach = 2 if rule.mode == "cubic" else 1
         first = math.floor(-reach / scale) + 1
@@ -156,29 +159,30 @@ def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
         indices = left[:, None] + offsets
         weights = _kernel(rule, np.abs((offsets - ratio[:, None]) * scale))
         weights = weights / weights.sum(1, keepdims=True)
-    if rule.exclude:
+    if rule.exclude_outside:
         weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
     return _indices(axis, indices), weights
 
 
-def _between(axis: Axis, places: Array) -> tuple[Array, Array]:
-    """The two elements that a place lies between, weighted by its distance from the other; from the last on, halves of it."""
-    inside = np.clip(places, 0, axis.extent - 1)
+def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
+    """Return the two neighbours of every position and their linear weights; at or behind the last element, twice that with
+    0.5."""
+    inside = np.clip(positions, 0, axis.extent - 1)
     left = np.floor(inside).astype(np.int64)
     right = np.minimum(left + 1, axis.extent - 1)
-    weights = np.stack([right - inside, inside - left], 1).astype(places.dtype)
+    weights = np.stack([right - inside, inside - left], 1).astype(positions.dtype)
     weights[left == right] = 0.5
     return _indices(axis, np.stack([left, right], 1)), weights
 
 
 def _indices(axis: Axis, indices: Array) -> Array:
-    """Indices within the data, in the smallest dtype that holds them."""
+    """Clamp indices to the axis, and store them in the smaller of int16 and int32 that holds them."""
     return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
 
-def _kernel(rule: Rule, x: Array) -> Array:
-    """Weights of elements at distance ``x``: the triangle, or Keys' cubic."""
+def _kernel(rule: ResizeRule, x: Array) -> Array:
+    """Return weights of elements at distance ``x``: the triangle, or Keys' cubic convolution kernel."""
     if rule.mode == "linear":
         return np.asarray(np.clip(1 - x, 0, 1))
     a = rule.sharpness
@@ -187,40 +191,45 @@ def _kernel(rule: Rule, x: Array) -> Array:
     return np.asarray(np.where(x <= 1, near, np.where(x < 2, far, 0)))
 
 
-def resized_axes(application: Application) -> tuple[Axis, ...]:
-    """The axes whose extent or part changes, from scales or sizes, for all axes or those that ``axes`` names."""
+def resize_axes(application: Application) -> tuple[Axis, ...]:
+    """Return the axes that Resize or Upsample changes, in order, from scales or sizes, for all axes or those that ``axes``
+    names."""
     attributes, shape = application.operator.attributes, application.shape(0)
     axes = application.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
-    position = 1 if application.opset < 11 or application.operator.code == "Upsample" else 2
+    # Before opset 11, and in Upsample, there is no roi input in front of the scales.
+    scales_position = 1 if application.opset < 11 or application.operator.code == "Upsample" else 2
     extents = [shape[axis] for axis in axes]
     if application.opset < 9 and application.operator.code == "Upsample":
         scales, sizes = list(attributes.reals("scales")), None
-    elif application.has(position) and application.constant(position).size:
-        scales, sizes = [float(s) for s in application.constant(position).reshape(-1)], None
+    elif application.has(scales_position) and application.constant(scales_position).size:
+        scales, sizes = [float(s) for s in application.constant(scales_position).reshape(-1)], None
     else:
         sizes = [int(s) for s in application.constant(3).reshape(-1)]
         scales = [size / extent for size, extent in zip(sizes, extents, strict=False)]
         policy = attributes.text("keep_aspect_ratio_policy", "stretch")
+        # The definition rounds sizes half up when it keeps the aspect ratio.
         if policy != "stretch":
             common = min(scales) if policy == "not_larger" else max(scales)
             scales = [common] * len(scales)
             sizes = [math.floor(common * extent + 0.5) for extent in extents]
+    # The bound of scales keeps the size of the tables, and so the work of the reader, small.
     if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
         application.broken(f"{len(sizes or scales)} sizes, scales {tuple(scales)} for shape {shape}")
-    found = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
+    result_sizes = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
     crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = [float(r) for r in application.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
-    if len(roi) != 2 * len(axes) or min(found) < 1:
-        application.broken(f"sizes {tuple(found)}, part {tuple(roi)} for shape {shape}")
-    made = [
+    if len(roi) != 2 * len(axes) or min(result_sizes) < 1:
+        application.broken(f"sizes {tuple(result_sizes)}, part {tuple(roi)} for shape {shape}")
+    all_axes = [
         Axis(axis, extent, size, scale, roi[k], roi[len(axes) + k])
-        for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, found, scales, strict=True))
+        for k, (axis, extent, size, scale) in enumerate(zip(axes, extents, result_sizes, scales, strict=True))
     ]
-    changed = (a for a in made if (a.size, a.scale, a.first, a.last) != (a.extent, 1.0, 0.0, 1.0))
-    return tuple(sorted(changed, key=lambda a: a.axis))
+    # An axis of the same extent still changes if its scale differs from 1 (sizes are rounded down) or only a region is taken.
+    changed_axes = (a for a in all_axes if (a.size, a.scale, a.first, a.last) != (a.extent, 1.0, 0.0, 1.0))
+    return tuple(sorted(changed_axes, key=lambda a: a.axis))
 
 
-# ---- Spellings of ONNX's operators that read between elements: GridSample, RoiAlign, DeformConv.
+# ---- Converters of operators that sample between elements: GridSample, RoiAlign, DeformConv.
 
 
 def grid_sample(application: Application) -> None:
@@ -237,7 +246,7 @@ def grid_sample(application: Application) -> None:
 
 
 def roi_align(application: Application) -> None:
-    """RoiAlign with a given number of samples."""
+    """RoiAlign with a fixed number of samples."""
     attributes = application.operator.attributes
     default = "half_pixel" if application.opset >= 16 else "output_half_pixel"
     coordinates = attributes.text("coordinate_transformation_mode", default)
@@ -258,7 +267,8 @@ def roi_align(application: Application) -> None:
 
 
 def deform_conv(application: Application) -> None:
-    """DeformConv: what the taps of all pixels read, times their masks, times the weights as a matrix for every group."""
+    """DeformConv: samples all taps of all pixels, multiplies by their masks, then by the weights as a matrix for every
+    group."""
     attributes, shape = application.operator.attributes, application.shape(0)
     outputs, inputs, *kernel = application.shape(1)
     groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
@@ -267,7 +277,7 @@ def deform_conv(application: Application) -> None:
         application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
     if min(groups, parts) < 1 or inputs * groups != shape[1] or outputs % groups or shape[1] % parts:
         application.broken(f"{groups} groups and {parts} groups of offsets for {shape[1]} channels by {outputs}")
-    base, size = _tap_places(application, tuple(kernel))
+    base, size = _tap_positions(application, tuple(kernel))
     pixels, images = prod(size), shape[0] * parts
     if application.shape(2) != (shape[0], parts * taps * rank, *size):
         application.broken(f"offsets of shape {application.shape(2)} for {size} pixels of {taps} taps")
@@ -275,53 +285,59 @@ def deform_conv(application: Application) -> None:
     moves = application.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
     moves = application.reshaped(moves, (images, taps * pixels, rank))
     grid = application.new_constant(f"{application.output()}_taps", base.astype(application.type(moves).dtype))
-    places = application.emit("add", (moves, grid))
+    sample_positions = application.emit("add", (moves, grid))
     data = application.reshaped(application.value(0), (images, shape[1] // parts, *shape[2:]))
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
-    read = application.emit("grid_sample", (data, places), attrs)
+    sampled = application.emit("grid_sample", (data, sample_positions), attrs)
     if application.has(4):
         mask = application.reshaped(application.operand(4), (images, 1, taps * pixels))
-        read = application.emit("mul", (read, mask))
-    columns = application.reshaped(read, (shape[0], groups, inputs * taps, pixels))
+        sampled = application.emit("mul", (sampled, mask))
+    columns = application.reshaped(sampled, (shape[0], groups, inputs * taps, pixels))
     matrix = application.reshaped(application.operand(1), (1, groups, outputs // groups, inputs * taps))
     product = application.emit("matmul", (matrix, columns))
-    made = application.reshaped(product, (shape[0], outputs, *size))
+    summed = application.reshaped(product, (shape[0], outputs, *size))
     if application.has(3):
-        made = application.emit("add", (made, application.reshaped(application.operand(3), (outputs, *(1,) * rank))))
-    application.result_alias(made)
+        summed = application.emit(
+            "add", (summed, application.reshaped(application.operand(3), (outputs, *(1,) * rank)))
+        )
+    application.result_alias(summed)
 
 
-def _tap_places(application: Application, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
-    """Where the taps of all pixels lie without offsets, (1, taps * pixels, axes), and the result's extents."""
+def _tap_positions(application: Application, kernel: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
+    """Return positions of the taps of all pixels without offsets, (1, taps * pixels, axes), and the result's extents."""
     extents = application.shape(0)[2:]
     view = spans(application, kernel, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
-        room = extent + view.before[k] + view.after[k] - (kernel[k] - 1) * view.dilation[k] - 1
-        size.append(room // view.strides[k] + 1)
+        last_start = extent + view.before[k] + view.after[k] - (kernel[k] - 1) * view.dilation[k] - 1
+        size.append(last_start // view.strides[k] + 1)
         taps, pixels = np.arange(kernel[k]) * view.dilation[k], np.arange(size[k]) * view.strides[k]
+        # Axis k of the grid has its taps at dimension k and its pixels at dimension rank + k.
         shape = np.ones(2 * rank, int)
         shape[[k, rank + k]] = taps.size, pixels.size
         axes.append((taps[:, None] + pixels - view.before[k]).reshape(shape))
     return np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(1, -1, rank), tuple(size)
 
 
-SAMPLING_SPELLINGS: Mapping[str, Spelling] = {
+SAMPLING_CONVERTERS: Mapping[str, Spelling] = {
     "DeformConv": Spelling(deform_conv),
     "GridSample": Spelling(grid_sample),
     "RoiAlign": Spelling(roi_align),
 }
 
 
-# ---- Spellings of ONNX's operators that make images larger: ConvTranspose and Resize.
+# ---- Converters of operators that enlarge images: ConvTranspose and Resize.
 
 
 def conv_transpose(application: Application) -> None:
-    """ConvTranspose: over one or two axes with weights known when compiling, or over any with any."""
-    attrs, shape = _transposed(application), application.shape(0)
-    known = [application.builder.stored(application.value(k)) is not None for k in (1, 2) if application.has(k)]
-    plain = application.type(application.value(0)).dtype == "float32" and len(shape) in (3, 4)
-    if not plain or not all(known):
+    """ConvTranspose.
+
+    ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
+    """
+    attrs, shape = _transpose_attributes(application), application.shape(0)
+    has_constant = [application.builder.stored_constant(application.value(k)) is not None for k in (1, 2) if application.has(k)]
+    is_plain = application.type(application.value(0)).dtype == "float32" and len(shape) in (3, 4)
+    if not is_plain or not all(has_constant):
         operands = [application.operand(k) for k in range(3) if application.has(k)]
         application.result("convolution_transpose", operands, attrs)
         return
@@ -332,18 +348,20 @@ def conv_transpose(application: Application) -> None:
     if bias is not None:
         operands.append(application.store(f"{name}_bias", bias))
     if len(shape) == 3:
-        (stride,), (spread,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
-        attrs = {**attrs, "strides": (1, stride), "dilation": (1, spread), "padding": (0, before, 0, after)}
-    made = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
-    made = application.emit("transpose", (made,), {"axes": (0, 3, 1, 2)})
-    batch, channels, _, width = application.type(made).shape
-    application.result_alias(made if len(shape) == 4 else application.reshaped(made, (batch, channels, width)))
+        (stride,), (step,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
+        attrs = {**attrs, "strides": (1, stride), "dilation": (1, step), "padding": (0, before, 0, after)}
+    upsampled = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
+    upsampled = application.emit("transpose", (upsampled,), {"axes": (0, 3, 1, 2)})
+    batch, channels, _, width = application.type(upsampled).shape
+    application.result_alias(
+        upsampled if len(shape) == 4 else application.reshaped(upsampled, (batch, channels, width))
+    )
 
 
 def _channels_last(application: Application, weight: Stored, groups: int) -> Stored:
-    """Weights (I, O / groups, [H,] W) as (O, H, W, I / groups)."""
-    inputs, each, *kernel = weight.data.shape
-    split = weight.data.reshape(groups, inputs // groups, each, *[1] * (2 - len(kernel)), *kernel)
+    """Reorder weights (I, O / groups, [H,] W) to (O, H, W, I / groups)."""
+    inputs, outputs_per_group, *kernel = weight.data.shape
+    split = weight.data.reshape(groups, inputs // groups, outputs_per_group, *[1] * (2 - len(kernel)), *kernel)
     moved = np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1))
     quant = weight.quant
     if quant is not None and quant.axis is not None:
@@ -351,12 +369,14 @@ def _channels_last(application: Application, weight: Stored, groups: int) -> Sto
             application.refuse(
                 f"weights quantised along axis {quant.axis}", "quantise them along axis 1, the output channels"
             )
+        # Scales are those of one group's output channels; our tensor lists the output channels of all groups.
         quant = Quant(quant.scale * groups, quant.zero_point * groups, 0)
     return Stored(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _transposed(application: Application) -> Mapping[str, Any]:
-    """The attributes of a transposed convolution over any number of axes; output padding is padding taken back."""
+def _transpose_attributes(application: Application) -> Mapping[str, Any]:
+    """Return the attributes of a transposed convolution over any number of axes; output padding becomes less padding at the
+    end."""
     attributes, extents, kernel = application.operator.attributes, application.shape(0)[2:], application.shape(1)[2:]
     rank, groups = len(extents), attributes.integer("group", 1)
     if (
@@ -382,8 +402,8 @@ def _transposed(application: Application) -> Mapping[str, Any]:
     for k, (size, more) in enumerate(zip(sizes, growth, strict=True)):
         if wanted:
             total = size + more - wanted[k]
-            small = total // 2
-            before[k] = small if mode == "SAME_UPPER" else total - small
+            begin_share = total // 2
+            before[k] = begin_share if mode == "SAME_UPPER" else total - begin_share
             after[k] = total - before[k] - more
         else:
             after[k] -= more
@@ -392,11 +412,11 @@ def _transposed(application: Application) -> Mapping[str, Any]:
 
 
 def resize(application: Application) -> None:
-    """Resize (and Upsample): every element is one of the data's, or a weighted sum of a few."""
-    resample(application, resized_axes(application))
+    """Resize and Upsample: every result is one of the data's elements, or a weighted sum of a few."""
+    resample(application, resize_axes(application))
 
 
-UPSAMPLE_SPELLINGS: Mapping[str, Spelling] = {
+UPSAMPLE_CONVERTERS: Mapping[str, Spelling] = {
     "ConvTranspose": Spelling(conv_transpose),
     "Resize": Spelling(resize, MOVABLE),
     "Upsample": Spelling(resize, MOVABLE),

@@ -1,4 +1,4 @@
-"""ONNX operators of language models: attention, norms, rotary embeddings."""
+"""ONNX operators of language models: attention with a cache, norms, rotary embeddings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from microc.frontend.formulas import composer
 from microc.frontend.onnx.context import Application, Spelling
 from microc.graph.ir import Attr
 
-# ---- Spellings of ONNX Runtime's operators of language models: norms by the root of the mean square, positions as
-# rotations.
+# ---- Converters of ONNX Runtime's RMS norms and rotary embeddings.
 #
 # Source: the documentation of ONNX Runtime's contributed operators.
 
@@ -26,21 +25,21 @@ def root_mean_square_norm(application: Application) -> None:
     if application.axis(attributes.integer("axis", -1), rank) != rank - 1:
         application.refuse("a norm over more than the last axis", "reshape before it")
     application.only_output()
-    _scaled(application, data, application.operand(1))
+    _write_norm(application, data, application.operand(1))
 
 
 def skip_root_mean_square_norm(application: Application) -> None:
-    """SkipSimplifiedLayerNormalization: the same of a sum, which is the fourth output."""
+    """SkipSimplifiedLayerNormalization: the same norm of a sum; the sum is the fourth output."""
     total = application.emit("add", (application.operand(0), application.operand(1)))
     if application.has(3):
         total = application.emit("add", (total, application.operand(3)))
     if any(application.output(position) for position in (1, 2)):
         application.refuse("means and variances are asked for", "export the model for inference")
-    _scaled(application, total, application.operand(2))
+    _write_norm(application, total, application.operand(2))
     application.result_alias(total, 3)
 
 
-def _scaled(application: Application, data: str, scale: str) -> None:
+def _write_norm(application: Application, data: str, scale: str) -> None:
     make = composer(application)
     squares: Mapping[str, Attr] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
     mean = application.emit("mean", (make("mul", data, data),), squares)
@@ -49,7 +48,7 @@ def _scaled(application: Application, data: str, scale: str) -> None:
 
 
 def rotary_embedding(application: Application) -> None:
-    """com.microsoft.RotaryEmbedding: data (B, S, heads * D) or (B, heads, S, D), turned by the angles of their positions."""
+    """com.microsoft.RotaryEmbedding: rotates data (B, S, heads * D) or (B, heads, S, D) by the angles of their positions."""
     attributes, shape = application.operator.attributes, application.shape(0)
     heads = attributes.integer("num_heads", 0) or 1
     if len(shape) == 3 and (not attributes.integer("num_heads", 0) or shape[2] % heads):
@@ -58,63 +57,65 @@ def rotary_embedding(application: Application) -> None:
         application.refuse(f"data of shape {shape}, or a scale", "four axes, and no scale")
     data = application.value(0)
     if len(shape) == 3:
-        apart = application.reshaped(data, (*shape[:2], heads, shape[2] // heads))
-        data = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
+        split = application.reshaped(data, (*shape[:2], heads, shape[2] // heads))
+        data = application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
     batch, _, length, _ = application.type(data).shape
-    places = application.value(1)
-    if application.type(places).size == 1 and length > 1:
-        steps = application.new_constant("steps", np.arange(length, dtype=application.type(places).dtype))
-        places = application.emit("add", (application.reshaped(places, (1,)), steps))
-    count = application.type(places).size
+    positions = application.value(1)
+    # A single position is that of the first row; the others follow it.
+    if application.type(positions).size == 1 and length > 1:
+        steps = application.new_constant("steps", np.arange(length, dtype=application.type(positions).dtype))
+        positions = application.emit("add", (application.reshaped(positions, (1,)), steps))
+    count = application.type(positions).size
     if count not in (length, batch * length):
         application.broken(f"{count} positions for {batch} x {length} rows")
-    angles = [angles_at(application, position, places, length) for position in (2, 3)]
-    result = turned(application, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
+    angles = [angles_at(application, position, positions, length) for position in (2, 3)]
+    result = rotate_pairs(application, data, (angles[0], angles[1]), interleaved=attributes.flag("interleaved"))
     if len(shape) == 3:
         result = application.emit("transpose", (result,), {"axes": (0, 2, 1, 3)})
     application.result_reshape(result, shape)
 
 
-def angles_at(application: Application, position: int, places: str, length: int) -> str:
-    """The table of operand ``position`` (cosines or sines), a row for every place, as (batch, 1, S, half)."""
+def angles_at(application: Application, position: int, positions: str, length: int) -> str:
+    """Gather rows of operand ``position`` (a table of cosines or sines) at ``positions``; result (batch, 1, S, half)."""
     table = application.value(position)
     if len(application.type(table).shape) != 2:
         application.broken(f"angles of shape {application.type(table).shape}")
     rows = application.emit(
-        "gather", (table, application.reshaped(places, (application.type(places).size,))), {"axis": 0}
+        "gather", (table, application.reshaped(positions, (application.type(positions).size,))), {"axis": 0}
     )
     count, half = application.type(rows).shape
     return application.reshaped(rows, (count // length, 1, length, half))
 
 
-def turned(application: Application, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
-    """Pairs of numbers along the last axis, neighbours or half the turned width apart, turned by angles; the others stay."""
+def rotate_pairs(application: Application, data: str, angles: tuple[str, str], *, interleaved: bool) -> str:
+    """Rotate pairs of numbers along the last axis by angles. Pairs are neighbours (``interleaved``), or half the rotated
+    width apart; numbers behind that width stay."""
     shape, half = application.type(data).shape, application.type(angles[0]).shape[3]
     cosine, sine = angles
     if 2 * half > shape[3]:
         application.broken(f"rows of {shape[3]} turned by {half} angles")
     axis, pairs = (4, (*shape[:3], half, 2)) if interleaved else (3, (*shape[:3], half, 2))
     if interleaved:
-        both = application.reshaped(part(application, data, 3, 0, 2 * half), pairs)
-        first, second = (application.reshaped(part(application, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
+        both = application.reshaped(slice_axis(application, data, 3, 0, 2 * half), pairs)
+        first, second = (application.reshaped(slice_axis(application, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
-        first, second = (part(application, data, 3, k * half, (k + 1) * half) for k in (0, 1))
+        first, second = (slice_axis(application, data, 3, k * half, (k + 1) * half) for k in (0, 1))
     make = composer(application)
-    new = [
+    rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
         make("add", make("mul", first, sine), make("mul", second, cosine)),
     ]
     if interleaved:
-        new = [application.reshaped(value, (*shape[:3], half, 1)) for value in new]
-    joined = application.emit("concat", new, {"axis": axis})
+        rotated = [application.reshaped(value, (*shape[:3], half, 1)) for value in rotated]
+    joined = application.emit("concat", rotated, {"axis": axis})
     joined = application.reshaped(joined, (*shape[:3], 2 * half))
     if 2 * half == shape[3]:
         return joined
-    return application.emit("concat", (joined, part(application, data, 3, 2 * half, shape[3])), {"axis": 3})
+    return application.emit("concat", (joined, slice_axis(application, data, 3, 2 * half, shape[3])), {"axis": 3})
 
 
-def part(application: Application, data: str, axis: int, first: int, last: int) -> str:
-    """Elements ``first`` to ``last`` (not included) along an axis."""
+def slice_axis(application: Application, data: str, axis: int, first: int, last: int) -> str:
+    """Slice elements ``first`` to ``last`` (exclusive) along an axis."""
     shape = application.type(data).shape
     if (first, last) == (0, shape[axis]):
         return data
@@ -123,99 +124,101 @@ def part(application: Application, data: str, axis: int, first: int, last: int) 
     return application.emit("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-LANGUAGE_SPELLINGS: Mapping[str, Spelling] = {
+LANGUAGE_CONVERTERS: Mapping[str, Spelling] = {
     "SimplifiedLayerNormalization": Spelling(root_mean_square_norm, _FLOAT),
     "SkipSimplifiedLayerNormalization": Spelling(skip_root_mean_square_norm, _FLOAT),
     "RotaryEmbedding": Spelling(rotary_embedding, _FLOAT),
 }
-"""Of the domain ``com.microsoft``; the first is written without a domain, too."""
+"""Converters of the domain ``com.microsoft``; exporters write the first one without a domain, too."""
 
 
-# ---- Spelling of ONNX Runtime's GroupQueryAttention: one step of a language model, or several, with a cache of keys
-# and values.
+# ---- ONNX Runtime's GroupQueryAttention: one or several steps of a language model, with a cache of keys and values.
 #
-# Queries meet the keys of the past and those of this call apart, so that the present is written where the past lies and nothing
-# reads it: a cache that is a state is updated in place. Source: the documentation of ONNX Runtime's contributed operators,
-# ``group_query_attention_helper.h``.
+# Scores against cached keys and against those of this call are separate products. So the present can overwrite the past in
+# place: nothing reads the present, and a cache that is a state is updated without a copy. Source: the documentation of ONNX
+# Runtime's contributed operators, ``group_query_attention_helper.h``.
 
-_NEVER = -1e30
-"""A score whose exponential is zero beside any other."""
-_QUERY, _KEY, _VALUE, _PAST, _LAST, _TOTAL, _COSINES, _OTHERS = 0, 1, 2, 3, 5, 6, 7, 9
-_WITHOUT = "export the model without it"
+MASKED_SCORE = -1e30
+"""Score of masked positions: its exponential is zero beside that of any real score."""
+_QUERY, _KEY, _VALUE, _PAST, _LAST, _TOTAL, _COSINES, FIRST_UNSUPPORTED = 0, 1, 2, 3, 5, 6, 7, 9
+_EXPORT_WITHOUT = "export the model without it"
 
 
 @frozen
 class _Heads:
-    """Heads of queries, heads of keys and values, which groups of queries share, rows of this call, numbers of a head."""
+    """Sizes: heads of queries, heads of keys and values (each shared by a group of queries), rows of this call, width of a
+    head."""
 
     queries: int
-    shared: int
+    kv_heads: int
     rows: int
     width: int
 
 
 def group_query_attention(application: Application) -> None:
-    """com.microsoft.GroupQueryAttention of one sequence, causal: query, key, value (or all three in the first), past key, past
-    value, the last position (seqlens_k), the number of positions, cosines, sines.
+    """com.microsoft.GroupQueryAttention of one sequence, causal.
 
-    The past (1, heads, P, D) has room for P positions; rows of this call lie behind those that it holds, and the present is the
-    past with them. Where the number of positions is a constant beyond P, the past is full, and the present is longer.
+    Operands: query, key, value (or all three in the first), past key, past value, last position (seqlens_k), number of
+    positions, cosines, sines. The past (1, heads, P, D) has capacity for P positions. Rows of this call go behind those that
+    it holds; the present is the past with them. If the number of positions is a constant above P, the past is full, and the
+    present is longer.
     """
     _refuse_variants(application)
     heads, (query, key, value) = _split(application)
-    length = _held(application, heads)
+    length = _past_length(application, heads)
     if application.operator.attributes.flag("do_rotary"):
-        query, key = _rotated(application, heads, length, (query, key))
+        query, key = _rotate_query_and_key(application, heads, length, (query, key))
     past = _past(application, heads)
-    rows = heads.queries // heads.shared * heads.rows
+    rows = heads.queries // heads.kv_heads * heads.rows
     scale = application.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.width))
-    asked = application.reshaped(composer(application)("mul", query, scale), (heads.shared, rows, heads.width))
+    scaled_query = application.reshaped(composer(application)("mul", query, scale), (heads.kv_heads, rows, heads.width))
+    # One batch of products per key head: the queries of its group become rows, heads.queries / kv_heads * rows of them.
     keys, values = (
         [application.reshaped(x, _planes(application, x)) for x in pair]
         for pair in ((*past[:1], key), (*past[1:], value))
     )
-    scores = [_product(application, asked, x, turn=True) for x in keys]
+    scores = [_product(application, scaled_query, x, transpose_b=True) for x in keys]
     scores[-1] = _causal(application, heads, scores[-1])
     if past:
-        scores[0] = _of_held(application, scores[0], length)
+        scores[0] = _mask_unused_positions(application, scores[0], length)
     joined = application.emit("concat", scores, {"axis": 2}) if past else scores[0]
     shares, first, total = application.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
     for x in values:
         last = first + application.type(x).shape[1]
-        found = _product(application, part(application, shares, 2, first, last), x)
-        total, first = application.emit("add", (total, found)) if total else found, last
+        partial = _product(application, slice_axis(application, shares, 2, first, last), x)
+        total, first = application.emit("add", (total, partial)) if total else partial, last
     apart = application.reshaped(total, (1, heads.queries, heads.rows, heads.width))
-    together = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
-    application.result_reshape(together, (1, heads.rows, heads.queries * heads.width))
+    rows_of_heads = application.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
+    application.result_reshape(rows_of_heads, (1, heads.rows, heads.queries * heads.width))
     _present(application, past, (key, value), length)
 
 
 def _refuse_variants(application: Application) -> None:
     attributes = application.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
-    asked = [name for name, number in numbers.items() if number > 0]
-    asked += ["softcap"] if attributes.real("softcap", 0.0) else []
-    asked += (
+    unsupported = [name for name, number in numbers.items() if number > 0]
+    unsupported += ["softcap"] if attributes.real("softcap", 0.0) else []
+    unsupported += (
         ["position_ids, attention_bias or more"]
-        if any(map(application.has, range(_OTHERS, application.count())))
+        if any(map(application.has, range(FIRST_UNSUPPORTED, application.count())))
         else []
     )
-    if asked:
-        application.refuse(f"attention with {asked[0]}", _WITHOUT)
+    if unsupported:
+        application.refuse(f"attention with {unsupported[0]}", _EXPORT_WITHOUT)
     application.only_output(3)
 
 
 def _split(application: Application) -> tuple[_Heads, tuple[str, str, str]]:
-    """Query (1, heads, S, D), key and value (1, shared heads, S, D)."""
+    """Split the operands into query (1, heads, S, D), key and value (1, key heads, S, D)."""
     attributes, shape = application.operator.attributes, application.shape(_QUERY)
-    queries, shared = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
+    queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
     packed = not application.has(_KEY)
-    parts = queries + 2 * shared if packed else queries
-    if min(queries, shared) < 1 or queries % shared or len(shape) != 3 or shape[2] % parts:
-        application.broken(f"data of shape {shape} for {queries} heads that share {shared}")
+    parts = queries + 2 * kv_heads if packed else queries
+    if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
+        application.broken(f"data of shape {shape} for {queries} heads that share {kv_heads}")
     if shape[0] != 1:
         application.refuse(f"{shape[0]} sequences", "one sequence (a batch of 1)")
-    heads = _Heads(queries, shared, shape[1], shape[2] // parts)
+    heads = _Heads(queries, kv_heads, shape[1], shape[2] // parts)
 
     def apart(value: str, count: int) -> str:
         if application.type(value).shape != (1, heads.rows, count * heads.width):
@@ -223,22 +226,23 @@ def _split(application: Application) -> tuple[_Heads, tuple[str, str, str]]:
         split = application.reshaped(value, (1, heads.rows, count, heads.width))
         return application.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
-    counts, first = (queries, shared, shared), 0
+    counts, first = (queries, kv_heads, kv_heads), 0
     if not packed:
         query, key, value = (
             apart(application.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
         )
         return heads, (query, key, value)
-    found = []
+    parts_by_role = []
     for count in counts:
         last = first + count * heads.width
-        found.append(apart(part(application, application.value(_QUERY), 2, first, last), count))
+        parts_by_role.append(apart(slice_axis(application, application.value(_QUERY), 2, first, last), count))
         first = last
-    return heads, (found[0], found[1], found[2])
+    return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
 
-def _held(application: Application, heads: _Heads) -> str:
-    """How many positions the past holds: int32 of one element."""
+def _past_length(application: Application, heads: _Heads) -> str:
+    """Return the number of positions that the past holds, as int32 of one element: the last position less this call's other
+    rows."""
     if application.type(application.value(_LAST)).size != 1:
         application.broken(f"last positions of shape {application.shape(_LAST)} for one sequence")
     last = application.emit("cast", (application.reshaped(application.value(_LAST), (1,)),), {"dtype": "int32"})
@@ -247,58 +251,58 @@ def _held(application: Application, heads: _Heads) -> str:
     return application.emit("sub", (last, application.scalar(heads.rows - 1, "int32")))
 
 
-def _rotated(application: Application, heads: _Heads, length: str, pair: Sequence[str]) -> list[str]:
-    """Query and key turned by the angles of their positions."""
-    places = length
+def _rotate_query_and_key(application: Application, heads: _Heads, length: str, pair: Sequence[str]) -> list[str]:
+    """Rotate query and key by the angles of their positions."""
+    positions = length
     if heads.rows > 1:
         steps = application.new_constant("steps", np.arange(heads.rows, dtype=np.int32))
-        places = application.emit("add", (length, steps))
-    cosine, sine = (angles_at(application, k, places, heads.rows) for k in (_COSINES, _COSINES + 1))
+        positions = application.emit("add", (length, steps))
+    cosine, sine = (angles_at(application, k, positions, heads.rows) for k in (_COSINES, _COSINES + 1))
     interleaved = application.operator.attributes.flag("rotary_interleaved")
-    return [turned(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
+    return [rotate_pairs(application, value, (cosine, sine), interleaved=interleaved) for value in pair]
 
 
 def _past(application: Application, heads: _Heads) -> tuple[str, ...]:
-    """The cache of keys and that of values, or none."""
+    """Return the caches of keys and of values; empty if there is no past."""
     if not application.has(_PAST):
         return ()
-    found = application.operand(_PAST), application.operand(_PAST + 1)
-    for name in found:
+    caches = application.operand(_PAST), application.operand(_PAST + 1)
+    for name in caches:
         shape = application.type(name).shape
-        if len(shape) != 4 or shape[:2] != (1, heads.shared) or shape[3] != heads.width:
-            application.broken(f"a past of shape {shape} for {heads.shared} heads of {heads.width}")
-    return found
+        if len(shape) != 4 or shape[:2] != (1, heads.kv_heads) or shape[3] != heads.width:
+            application.broken(f"a past of shape {shape} for {heads.kv_heads} heads of {heads.width}")
+    return caches
 
 
 def _planes(application: Application, value: str) -> tuple[int, ...]:
-    """The shape of keys or values without the axis of sequences."""
+    """Return the shape of keys or values without the batch axis."""
     return application.type(value).shape[1:]
 
 
-def _product(application: Application, a: str, b: str, *, turn: bool = False) -> str:
-    turned_b = application.emit("transpose", (b,), {"axes": (0, 2, 1)}) if turn else b
-    return application.emit("matmul", (a, turned_b))
+def _product(application: Application, a: str, b: str, *, transpose_b: bool = False) -> str:
+    right = application.emit("transpose", (b,), {"axes": (0, 2, 1)}) if transpose_b else b
+    return application.emit("matmul", (a, right))
 
 
-def _of_held(application: Application, scores: str, length: str) -> str:
-    """Scores (heads, rows, P) of positions that the past holds; of others nothing comes."""
+def _mask_unused_positions(application: Application, scores: str, length: str) -> str:
+    """Mask the scores (heads, rows, P) of positions that the past does not hold yet."""
     count = application.type(scores).shape[2]
-    places = application.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
+    positions = application.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
     make = composer(application)
-    return make("where", make("less", places, length), scores, _NEVER)
+    return make("where", make("less", positions, length), scores, MASKED_SCORE)
 
 
 def _causal(application: Application, heads: _Heads, scores: str) -> str:
-    """Scores among the rows of this call, of which none sees what comes behind it."""
+    """Mask the scores among this call's rows so that none attends to a later one."""
     if heads.rows == 1:
         return scores
-    groups = heads.queries // heads.shared
+    groups = heads.queries // heads.kv_heads
     seen = np.tile(np.tril(np.ones((heads.rows, heads.rows), bool)), (groups, 1))[None]
-    return composer(application)("where", application.new_constant("seen", seen), scores, _NEVER)
+    return composer(application)("where", application.new_constant("seen", seen), scores, MASKED_SCORE)
 
 
 def _present(application: Application, past: Sequence[str], fresh: Sequence[str], length: str) -> None:
-    """The second and third output."""
+    """Write the second and third output, the present keys and values."""
     for position, value in enumerate(fresh):
         if not application.output(position + 1):
             continue
@@ -311,15 +315,15 @@ def _present(application: Application, past: Sequence[str], fresh: Sequence[str]
             application.result("dynamic_update_slice", (past[position], value, begin), {}, position + 1)
 
 
-def _is_full(application: Application, room: int, rows: int) -> bool:
-    """Whether the number of positions is known not to fit the past."""
-    known = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
-    if known is None or known.size != 1 or int(known.reshape(())) <= room:
+def _is_full(application: Application, capacity: int, rows: int) -> bool:
+    """Test whether the number of positions is a constant above the capacity of the past."""
+    total = application.builder.consts.get(application.value(_TOTAL)) if application.has(_TOTAL) else None
+    if total is None or total.size != 1 or int(total.reshape(())) <= capacity:
         return False
-    if int(known.reshape(())) != room + rows:
-        application.broken(f"{int(known.reshape(()))} positions, of which the past has {room} and this call {rows}")
+    if int(total.reshape(())) != capacity + rows:
+        application.broken(f"{int(total.reshape(()))} positions, of which the past has {capacity} and this call {rows}")
     return True
 
 
-ATTENTION_SPELLINGS: Mapping[str, Spelling] = {"GroupQueryAttention": Spelling(group_query_attention, ("float32",))}
-"""Of the domain ``com.microsoft``."""
+ATTENTION_CONVERTERS: Mapping[str, Spelling] = {"GroupQueryAttention": Spelling(group_query_attention, ("float32",))}
+"""Converters of the domain ``com.microsoft``."""

@@ -1,4 +1,4 @@
-"""ONNX matrix products, normalisations, transforms, Einsum, Det."""
+"""ONNX matrix products, normalisations, transforms, Einsum and Det."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
 from microc.frontend.onnx.operators_recurrent import recurrent
 from microc.graph.ir import Attr, Graph
 
-# ---- Spellings of ONNX's matrix products, normalisations and softmaxes.
+# ---- Converters of matrix products, normalisations and softmaxes.
 
 
 def gemm(application: Application) -> None:
-    """Gemm: alpha * A' * B' + beta * C. Constant B makes a dense layer, anything else a matrix product."""
+    """Gemm: alpha * A' * B' + beta * C. A constant B makes a ``dense`` layer, anything else a ``matmul``."""
     attributes = application.operator.attributes
     alpha, beta = attributes.real("alpha", 1.0), attributes.real("beta", 1.0)
     a, b = application.operand(0), application.operand(1)
@@ -28,15 +28,15 @@ def gemm(application: Application) -> None:
         application.broken(f"matrices of shapes {application.type(a).shape} and {application.type(b).shape}")
     if attributes.flag("transA"):
         a = application.emit("transpose", (a,), {"axes": (1, 0)})
-    weight = application.builder.stored(b)
+    weight = application.builder.stored_constant(b)
     if weight is None or (alpha != 1.0 and weight.quant is not None):
         if attributes.flag("transB"):
             b = application.emit("transpose", (b,), {"axes": (1, 0)})
-        product = scaled(application, application.emit("matmul", (a, b)), alpha)
+        product = scale_by(application, application.emit("matmul", (a, b)), alpha)
         add_term(application, product, beta)
         return
     if not attributes.flag("transB"):
-        weight = weight.transposed((1, 0))
+        weight = weight.transpose((1, 0))
     if alpha != 1.0:
         weight = Stored((weight.data * np.float32(alpha)).astype(np.float32))
     bias = _gemm_bias(application, weight.data.shape[0], beta)
@@ -50,23 +50,23 @@ def gemm(application: Application) -> None:
 
 
 def _gemm_bias(application: Application, units: int, beta: float) -> Stored | None:
-    """C as a bias of ``units`` elements, if it is constant and the same in every row."""
+    """Return C as a bias of ``units`` elements, or None if it is not constant or differs between rows."""
     if not application.has(2):
         return None
-    stored = application.builder.stored(application.operand(2))
+    stored = application.builder.stored_constant(application.operand(2))
     if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != units)):
         return None
     shape = stored.data.shape
     if prod(shape[:-1]) != 1 or shape[-1:] not in ((), (1,), (units,)):
         return None
-    flat = stored.reshaped((stored.data.size,))
+    flat = stored.reshape((stored.data.size,))
     if flat is None or (flat.data.size == units and beta == 1.0):
         return flat
     return Stored(np.broadcast_to(flat.data * np.float32(beta), (units,)).astype(np.float32))
 
 
-def scaled(application: Application, value: str, factor: float) -> str:
-    """``value`` times a number."""
+def scale_by(application: Application, value: str, factor: float) -> str:
+    """Return ``value`` times a number."""
     return (
         value
         if factor == 1.0
@@ -75,25 +75,25 @@ def scaled(application: Application, value: str, factor: float) -> str:
 
 
 def add_term(application: Application, product: str, beta: float) -> None:
-    """The output as ``product`` + beta * C, C being optional."""
+    """Write the output as ``product`` + beta * C, if there is a C."""
     if not application.has(2):
         application.result_alias(product)
         return
-    term = scaled(application, application.operand(2), beta)
+    term = scale_by(application, application.operand(2), beta)
     if len(application.type(term).shape) > 2:
         application.broken(f"C has shape {application.type(term).shape}")
     application.result("add", (product, term))
 
 
 def matmul(application: Application) -> None:
-    """MatMul: numpy's product. A constant right side of two axes makes a dense layer over all rows."""
+    """MatMul: numpy's product. A constant right side of two axes makes a ``dense`` layer over all rows."""
     a, b = application.operand(0), application.operand(1)
     left, right = application.type(a).shape, application.type(b).shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
         application.broken(f"matrices of shapes {left} and {right}")
-    weight = application.builder.stored(b)
+    weight = application.builder.stored_constant(b)
     if weight is not None and len(right) == 2 and is_float(application.type(a).dtype):
-        application.result_alias(write_dense(application, a, weight.transposed((1, 0)), None))
+        application.result_alias(write_dense(application, a, weight.transpose((1, 0)), None))
         return
     shape = (*application.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
     a = application.reshaped(a, (1, left[0])) if len(left) == 1 else a
@@ -102,7 +102,7 @@ def matmul(application: Application) -> None:
 
 
 def write_dense(application: Application, data: str, weight: Stored, bias: Stored | None) -> str:
-    """A dense layer over the last axis of ``data``, whatever the axes before; the name of its result."""
+    """Write a dense layer over the last axis of ``data``, with any axes before it; return the name of its result."""
     shape, (units, depth) = application.type(data).shape, weight.data.shape
     if not shape or shape[-1] != depth:
         application.broken(f"data of shape {shape} for weights of {units} x {depth}")
@@ -118,7 +118,7 @@ def write_dense(application: Application, data: str, weight: Stored, bias: Store
 def batch_normalization(application: Application) -> None:
     """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
 
-    Parameters are those of channels, or, before opset 9 and without ``spatial``, of every place.
+    Parameters are per channel; before opset 9 without ``spatial``, per element of an image.
     """
     attributes = application.operator.attributes
     application.only_output()
@@ -130,8 +130,8 @@ def batch_normalization(application: Application) -> None:
         _batch_normalization_by_values(application, data)
         return
     scale, bias, mean, variance = (application.constant(position).astype(np.float64) for position in range(1, 5))
-    wanted = shape[1:2] if application.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
-    if len(shape) < 2 or any(array.shape != wanted for array in (scale, bias, mean, variance)):
+    parameter_shape = shape[1:2] if application.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
+    if len(shape) < 2 or any(array.shape != parameter_shape for array in (scale, bias, mean, variance)):
         application.broken(f"parameters do not fit data of shape {shape}: they have shape {scale.shape}")
     if (variance < 0).any():
         application.broken("a variance is negative")
@@ -141,7 +141,7 @@ def batch_normalization(application: Application) -> None:
 
 
 def _batch_normalization_by_values(application: Application, data: str) -> None:
-    """The same with parameters that are only known at run time."""
+    """Batch normalisation with parameters that are known only at run time."""
     rank, kind = len(application.type(data).shape), application.type(data).dtype
     scale, bias, mean, variance = (_along_channels(application, position, rank) for position in range(1, 5))
     epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
@@ -152,20 +152,22 @@ def _batch_normalization_by_values(application: Application, data: str) -> None:
 
 
 def _along_channels(application: Application, position: int, rank: int) -> str:
-    """An operand of one element per channel, to broadcast along axis 1 of a tensor of ``rank``."""
+    """Return an operand of one element per channel, shaped to broadcast along axis 1 of a tensor of ``rank``."""
     return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
 
 
 def _per_channel(application: Application, values: Array, data: str) -> str:
-    """A constant along axis 1 of ``data``, or along that and all behind it."""
+    """Add a constant that broadcasts along axis 1 of ``data``, or along that axis and all behind it."""
     kind = application.type(data)
     shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
     return application.new_constant(f"{application.output()}_factor", values.astype(kind.dtype).reshape(shape))
 
 
-def _normalized(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
-    """``data`` less its mean over ``axes``, over its standard deviation there. ``names``: those of the mean and of the inverse
-    of the deviation, where they are asked for."""
+def _normalize(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
+    """Normalise ``data`` over ``axes``: (x - mean) / sqrt(variance + epsilon).
+
+    ``names`` are those of the mean and of the inverse deviation, if these are outputs.
+    """
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     mean = application.write("mean", (data,), over, names[0]) if names[0] else application.emit("mean", (data,), over)
     centred = application.emit("sub", (data, mean))
@@ -183,29 +185,31 @@ def layer_normalization(application: Application) -> None:
     data = application.operand(0)
     rank = len(application.type(data).shape)
     first = application.axis(application.operator.attributes.integer("axis", -1), rank)
-    normal = _normalized(application, data, tuple(range(first, rank)), (application.output(1), application.output(2)))
+    normalized = _normalize(
+        application, data, tuple(range(first, rank)), (application.output(1), application.output(2))
+    )
     if application.has(2):
-        normal = application.emit("mul", (normal, application.operand(1)))
-        application.result("add", (normal, application.operand(2)))
+        normalized = application.emit("mul", (normalized, application.operand(1)))
+        application.result("add", (normalized, application.operand(2)))
     else:
-        application.result("mul", (normal, application.operand(1)))
+        application.result("mul", (normalized, application.operand(1)))
 
 
 def instance_normalization(application: Application) -> None:
-    """InstanceNormalization: over the spatial axes of every image and channel, scaled and shifted per channel."""
+    """InstanceNormalization over the spatial axes of every image and channel, scaled and shifted per channel."""
     data = application.operand(0)
     rank = len(application.type(data).shape)
     if rank < 3:
         application.broken(f"data of shape {application.type(data).shape}")
-    normal = _normalized(application, data, tuple(range(2, rank)))
+    normalized = _normalize(application, data, tuple(range(2, rank)))
     scale, bias = (_along_channels(application, position, rank) for position in (1, 2))
-    application.result("add", (application.emit("mul", (normal, scale)), bias))
+    application.result("add", (application.emit("mul", (normalized, scale)), bias))
 
 
 def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
-    """A softmax along an axis; before opset 13, over all axes from one on, taken together."""
+    """Make a converter of a softmax along an axis; before opset 13, over that axis and all behind it together."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         data, old = application.operand(0), application.opset < 13
         shape = application.type(data).shape
         axis = application.axis(application.operator.attributes.integer("axis", 1 if old else -1), len(shape))
@@ -217,7 +221,7 @@ def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
         write(application, flat, 1, name)
         application.result("reshape", (name,), {"shape": shape})
 
-    return Spelling(spell, stepwise=True)
+    return Spelling(convert, stepwise=True)
 
 
 def _softmax(application: Application, data: str, axis: int, output: str) -> None:
@@ -232,7 +236,7 @@ def _log_softmax(application: Application, data: str, axis: int, output: str) ->
     application.write("sub", (centred, application.emit("log", (total,))), {}, output)
 
 
-NEURAL_SPELLINGS: Mapping[str, Spelling] = {
+NEURAL_CONVERTERS: Mapping[str, Spelling] = {
     "BatchNormalization": Spelling(batch_normalization),
     "Gemm": Spelling(gemm),
     "InstanceNormalization": Spelling(instance_normalization),
@@ -243,11 +247,11 @@ NEURAL_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of ONNX's sums over labels and of its transforms: Einsum, DFT, STFT, MelWeightMatrix, Col2Im.
+# ---- Converters of Einsum and of transforms: DFT, STFT, MelWeightMatrix, Col2Im.
 
 
 def einsum(application: Application) -> None:
-    """Einsum: letters become numbers, the ellipsis the axes that it stands for."""
+    """Einsum: labels become numbers, the ellipsis negative numbers, one for each axis that it stands for."""
     equation = application.operator.attributes.text("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -273,19 +277,21 @@ def einsum(application: Application) -> None:
     application.result("einsum", operands, {"inputs": inputs, "output": output})
 
 
-def _waves(length: int, rows: int, inverse: bool) -> tuple[Array, Array]:
-    """Cosines and sines (length, rows) of a discrete Fourier transform."""
+def _fourier_waves(length: int, rows: int, inverse: bool) -> tuple[Array, Array]:
+    """Return cosines and sines (length, rows) of a discrete Fourier transform."""
+    # The product of indices is reduced modulo length first, so that large angles lose no precision.
     angle = 2 * np.pi * (np.outer(np.arange(length), np.arange(rows)) % length) / length
     scale = 1 / length if inverse else 1.0
     return np.cos(angle) * scale, (np.sin(angle) if inverse else -np.sin(angle)) * scale
 
 
-def transform_matrix(length: int, made: int, complex_in: bool, inverse: bool, real_out: bool) -> Array:
-    """What takes (element, part) to (frequency, part): a matrix (length, parts in, made, parts out).
+def transform_matrix(length: int, bins: int, complex_in: bool, inverse: bool, real_out: bool) -> Array:
+    """Return the matrix (length, parts in, bins, parts out) of a discrete Fourier transform; a part is real or imaginary.
 
-    ``real_out``: the inverse of a transform whose upper half mirrors the lower, from that half (``length`` // 2 + 1 rows).
+    ``real_out``: the inverse to real numbers, from the lower half of a conjugate symmetric spectrum (``length`` // 2 + 1
+    rows). Each row but those of frequency 0 and length / 2 counts twice, for its mirror image.
     """
-    cosine, sine = _waves(length, made, inverse)
+    cosine, sine = _fourier_waves(length, bins, inverse)
     if real_out:
         half = length // 2 + 1
         twice = np.full((half, 1), 2.0)
@@ -299,7 +305,7 @@ def transform_matrix(length: int, made: int, complex_in: bool, inverse: bool, re
 
 
 def dft(application: Application) -> None:
-    """DFT along an axis, of real or complex numbers, whole or its lower half."""
+    """DFT along an axis, of real or complex numbers; the whole spectrum or its lower half."""
     attributes, data = application.operator.attributes, application.value(0)
     shape, kind = application.shape(0), application.type(data).dtype
     inverse, onesided = attributes.flag("inverse"), attributes.flag("onesided")
@@ -311,20 +317,23 @@ def dft(application: Application) -> None:
     length = 2 * (shape[axis] - 1) if real_out else shape[axis]
     if application.has(1):
         length = int(application.constant(1).reshape(-1)[0])
-    taken = length // 2 + 1 if real_out else length
-    data = _fitted(application, data, axis, taken)
-    made = length // 2 + 1 if onesided and not inverse else length
-    matrix = transform_matrix(length, made, shape[-1] == 2, inverse, real_out)
+    input_length = length // 2 + 1 if real_out else length
+    data = _fit_length(application, data, axis, input_length)
+    bins = length // 2 + 1 if onesided and not inverse else length
+    matrix = transform_matrix(length, bins, shape[-1] == 2, inverse, real_out)
     name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
     labels = tuple(range(len(shape)))
-    over, parts = 100, 101
-    output = tuple(over if k == axis else parts if k == len(shape) - 1 else k for k in labels)
-    attrs: Mapping[str, Attr] = {"inputs": (labels, (axis, len(shape) - 1, over, parts)), "output": output}
+    frequency_axis, part_axis = 100, 101
+    output = tuple(frequency_axis if k == axis else part_axis if k == len(shape) - 1 else k for k in labels)
+    attrs: Mapping[str, Attr] = {
+        "inputs": (labels, (axis, len(shape) - 1, frequency_axis, part_axis)),
+        "output": output,
+    }
     application.result("einsum", (data, name), attrs)
 
 
-def _fitted(application: Application, value: str, axis: int, extent: int) -> str:
-    """``value`` cut, or continued with zeros, to ``extent`` elements along ``axis``."""
+def _fit_length(application: Application, value: str, axis: int, extent: int) -> str:
+    """Cut ``value``, or pad it with zeros, to ``extent`` elements along ``axis``."""
     shape = application.type(value).shape
     if extent < shape[axis]:
         end = tuple(extent if k == axis else e for k, e in enumerate(shape))
@@ -337,15 +346,15 @@ def _fitted(application: Application, value: str, axis: int, extent: int) -> str
 
 
 def stft(application: Application) -> None:
-    """STFT: frames, times a window, transformed; the window is part of the matrix where it is known."""
+    """STFT: gathers frames, then windows and transforms them by one einsum."""
     data, kind = application.value(0), application.type(application.value(0)).dtype
     _, samples, parts = application.shape(0)
     step = int(application.constant(1).reshape(-1)[0])
     length = int(application.constant(3).reshape(-1)[0]) if application.has(3) else application.shape(2)[0]
     frames = (samples - length) // step + 1
     starts = np.arange(frames)[:, None] * step + np.arange(length)
-    places = application.new_constant(f"{application.output()}_frames", starts.astype(np.int32))
-    rows = application.emit("gather", (data, places), {"axis": 1})
+    frame_indices = application.new_constant(f"{application.output()}_frames", starts.astype(np.int32))
+    rows = application.emit("gather", (data, frame_indices), {"axis": 1})
     onesided = application.operator.attributes.flag("onesided", True)
     matrix = transform_matrix(length, length // 2 + 1 if onesided else length, parts == 2, False, False)
     name = application.new_constant(f"{application.output()}_waves", matrix.astype(kind))
@@ -358,7 +367,7 @@ def stft(application: Application) -> None:
 
 
 def mel_weight_matrix(application: Application) -> None:
-    """MelWeightMatrix: known when compiling."""
+    """MelWeightMatrix, computed at compile time."""
     bins, length, rate, low, high = (float(application.constant(k).reshape(-1)[0]) for k in range(5))
     count = int(length) // 2 + 1
     mel = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
@@ -380,7 +389,7 @@ def mel_weight_matrix(application: Application) -> None:
 
 
 def col2im(application: Application) -> None:
-    """Col2Im: blocks added where they overlap, as a transposed convolution of ones would, tap by tap."""
+    """Col2Im: adds overlapping blocks, as a transposed convolution whose kernel has a single one for each tap."""
     attributes, shape = application.operator.attributes, application.shape(0)
     image, block = application.integers(1), application.integers(2)
     rank, taps = len(image), prod(block)
@@ -403,11 +412,11 @@ def col2im(application: Application) -> None:
         "padding": (*pads[:rank], *after),
         "groups": 1,
     }
-    made = application.emit("convolution_transpose", (data, weight), attrs)
-    application.result_reshape(made, (shape[0], channels, *image))
+    summed = application.emit("convolution_transpose", (data, weight), attrs)
+    application.result_reshape(summed, (shape[0], channels, *image))
 
 
-SIGNAL_SPELLINGS: Mapping[str, Spelling] = {
+SIGNAL_CONVERTERS: Mapping[str, Spelling] = {
     "Col2Im": Spelling(col2im),
     "DFT": Spelling(dft),
     "Einsum": Spelling(einsum, (*FLOAT, "int32", "int64")),
@@ -416,10 +425,11 @@ SIGNAL_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spelling of Det: elimination with the largest pivot of each column, one column a turn of a loop.
+# ---- Det: Gaussian elimination with partial pivoting, one column in each iteration of a loop.
 #
-# Rows are not exchanged: a row that has been a pivot is marked as used, and each pivot changes the sign once for every unused row
-# above it, as moving it to the top would. Source: ONNX Det; Golub and Van Loan, Matrix Computations, 3.4.
+# Rows are not exchanged: a pivot's row is marked as used instead, and the sign changes once for every unused row above it, as
+# it would if the pivot's row moved to the top past each of them. Source: ONNX Det; Golub and Van Loan, Matrix Computations,
+# 3.4.
 
 
 def determinant(application: Application) -> None:
@@ -432,18 +442,21 @@ def determinant(application: Application) -> None:
     free = application.new_constant(f"{application.output()}_free", np.ones((count, size), np.bool_))
     one = application.new_constant(f"{application.output()}_one", np.ones((count, 1), dtypes.to_numpy(kind)))
     attrs: dict[str, Any] = {
-        "body": _turn(application, count, size, kind),
+        "body": _elimination_step(application, count, size, kind),
         "count": size,
         "carried": 3,
         "guarded": False,
     }
-    made = [application.builder.unique(f"{application.output()}_{stem}") for stem in ("rest", "free", "product")]
-    application.write_all("loop", (matrices, free, one), attrs, made)
-    application.result_reshape(made[2], shape[:-2])
+    results = [application.builder.unique(f"{application.output()}_{stem}") for stem in ("rest", "free", "product")]
+    application.write_all("loop", (matrices, free, one), attrs, results)
+    application.result_reshape(results[2], shape[:-2])
 
 
-def _turn(application: Application, count: int, size: int, kind: str) -> Graph:
-    """One column: carries the matrices (M, N, N), which rows are not used yet (M, N), the product of pivots (M, 1)."""
+def _elimination_step(application: Application, count: int, size: int, kind: str) -> Graph:
+    """Build the loop's body for one column.
+
+    It carries the matrices (M, N, N), the unused rows (M, N), the product of pivots (M, 1).
+    """
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
 
@@ -453,38 +466,45 @@ def _turn(application: Application, count: int, size: int, kind: str) -> Graph:
     def number(value: float) -> str:
         return body.new_constant("number", np.array(value, dtypes.to_numpy(kind)))
 
-    turn, rest = body.input("turn", (), "int32"), body.input("rest", (count, size, size), kind)
+    iteration, rest = body.input("turn", (), "int32"), body.input("rest", (count, size, size), kind)
     free, product = body.input("free", (count, size), "bool"), body.input("product", (count, 1), kind)
     rows = body.new_constant("rows", np.arange(size, dtype=np.int64)[None])
-    column = make("gather", rest, turn, axis=2)
+    column = make("gather", rest, iteration, axis=2)
     magnitude = make("where", free, make("abs", column), number(-1.0))
-    place = make("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
-    row = make("gather_nd", rest, place, batch_dims=1)
-    pivot = make("gather_nd", column, place, batch_dims=1)
+    pivot_row = make("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
+    row = make("gather_nd", rest, pivot_row, batch_dims=1)
+    pivot = make("gather_nd", column, pivot_row, batch_dims=1)
     pivot = body.reshape(pivot, (count, 1))
-    left = make("logical_and", free, make("not_equal", rows, place))
+    still_free = make("logical_and", free, make("not_equal", rows, pivot_row))
+    # A pivot of 0 makes the product 0; dividing by 1 instead keeps NaN out of the remaining columns.
     divisor = make("where", make("equal", pivot, number(0.0)), number(1.0), pivot)
-    factor = make("where", left, make("div", column, divisor), number(0.0))
+    factor = make("where", still_free, make("div", column, divisor), number(0.0))
     step = make("mul", body.reshape(factor, (count, size, 1)), body.reshape(row, (count, 1, size)))
-    above = make("logical_and", free, make("less", rows, place))
+    above = make("logical_and", free, make("less", rows, pivot_row))
     signs = make("prod", make("where", above, number(-1.0), number(1.0)), axes=(1,), keepdims=True)
     product = make("mul", product, make("mul", pivot, signs))
-    results: Mapping[str, str] = {"next_rest": make("sub", rest, step), "next_free": left, "next_product": product}
+    results: Mapping[str, str] = {
+        "next_rest": make("sub", rest, step),
+        "next_free": still_free,
+        "next_product": product,
+    }
     return body.graph("column", results)
 
 
-DETERMINANT_SPELLINGS: Mapping[str, Spelling] = {"Det": Spelling(determinant)}
+DETERMINANT_CONVERTERS: Mapping[str, Spelling] = {"Det": Spelling(determinant)}
 
 
-# ---- Spelling of ONNX Runtime's layers on quantised weights whose data it quantises at run time.
+# ---- ONNX Runtime's layers on quantised weights, which quantise their data at run time.
 
 
 def dynamic_quantize_lstm(application: Application) -> None:
-    """DynamicQuantizeLSTM as an LSTM on its weights dequantised: nearer to the network as trained than the original, which rounds
-    data and state at every step."""
+    """DynamicQuantizeLSTM: an LSTM on dequantised weights.
+
+    It is closer to the trained network than the original, which also rounds data and state at every step.
+    """
     weights = [
         application.new_constant(
-            f"{application.output()}_weight", _dequantised(application, position, 6 + 2 * position)
+            f"{application.output()}_weight", _dequantise_weights(application, position, 6 + 2 * position)
         )
         for position in (1, 2)
     ]
@@ -493,9 +513,11 @@ def dynamic_quantize_lstm(application: Application) -> None:
     recurrent(Application(operator, application.builder, application.loc))
 
 
-def _dequantised(application: Application, weight: int, scale: int) -> Array:
-    """Weights (directions, inputs, 4 * hidden) as LSTM has them, (directions, 4 * hidden, inputs); scales are those of a
-    direction or of its rows."""
+def _dequantise_weights(application: Application, weight: int, scale: int) -> Array:
+    """Dequantise weights (directions, inputs, 4 * hidden) and order them as LSTM does, (directions, 4 * hidden, inputs).
+
+    Scales are per direction, or per column of a direction.
+    """
     data, factor = application.constant(weight).astype(np.float32), application.constant(scale)
     zero = application.constant(scale + 1) if application.has(scale + 1) else np.zeros_like(factor)
     if data.ndim != 3 or factor.shape not in (data.shape[:1], data.shape[::2]) or zero.shape != factor.shape:
@@ -505,5 +527,5 @@ def _dequantised(application: Application, weight: int, scale: int) -> Array:
     return np.ascontiguousarray(real.transpose(0, 2, 1))
 
 
-DYNAMIC_SPELLINGS: Mapping[str, Spelling] = {"DynamicQuantizeLSTM": Spelling(dynamic_quantize_lstm, ("float32",))}
-"""Of the domain ``com.microsoft``."""
+DYNAMIC_CONVERTERS: Mapping[str, Spelling] = {"DynamicQuantizeLSTM": Spelling(dynamic_quantize_lstm, ("float32",))}
+"""Converters of the domain ``com.microsoft``."""

@@ -1,4 +1,4 @@
-"""ai.onnx.ml operators: linear models, scalers, support vectors."""
+"""ONNX operators of ai.onnx.ml: linear models, scalers, encoders, support vectors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from microc.frontend.onnx.operators_trees import (
 )
 from microc.frontend.trees.ensembles import emit_post, two_classes
 
-# ---- SVMRegressor and SVMClassifier: kernels between the data and the support vectors, then dense layers.
+# ---- SVMRegressor and SVMClassifier: a kernel of data and support vectors, then dense layers.
 #
-# The squared distance of a radial kernel is |x|^2 - 2 x.v + |v|^2, not below zero.
+# The squared distance of a radial kernel is computed as |x|^2 - 2 x.v + |v|^2, limited to 0 from below.
 
 
 def svm_regressor(application: Application) -> None:
-    """SVMRegressor: the kernel's values weighted; a one-class machine says 1 or -1."""
+    """SVMRegressor: weighted kernel values; a one-class machine returns 1 or -1."""
     attributes = application.operator.attributes
     count = attributes.integer("n_supports", 0)
     data = features(application)
     rho = np.array(attributes.reals("rho"), np.float32)
     weights = np.array(attributes.reals("coefficients"), np.float32)
     width = application.type(data).shape[1]
-    values = _kernel(application, data, _supports(application, count, width)) if count else data
+    values = _kernel(application, data, _support_vectors(application, count, width)) if count else data
     scores = _dense(application, values, weights.reshape(1, -1), rho)
     if attributes.flag("one_class"):
         above = application.emit(
@@ -46,31 +46,32 @@ def svm_regressor(application: Application) -> None:
 
 
 def svm_classifier(application: Application) -> None:
-    """SVMClassifier: a decision for every pair of classes, the class with most of them; the probability of two classes.
+    """SVMClassifier: one decision for every pair of classes; the class with most votes wins. Probabilities for two classes
+    only.
 
-    Without probabilities the scores are the decisions of the pairs, for more than two classes, as onnxruntime gives them.
+    Without probabilities the scores are the decisions of the pairs if there are more than two classes, as in ONNX Runtime.
     """
     attributes = application.operator.attributes
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
     per_class, data = attributes.integers("vectors_per_class", ()), features(application)
     if not per_class:
         application.refuse("a linear machine without support vectors", "export it as a linear classifier")
-    values = _kernel(application, data, _supports(application, sum(per_class), application.type(data).shape[1]))
+    values = _kernel(application, data, _support_vectors(application, sum(per_class), application.type(data).shape[1]))
     weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
     pairs = list(combinations(range(len(per_class)), 2))
     rho = np.array(attributes.reals("rho"), np.float32)
     decisions = _dense(application, values, _pair_weights(weights, per_class, pairs), rho)
-    probable = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
-    if len(per_class) == 2 and probable:
+    has_probabilities = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
+    if len(per_class) == 2 and has_probabilities:
         line = _affine(application, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
         first = application.emit("sigmoid", (application.emit("neg", (line,)),))
         second = application.emit("sub", (application.scalar(1.0), first))
-        result_label(application, labels, second, two=True, cut=0.5)
+        result_label(application, labels, second, is_binary=True, cut=0.5)
         application.result_alias(application.emit("concat", (first, second), {"axis": 1}), 1)
         return
-    if probable:
+    if has_probabilities:
         application.refuse("probabilities of more than two classes", "export without probabilities (probability=False)")
-    votes = _votes(application, decisions, pairs, len(per_class))
+    votes = _count_votes(application, decisions, pairs, len(per_class))
     result_label(application, labels, votes)
     if len(per_class) == 2:
         both = (application.emit("neg", (decisions,)), decisions)
@@ -79,7 +80,7 @@ def svm_classifier(application: Application) -> None:
         application.result_alias(decisions, 1)
 
 
-def _supports(application: Application, count: int, width: int) -> Array:
+def _support_vectors(application: Application, count: int, width: int) -> Array:
     vectors = np.array(application.operator.attributes.reals("support_vectors"), np.float32)
     if vectors.size != count * width:
         application.broken(f"{vectors.size} numbers for {count} support vectors of {width} features")
@@ -87,7 +88,7 @@ def _supports(application: Application, count: int, width: int) -> Array:
 
 
 def _kernel(application: Application, data: str, supports: Array) -> str:
-    """The kernel of every row with every support vector."""
+    """Return the kernel values of every row of the data with every support vector."""
     attributes = application.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
@@ -110,8 +111,8 @@ def _kernel(application: Application, data: str, supports: Array) -> str:
             lengths = application.new_constant("lengths", (supports**2).sum(axis=1))
             twice = application.emit("mul", (products, application.scalar(-2.0)))
             distance = application.emit("add", (application.emit("add", (twice, lengths)), squares))
-            near = application.emit("relu", (distance,))
-            return application.emit("exp", (application.emit("mul", (near, application.scalar(-gamma))),))
+            clamped = application.emit("relu", (distance,))
+            return application.emit("exp", (application.emit("mul", (clamped, application.scalar(-gamma))),))
         case kernel:
             application.broken(f"the kernel is {kernel!r}")
 
@@ -129,30 +130,30 @@ def _dense(application: Application, data: str, weights: Array, bias: Array) -> 
 
 
 def _pair_weights(weights: Array, per_class: tuple[int, ...], pairs: list[tuple[int, int]]) -> Array:
-    """(pairs, support vectors): LIBSVM keeps for a vector of class i its weight against class j in row j, or j - 1 beyond i."""
+    """Return weights (pairs, support vectors) from LIBSVM's table: a vector of class i has its weight against class j in row
+    j - 1 if j > i, in row j otherwise."""
     starts = np.concatenate([[0], np.cumsum(per_class)])
-    found = np.zeros((len(pairs), starts[-1]), np.float32)
+    weights_of_pairs = np.zeros((len(pairs), starts[-1]), np.float32)
     for row, (i, j) in enumerate(pairs):
-        found[row, starts[i] : starts[i + 1]] = weights[j - 1, starts[i] : starts[i + 1]]
-        found[row, starts[j] : starts[j + 1]] = weights[i, starts[j] : starts[j + 1]]
-    return found
+        weights_of_pairs[row, starts[i] : starts[i + 1]] = weights[j - 1, starts[i] : starts[i + 1]]
+        weights_of_pairs[row, starts[j] : starts[j + 1]] = weights[i, starts[j] : starts[j + 1]]
+    return weights_of_pairs
 
 
-def _votes(application: Application, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
-    """How many pairs decide for every class: a positive decision is for the first of the pair."""
+def _count_votes(application: Application, decisions: str, pairs: list[tuple[int, int]], classes: int) -> str:
+    """Count votes for every class: a positive decision is one for the first class of the pair, any other for the second."""
     positive = application.emit("greater", (decisions, application.scalar(0.0)))
     first = application.emit("cast", (positive,), {"dtype": "float32"})
-    weights, start = np.zeros((classes, len(pairs)), np.float32), np.zeros(classes, np.float32)
+    weights, offsets = np.zeros((classes, len(pairs)), np.float32), np.zeros(classes, np.float32)
     for column, (i, j) in enumerate(pairs):
         weights[i, column], weights[j, column] = 1, -1
-        start[j] += 1
-    return _dense(application, first, weights, start)
+        offsets[j] += 1
+    return _dense(application, first, weights, offsets)
 
 
-# ---- Spellings of the ai.onnx.ml operators that compute numbers: what scikit-learn's converters write (trees:
-# ``trees.py``).
+# ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: operators_trees.py).
 #
-# A label is the class itself where classes are integers; classes that are strings are numbered from 0 in the order of the file.
+# A label is the class itself if classes are integers; classes that are strings are numbered from 0 in the order of the file.
 # ``ZipMap`` makes a dictionary of every row in other runtimes: here the row stays a tensor.
 
 NUMBERS = ("float32", "float64", "int32", "int64")
@@ -167,7 +168,8 @@ def linear_regressor(application: Application) -> None:
 
 
 def linear_classifier(application: Application) -> None:
-    """LinearClassifier: the largest score, or the sign where one row of coefficients tells two classes apart."""
+    """LinearClassifier: the class of the largest score, or of the score's sign if one row of coefficients separates two
+    classes."""
     labels = class_labels(application, "classlabels_ints", "classlabels_strings")
     rows = (
         len(application.operator.attributes.reals("intercepts"))
@@ -177,9 +179,9 @@ def linear_classifier(application: Application) -> None:
     rows = rows or max(len(labels), 1)
     scores = _linear(application, rows)
     post = post_transform(application)
-    two = rows == 1 and len(labels) == 2
-    result_label(application, labels, scores, two=two)
-    if two:
+    is_binary = rows == 1 and len(labels) == 2
+    result_label(application, labels, scores, is_binary=is_binary)
+    if is_binary:
         scores = application.emit("sigmoid", (scores,)) if post == "logistic" else scores
         application.result_alias(two_classes(application, scores), 1)
     else:
@@ -203,8 +205,8 @@ def _linear(application: Application, rows: int) -> str:
 
 
 def scaler(application: Application) -> None:
-    """Scaler: (x - offset) * scale, numbers for every feature or for all."""
-    attributes, data = application.operator.attributes, _real(application)
+    """Scaler: (x - offset) * scale, with one number for all features or for each."""
+    attributes, data = application.operator.attributes, _float32_input(application)
     width = application.type(data).shape[-1] if application.type(data).shape else 1
     for op, name, neutral in (("sub", "offset", 0.0), ("mul", "scale", 1.0)):
         numbers = np.array(attributes.reals(name) if name in attributes else (neutral,), np.float32)
@@ -216,8 +218,8 @@ def scaler(application: Application) -> None:
 
 
 def normalizer(application: Application) -> None:
-    """Normalizer: a row by its largest element, the sum of magnitudes, or its length; rows of zeros stay."""
-    norm, data = application.operator.attributes.text("norm", "MAX"), _real(application)
+    """Normalizer: divides a row by its maximum, L1 or L2 norm; rows of zeros stay."""
+    norm, data = application.operator.attributes.text("norm", "MAX"), _float32_input(application)
     over: Mapping[str, tuple[int, ...] | bool] = {"axes": (len(application.type(data).shape) - 1,), "keepdims": True}
     if norm == "MAX":
         divisor = application.emit("max", (data,), over)
@@ -242,7 +244,7 @@ def binarizer(application: Application) -> None:
 
 
 def imputer(application: Application) -> None:
-    """Imputer: another number in the place of a number, or of NaN; one for every feature or for all."""
+    """Imputer: replaces a number, or NaN, by another, one for all features or for each."""
     attributes, data = application.operator.attributes, application.value(0)
     dtype = application.type(data).dtype
     if dtype.startswith("float"):
@@ -257,15 +259,15 @@ def imputer(application: Application) -> None:
 
 
 def _equals(application: Application, data: str, number: float) -> str:
-    """Where ``data`` is ``number``; NaN is NaN."""
+    """Test elements for equality with ``number``; NaN equals NaN."""
     if number != number:
         return application.emit("not_equal", (data, data))
     dtype = application.type(data).dtype
     return application.emit("equal", (data, application.new_constant("key", np.array(number, dtype))))
 
 
-def one_hot(application: Application) -> None:
-    """OneHotEncoder: a column for every category, 1 where the number is that category."""
+def one_hot_encoder(application: Application) -> None:
+    """OneHotEncoder: a column for every category, 1 where the element is that category."""
     attributes, data = application.operator.attributes, application.value(0)
     if attributes.texts("cats_strings"):
         application.refuse("categories that are strings", "encode them as integers before the model")
@@ -280,36 +282,36 @@ def one_hot(application: Application) -> None:
 
 
 def label_encoder(application: Application) -> None:
-    """LabelEncoder between numbers: the first of the keys that fits, from the last, as the last takes precedence."""
+    """LabelEncoder between numbers, as a chain of selections; the last of equal keys takes precedence."""
     data, (keys, values, default) = application.value(0), _dictionary(application)
     dtype = application.type(data).dtype
     if keys.dtype.name != dtype:
         application.broken(f"keys of {keys.dtype} for data of {dtype}")
-    found = application.new_constant("default", np.array(default, values.dtype))
+    mapped = application.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
         hit = _equals(application, data, key)
-        found = application.emit("where", (hit, application.new_constant("mapped", np.array(value)), found))
-    application.result_alias(found)
+        mapped = application.emit("where", (hit, application.new_constant("mapped", np.array(value)), mapped))
+    application.result_alias(mapped)
 
 
-_MOST_KEYS = 64
+MAX_KEYS = 64
 
 
 def _dictionary(application: Application) -> tuple[Array, Array, float]:
-    """Keys, values and default of a LabelEncoder, all numbers."""
-    attributes, found = application.operator.attributes, []
+    """Return keys, values and default of a LabelEncoder, all numbers."""
+    attributes, tables = application.operator.attributes, []
     for role in ("keys", "values"):
         if f"{role}_tensor" in attributes:
-            found.append(attributes.tensor(f"{role}_tensor").reshape(-1))
+            tables.append(attributes.tensor(f"{role}_tensor").reshape(-1))
         elif f"{role}_int64s" in attributes:
-            found.append(np.array(attributes.integers(f"{role}_int64s"), np.int64))
+            tables.append(np.array(attributes.integers(f"{role}_int64s"), np.int64))
         elif f"{role}_floats" in attributes:
-            found.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
+            tables.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
         else:
             application.refuse(f"{role} that are strings", "encode them as integers before the model")
-    keys, values = found
-    if len(keys) != len(values) or len(keys) > _MOST_KEYS:
-        application.refuse(f"{len(keys)} keys for {len(values)} values", f"up to {_MOST_KEYS} pairs of numbers")
+    keys, values = tables
+    if len(keys) != len(values) or len(keys) > MAX_KEYS:
+        application.refuse(f"{len(keys)} keys for {len(values)} values", f"up to {MAX_KEYS} pairs of numbers")
     if "default_tensor" in attributes:
         return keys, values, attributes.tensor("default_tensor").reshape(-1)[0]
     real = values.dtype.kind == "f"
@@ -317,23 +319,27 @@ def _dictionary(application: Application) -> tuple[Array, Array, float]:
 
 
 def array_feature_extractor(application: Application) -> None:
-    """ArrayFeatureExtractor: elements at some places of the last axis, which may be computed (the class of the largest score)."""
+    """ArrayFeatureExtractor: gathers features of the last axis; the indices may be computed (the class of the largest
+    score)."""
     data = application.value(0)
     shape = application.type(data).shape
     rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))
     indices, axis = application.value(1), len(application.type(rows).shape) - 1
     if indices in application.builder.consts:
-        places, features = application.constant(1).reshape(-1).astype(np.int64), application.type(rows).shape[-1]
-        if places.size and not 0 <= places.min() <= places.max() < features:
-            application.broken(f"features {places.min()} to {places.max()} of {features}")
-        indices = application.new_constant("places", places)
+        features_read, feature_count = (
+            application.constant(1).reshape(-1).astype(np.int64),
+            application.type(rows).shape[-1],
+        )
+        if features_read.size and not 0 <= features_read.min() <= features_read.max() < feature_count:
+            application.broken(f"features {features_read.min()} to {features_read.max()} of {feature_count}")
+        indices = application.new_constant("places", features_read)
     else:
         indices = application.reshaped(indices, (application.type(indices).size,))
     application.result("gather", (rows, indices), {"axis": axis})
 
 
 def feature_vectorizer(application: Application) -> None:
-    """FeatureVectorizer: rows of all inputs side by side, as floats."""
+    """FeatureVectorizer: concatenates the rows of all inputs, as floats."""
     parts = [_matrix(application, application.value(position)) for position in range(application.count())]
     if len(parts) == 1:
         application.result_alias(parts[0])
@@ -342,7 +348,7 @@ def feature_vectorizer(application: Application) -> None:
 
 
 def _matrix(application: Application, value: str) -> str:
-    """A float value of two axes; one axis is one row."""
+    """Return a value as a float32 matrix; a vector becomes one row."""
     shape = application.type(value).shape
     if application.type(value).dtype != "float32":
         value = application.emit("cast", (value,), {"dtype": "float32"})
@@ -350,19 +356,19 @@ def _matrix(application: Application, value: str) -> str:
 
 
 def zip_map(application: Application) -> None:
-    """ZipMap: the row as it is."""
+    """ZipMap: returns the row itself."""
     application.result_alias(application.value(0))
 
 
-def _real(application: Application) -> str:
-    """The first operand as float32, of any shape."""
+def _float32_input(application: Application) -> str:
+    """Return the first operand as float32, of any shape."""
     data = application.value(0)
     return (
         data if application.type(data).dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
     )
 
 
-SPELLINGS: Mapping[str, Spelling] = {
+ML_CONVERTERS: Mapping[str, Spelling] = {
     "ArrayFeatureExtractor": Spelling(array_feature_extractor, MOVABLE),
     "Binarizer": Spelling(binarizer, NUMBERS),
     "FeatureVectorizer": Spelling(feature_vectorizer, MOVABLE),
@@ -371,7 +377,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "LinearClassifier": Spelling(linear_classifier, NUMBERS),
     "LinearRegressor": Spelling(linear_regressor, FLOAT),
     "Normalizer": Spelling(normalizer, NUMBERS),
-    "OneHotEncoder": Spelling(one_hot, NUMBERS),
+    "OneHotEncoder": Spelling(one_hot_encoder, NUMBERS),
     "SVMClassifier": Spelling(svm_classifier, NUMBERS),
     "SVMRegressor": Spelling(svm_regressor, FLOAT),
     "Scaler": Spelling(scaler, NUMBERS),

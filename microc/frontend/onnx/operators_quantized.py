@@ -1,4 +1,4 @@
-"""ONNX quantised operators."""
+"""ONNX quantised operators: QDQ, QLinear* and integer operators, and layers with quantised weights only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.onnx import operators_linear as onnx_neural
-from microc.frontend.onnx import operators_windows as onnx_pool
+from microc.frontend.onnx import operators_linear as onnx_linear
+from microc.frontend.onnx import operators_windows as onnx_windows
 from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
 from microc.frontend.onnx.file import dtype
 from microc.frontend.onnx.operators_linear import write_dense
@@ -19,51 +19,57 @@ from microc.frontend.onnx.operators_windows import convolution, convolve
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Ties
 
-# ---- Quantised operators whose scales or zero points are data, of blocks, or of 16 bits: as the arithmetic that
-# defines them.
+# ---- Quantised operators whose scales or zero points are computed, per block, or of 16 bits: written as their defining
+# arithmetic.
 #
-# Sums of products are exact, in int32; scaling is done in float32 and rounded half to even, as ONNX says.
+# Sums of products are exact, in int32. Scaling is done in float32 and rounded half to even, as ONNX's definition says.
 
 
-def is_known(application: Application, *positions: int) -> bool:
-    """Whether scales and zero points at these inputs are constants of one or a row of float32 or integers."""
-    found = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
-    plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in found)
-    return plain and not application.operator.attributes.integer("block_size", 0)
+def has_constant_scales(application: Application, *positions: int) -> bool:
+    """Test whether scales and zero points at these inputs are constants, per tensor or per channel, of float32 or
+    integers."""
+    arrays = [application.builder.consts.get(application.value(p)) for p in positions if application.has(p)]
+    is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
+    return is_plain and not application.operator.attributes.integer("block_size", 0)
 
 
 def _cast(application: Application, value: str, dtype: str) -> str:
     return value if application.type(value).dtype == dtype else application.emit("cast", (value,), {"dtype": dtype})
 
 
-def spread(application: Application, position: int, shape: Sequence[int], axis: int) -> str:
-    """A scale or zero point so that it broadcasts to ``shape``: one number, one along ``axis``, or one for every block."""
+def broadcast_scale(application: Application, position: int, shape: Sequence[int], axis: int) -> str:
+    """Return a scale or zero point in a shape that broadcasts to ``shape``: per tensor, per channel along ``axis``, or per
+    block."""
     value = application.value(position)
-    given, rank = application.type(value).shape, len(shape)
+    scale_shape, rank = application.type(value).shape, len(shape)
     if application.type(value).size == 1:
         return application.reshaped(value, ())
-    if len(given) == 1:
+    if len(scale_shape) == 1:
         axis = application.axis(axis, rank)
-        return application.reshaped(value, (*given, *[1] * (rank - axis - 1)))
-    if len(given) != rank or any(
-        not part or -(-extent // part) * part < extent for extent, part in zip(shape, given, strict=True)
+        return application.reshaped(value, (*scale_shape, *[1] * (rank - axis - 1)))
+    if len(scale_shape) != rank or any(
+        not scale_extent or -(-extent // scale_extent) * scale_extent < extent
+        for extent, scale_extent in zip(shape, scale_shape, strict=True)
     ):
-        application.broken(f"scales of shape {given} for data of shape {tuple(shape)}")
-    blocks = [-(-extent // part) for extent, part in zip(shape, given, strict=True)]
-    apart = application.reshaped(value, [extent for part in given for extent in (part, 1)])
-    target = tuple(extent for part, block in zip(given, blocks, strict=True) for extent in (part, block))
-    made = application.reshaped(
-        application.emit("broadcast_to", (apart,), {"shape": target}),
-        [p * b for p, b in zip(given, blocks, strict=True)],
+        application.broken(f"scales of shape {scale_shape} for data of shape {tuple(shape)}")
+    blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(shape, scale_shape, strict=True)]
+    separated = application.reshaped(value, [extent for scale_extent in scale_shape for extent in (scale_extent, 1)])
+    target = tuple(
+        extent for scale_extent, block in zip(scale_shape, blocks, strict=True) for extent in (scale_extent, block)
     )
-    if application.type(made).shape == tuple(shape):
-        return made
+    expanded = application.reshaped(
+        application.emit("broadcast_to", (separated,), {"shape": target}),
+        [p * b for p, b in zip(scale_shape, blocks, strict=True)],
+    )
+    if application.type(expanded).shape == tuple(shape):
+        return expanded
     attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(shape), "strides": (1,) * rank}
-    return application.emit("slice", (made,), attrs)
+    return application.emit("slice", (expanded,), attrs)
 
 
-def _spread(application: Application, position: int, axis: int) -> Array:
-    """A constant as :func:`spread` has it: the data of blocks of weights are too many to leave to run time."""
+def _broadcast_constant(application: Application, position: int, axis: int) -> Array:
+    """Return input ``position`` like :func:`broadcast_scale`, but computed now: blocks of weights are too much data for run
+    time."""
     array, shape = application.constant(position), application.shape(0)
     if position == 0 or array.size == 1:
         return array if position == 0 else array.reshape(())
@@ -78,17 +84,17 @@ def _spread(application: Application, position: int, axis: int) -> Array:
 
 
 def quantize(application: Application, out_dtype: str, bits: int) -> None:
-    """QuantizeLinear."""
+    """QuantizeLinear, as arithmetic."""
     data, shape = application.value(0), application.shape(0)
     axis = application.operator.attributes.integer("axis", 1)
-    scale = _cast(application, spread(application, 1, shape, axis), "float32")
+    scale = _cast(application, broadcast_scale(application, 1, shape, axis), "float32")
     levels = application.emit("div", (_cast(application, data, "float32"), scale))
-    zero = spread(application, 2, shape, axis) if application.has(2) else ""
+    zero = broadcast_scale(application, 2, shape, axis) if application.has(2) else ""
     _store(application, levels, zero, out_dtype, bits)
 
 
 def _store(application: Application, levels: str, zero: str, out_dtype: str, bits: int) -> None:
-    """The output: real levels rounded, moved to the zero point and saturated."""
+    """Write the output: real levels rounded, moved to the zero point, and saturated to ``bits``."""
     levels = application.emit("round", (levels,))
     if zero:
         levels = application.emit("add", (levels, _cast(application, zero, "float32")))
@@ -98,35 +104,40 @@ def _store(application: Application, levels: str, zero: str, out_dtype: str, bit
     application.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def centred(application: Application, position: int, zero: int, axis: int) -> str:
-    """The integers at input ``position`` less their zero points, int32."""
+def subtract_zero_point(application: Application, position: int, zero: int, axis: int) -> str:
+    """Return the integers at input ``position`` less their zero points, as int32."""
     shape = application.shape(position)
     data = _cast(application, application.value(position), "int32")
     if not application.has(zero):
         return data
-    return application.emit("sub", (data, _cast(application, spread(application, zero, shape, axis), "int32")))
+    return application.emit("sub", (data, _cast(application, broadcast_scale(application, zero, shape, axis), "int32")))
 
 
 def dequantize(application: Application) -> None:
-    """DequantizeLinear: of the scale's dtype."""
+    """DequantizeLinear, as arithmetic; the result has the scale's dtype."""
     axis = application.operator.attributes.integer("axis", 1)
     kind = application.type(application.value(1)).dtype
-    known = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
-    if kind == "float32" and all(array is not None for array in known):
-        data, scales, *zeros = (_spread(application, k, axis).astype(np.float32) for k in range(len(known)))
+    constants = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
+    if kind == "float32" and all(array is not None for array in constants):
+        data, scales, *zeros = (
+            _broadcast_constant(application, k, axis).astype(np.float32) for k in range(len(constants))
+        )
         application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
         return
-    real = _cast(application, centred(application, 0, 2, axis), "float32")
-    scale = _cast(application, spread(application, 1, application.shape(0), axis), "float32")
-    made = application.emit("mul", (real, scale))
-    application.result_alias(_cast(application, made, kind))
+    real = _cast(application, subtract_zero_point(application, 0, 2, axis), "float32")
+    scale = _cast(application, broadcast_scale(application, 1, application.shape(0), axis), "float32")
+    product = application.emit("mul", (real, scale))
+    application.result_alias(_cast(application, product, kind))
 
 
-def _scaled_back(application: Application, total: str, scales: Sequence[str], first: int) -> None:
-    """The output: int32 sums times the operands' scales over the result's, which are inputs ``first`` and the next."""
+def _requantize(application: Application, total: str, scales: Sequence[str], first: int) -> None:
+    """Write the output: int32 sums times the operands' scales over the result's scale, which is input ``first`` (then its
+    zero point)."""
     reals = [_cast(application, scale, "float32") for scale in scales]
     factor = application.emit("mul", reals)
-    factor = application.emit("div", (factor, _cast(application, spread(application, first, (), 0), "float32")))
+    factor = application.emit(
+        "div", (factor, _cast(application, broadcast_scale(application, first, (), 0), "float32"))
+    )
     levels = application.emit("mul", (_cast(application, total, "float32"), factor))
     zero = application.reshaped(application.value(first + 1), ())
     out_dtype = application.type(zero).dtype
@@ -134,20 +145,24 @@ def _scaled_back(application: Application, total: str, scales: Sequence[str], fi
 
 
 def qlinear_matmul_of_values(application: Application) -> None:
-    """QLinearMatMul: scales of the left side per row, of the right side per column."""
-    a, b = centred(application, 0, 2, -2), centred(application, 3, 5, -1)
+    """QLinearMatMul with computed parameters; scales of the left side per row, of the right side per column."""
+    a, b = subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 3, 5, -1)
     total = application.emit("matmul", (a, b), {"out_dtype": "int32"})
     shape = application.type(total).shape
-    _scaled_back(application, total, [spread(application, 1, shape, -2), spread(application, 4, shape, -1)], 6)
+    _requantize(
+        application, total, [broadcast_scale(application, 1, shape, -2), broadcast_scale(application, 4, shape, -1)], 6
+    )
 
 
 def qlinear_conv_of_values(application: Application) -> None:
-    """QLinearConv: scales of the weights per output channel."""
-    data, weight = centred(application, 0, 2, 1), centred(application, 3, 5, 0)
+    """QLinearConv with computed parameters; scales of the weights per output channel."""
+    data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 3, 5, 0)
     operands = (data, weight, application.value(8)) if application.has(8) else (data, weight)
     total = application.emit("convolution", operands, _convolution(application, weight))
     shape = application.type(total).shape
-    _scaled_back(application, total, [spread(application, 1, shape, 1), spread(application, 4, shape, 1)], 6)
+    _requantize(
+        application, total, [broadcast_scale(application, 1, shape, 1), broadcast_scale(application, 4, shape, 1)], 6
+    )
 
 
 def _convolution(application: Application, weight: str) -> Mapping[str, Attr]:
@@ -156,35 +171,34 @@ def _convolution(application: Application, weight: str) -> Mapping[str, Attr]:
 
 def conv_integer(application: Application) -> None:
     """ConvInteger: int32 sums."""
-    data, weight = centred(application, 0, 2, 1), centred(application, 1, 3, 0)
+    data, weight = subtract_zero_point(application, 0, 2, 1), subtract_zero_point(application, 1, 3, 0)
     application.result("convolution", (data, weight), _convolution(application, weight))
 
 
 def matmul_integer(application: Application) -> None:
     """MatMulInteger: int32 sums."""
-    operands = (centred(application, 0, 2, -2), centred(application, 1, 3, -1))
+    operands = (subtract_zero_point(application, 0, 2, -2), subtract_zero_point(application, 1, 3, -1))
     application.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def bits_of(application: Application, position: int, code: int, dtype: str) -> int:
-    """Bits of the integers that a quantised result has: by attribute, or as the zero point at input ``position``."""
+def result_bits(application: Application, position: int, code: int, dtype: str) -> int:
+    """Return the bits of a quantised result: by the attribute ``code``, or by the zero point at input ``position``."""
     names = application.builder.file.four_bit
-    four = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
-    return 4 if four else dtypes.info(dtype).bits
+    is_four_bit = code in (21, 22) or (application.has(position) and application.operator.inputs[position] in names)
+    return 4 if is_four_bit else dtypes.info(dtype).bits
 
 
-# ---- Spellings of ONNX's quantised operators, as dequantize, a float operator, and quantize.
+# ---- Converters of quantised operators to dequantize, a float operator, and quantize.
 #
-# The ``qdq`` pass turns that form, which quantisers also write themselves, into operators on quantised tensors; both
-# mean the same.
+# The ``qdq`` pass makes operators on quantised tensors of that form, which quantisers write themselves, too.
 
 BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
-_REAL = (*FLOAT, "int32")
+QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
 def real_scales(application: Application, scale: int) -> tuple[float, ...]:
-    """The scale or scales at input ``scale``."""
+    """Return the scale or scales at input ``scale``."""
     scales = application.constant(scale)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
@@ -195,7 +209,7 @@ def real_scales(application: Application, scale: int) -> tuple[float, ...]:
 
 
 def quantization(application: Application, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
-    """The quantisation that inputs ``scale`` and ``zero_point`` (optional) give a tensor of ``shape``."""
+    """Return the quantisation that inputs ``scale`` and ``zero_point`` (optional) give to a tensor of ``shape``."""
     numbers = real_scales(application, scale)
     zeros = (0,) * len(numbers)
     if application.has(zero_point):
@@ -211,7 +225,7 @@ def quantization(application: Application, scale: int, zero_point: int, shape: t
 
 
 def _refuse_blocks(application: Application) -> int:
-    """The axis of the scales; scales of blocks are refused."""
+    """Return the axis of the scales; block-wise scales are refused."""
     if application.operator.attributes.integer("block_size", 0):
         application.refuse("blocked quantisation", "quantise per tensor or per channel")
     return application.operator.attributes.integer("axis", 1)
@@ -236,9 +250,9 @@ def quantize_linear(application: Application) -> None:
         out_dtype = application.type(application.value(2)).dtype
     if not dtypes.is_integer(out_dtype):
         application.broken(f"zero points of shape {application.shape(2)} and {out_dtype}")
-    bits = bits_of(application, 2, code, out_dtype)
+    bits = result_bits(application, 2, code, out_dtype)
     real = application.type(data).dtype == "float32"
-    if not real or bits == 4 or out_dtype not in _INTEGERS or not is_known(application, 1, 2):
+    if not real or bits == 4 or out_dtype not in _INTEGERS or not has_constant_scales(application, 1, 2):
         quantize(application, out_dtype, bits)
         return
     quant = quantization(application, 1, 2, application.type(data).shape, _refuse_blocks(application))
@@ -251,11 +265,11 @@ def quantize_linear(application: Application) -> None:
     if stored is None:
         application.result("quantize", (data,), attrs)
     else:
-        application.result_constant(quantized(stored, quant, out_dtype))
+        application.result_constant(quantize_array(stored, quant, out_dtype))
 
 
-def quantized(data: Array, quant: Quant, out_dtype: str) -> Array:
-    """What QuantizeLinear makes of constant float32 data."""
+def quantize_array(data: Array, quant: Quant, out_dtype: str) -> Array:
+    """Quantise constant float32 data as QuantizeLinear does."""
     shape = [1] * data.ndim
     if quant.axis is not None:
         shape[quant.axis] = len(quant.scale)
@@ -269,7 +283,7 @@ def quantized(data: Array, quant: Quant, out_dtype: str) -> Array:
 def dequantize_linear(application: Application) -> None:
     """DequantizeLinear: (x - zero_point) * scale."""
     data = application.value(0)
-    if not is_known(application, 1, 2):
+    if not has_constant_scales(application, 1, 2):
         dequantize(application)
         return
     axis = _refuse_blocks(application)
@@ -279,32 +293,32 @@ def dequantize_linear(application: Application) -> None:
     application.result("dequantize", (data,), _attrs(quant))
 
 
-class Quantized:
-    """The dequantised operands and the quantised result of one operator whose inputs are (value, scale, zero point) triples."""
+class QuantizedOperands:
+    """Dequantised operands and quantised result of an operator whose inputs are triples (value, scale, zero point)."""
 
     def __init__(self, application: Application) -> None:
         self.application = application
 
     def operand(self, position: int) -> str:
-        """The triple that starts at ``position``, as a float."""
+        """Return the triple that starts at ``position``, dequantised."""
         application, data = self.application, self.application.value(position)
         kind = application.type(data)
         if kind.dtype not in BYTES:
             application.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
         if application.builder.consts.get(data) is not None:
-            return application.store(data, self.stored(position, 0))
+            return application.store(data, self.constant_operand(position, 0))
         quant = quantization(application, position + 1, position + 2, kind.shape, 1)
         return application.emit("dequantize", (data,), _attrs(quant))
 
-    def stored(self, position: int, axis: int) -> Stored:
-        """The constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
+    def constant_operand(self, position: int, axis: int) -> Stored:
+        """Return the constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
         data = self.application.constant(position)
         if data.dtype.name not in BYTES:
             self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
         return Stored(data, quantization(self.application, position + 1, position + 2, data.shape, axis))
 
     def bias(self, position: int, weight: Stored, scale: int) -> Stored | None:
-        """The int32 bias at ``position``, whose scale is that of the data (input ``scale``) times the weights'."""
+        """Return the int32 bias at ``position``; its scale is that of the data (input ``scale``) times the weights'."""
         application = self.application
         if not application.has(position):
             return None
@@ -317,7 +331,7 @@ class Quantized:
         return Stored(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
     def result(self, value: str, scale: int) -> None:
-        """The output: ``value`` quantised as inputs ``scale`` and ``scale`` + 1 say."""
+        """Write the output: ``value`` quantised with scale and zero point at inputs ``scale`` and ``scale`` + 1."""
         application = self.application
         quant = quantization(application, scale, scale + 1, application.type(value).shape, 1)
         out_dtype = application.constant(scale + 1).dtype.name if application.has(scale + 1) else "uint8"
@@ -328,20 +342,20 @@ class Quantized:
         application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
 
 
-def _is_constant(application: Application, count: int) -> bool:
-    """Whether all but the data is known when compiling."""
+def _has_constant_parameters(application: Application, count: int) -> bool:
+    """Test whether everything but the data is constant."""
     return all(application.value(k) in application.builder.consts for k in range(1, count) if application.has(k)) and (
-        is_known(application, 1, 2, 4, 5, 6, 7)
+        has_constant_scales(application, 1, 2, 4, 5, 6, 7)
     )
 
 
 def qlinear_conv(application: Application) -> None:
     """QLinearConv: x, w and y as triples (y without data), then the int32 bias."""
-    if not _is_constant(application, 9):
+    if not _has_constant_parameters(application, 9):
         qlinear_conv_of_values(application)
         return
-    operands = Quantized(application)
-    data, weight = operands.operand(0), operands.stored(3, 0)
+    operands = QuantizedOperands(application)
+    data, weight = operands.operand(0), operands.constant_operand(3, 0)
     name = application.builder.unique(f"{application.output()}_real")
     convolve(application, data, weight, operands.bias(8, weight, 1), name)
     operands.result(name, 6)
@@ -349,44 +363,44 @@ def qlinear_conv(application: Application) -> None:
 
 def qgemm(application: Application) -> None:
     """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
-    attributes, operands = application.operator.attributes, Quantized(application)
+    attributes, operands = application.operator.attributes, QuantizedOperands(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
         application.refuse("a factor or a transposed left side", "quantise the model in QDQ format")
     if not application.has(7):
         application.refuse("a float result", "quantise the model in QDQ format")
-    data, weight = operands.operand(0), operands.stored(3, 0 if attributes.flag("transB") else 1)
+    data, weight = operands.operand(0), operands.constant_operand(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
         application.broken(f"weights of shape {weight.data.shape}")
-    weight = weight if attributes.flag("transB") else weight.transposed((1, 0))
+    weight = weight if attributes.flag("transB") else weight.transpose((1, 0))
     operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
 
 
 def qlinear_matmul(application: Application) -> None:
-    """QLinearMatMul: a constant right side of two axes makes a dense layer."""
-    if not _is_constant(application, 8) or len(application.shape(3)) != 2:
+    """QLinearMatMul: a constant right side of two axes makes a ``dense`` layer."""
+    if not _has_constant_parameters(application, 8) or len(application.shape(3)) != 2:
         qlinear_matmul_of_values(application)
         return
-    operands = Quantized(application)
-    data, weight = operands.operand(0), operands.stored(3, 1)
+    operands = QuantizedOperands(application)
+    data, weight = operands.operand(0), operands.constant_operand(3, 1)
     if weight.data.ndim != 2:
         application.broken(f"a right side of shape {weight.data.shape}")
-    operands.result(write_dense(application, data, weight.transposed((1, 0)), None), 6)
+    operands.result(write_dense(application, data, weight.transpose((1, 0)), None), 6)
 
 
 def qlinear(op: str, count: int, attrs: Callable[[Application], Mapping[str, Attr]] = lambda _: {}) -> Spelling:
-    """An operator on ``count`` triples, then scale and zero point of the result."""
+    """Make a converter of an operator on ``count`` triples, followed by scale and zero point of the result."""
 
-    def spell(application: Application) -> None:
-        operands = Quantized(application)
+    def convert(application: Application) -> None:
+        operands = QuantizedOperands(application)
         values = [operands.operand(3 * k) for k in range(count)]
         operands.result(application.emit(op, values, attrs(application)), 3 * count)
 
-    return Spelling(spell, BYTES)
+    return Spelling(convert, BYTES)
 
 
 def qlinear_concat(application: Application) -> None:
     """com.microsoft.QLinearConcat: scale and zero point of the result, then triples."""
-    operands = Quantized(application)
+    operands = QuantizedOperands(application)
     values = [operands.operand(position) for position in range(2, application.count(), 3)]
     if not values:
         application.broken("there are no operands")
@@ -394,27 +408,28 @@ def qlinear_concat(application: Application) -> None:
     operands.result(application.emit("concat", values, {"axis": axis}), 0)
 
 
-def quantised(spelling: Spelling) -> Spelling:
-    """A quantised form of an operator on one triple: ``spelling`` of the operator on floats between dequantize and quantize."""
+def convert_through_dequantize(converter: Spelling) -> Spelling:
+    """Make a converter of the quantised form of an operator on one triple: the float operator's between dequantize and
+    quantize."""
 
-    def spell(application: Application) -> None:
-        attributes, operands = application.operator.attributes, Quantized(application)
+    def convert(application: Application) -> None:
+        attributes, operands = application.operator.attributes, QuantizedOperands(application)
         if attributes.flag("channels_last"):
             application.refuse("channels-last data", "export it channels first, as ONNX has it")
         real = application.builder.unique(f"{application.output()}_real")
         version = attributes.integer("opset", application.opset)
         operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
-        spelling.spell(replace(application, operator=operator))
+        converter.spell(replace(application, operator=operator))
         operands.result(real, 3)
 
-    return Spelling(spell, BYTES)
+    return Spelling(convert, BYTES)
 
 
 def qlinear_global_average_pool(application: Application) -> None:
     """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
     if application.operator.attributes.flag("channels_last"):
         application.refuse("channels-last data", "export the model with channels first")
-    operands = Quantized(application)
+    operands = QuantizedOperands(application)
     data = operands.operand(0)
     axes = tuple(range(2, len(application.type(data).shape)))
     if not axes:
@@ -426,41 +441,43 @@ def _alpha(application: Application) -> Mapping[str, Attr]:
     return {"alpha": application.operator.attributes.real("alpha", 0.01)}
 
 
-QUANTIZED_SPELLINGS: Mapping[str, Spelling] = {
+QUANTIZED_CONVERTERS: Mapping[str, Spelling] = {
     "ConvInteger": Spelling(conv_integer, BYTES),
     "MatMulInteger": Spelling(matmul_integer, BYTES),
     "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
     "QLinearConv": Spelling(qlinear_conv, BYTES),
     "QLinearMatMul": Spelling(qlinear_matmul, BYTES),
-    "QuantizeLinear": Spelling(quantize_linear, _REAL),
+    "QuantizeLinear": Spelling(quantize_linear, QUANTIZE_INPUTS),
 }
 
-MICROSOFT: Mapping[str, Spelling] = {
+MICROSOFT_CONVERTERS: Mapping[str, Spelling] = {
     "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
     "QGemm": Spelling(qgemm, BYTES),
     "QLinearAdd": qlinear("add", 2),
-    "QLinearAveragePool": quantised(onnx_pool.POOL_SPELLINGS["AveragePool"]),
+    "QLinearAveragePool": convert_through_dequantize(onnx_windows.POOL_CONVERTERS["AveragePool"]),
     "QLinearConcat": Spelling(qlinear_concat),
     "QLinearGlobalAveragePool": Spelling(qlinear_global_average_pool, BYTES),
     "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha),
     "QLinearMul": qlinear("mul", 2),
     "QLinearSigmoid": qlinear("sigmoid", 1),
-    "QLinearSoftmax": quantised(onnx_neural.NEURAL_SPELLINGS["Softmax"]),
+    "QLinearSoftmax": convert_through_dequantize(onnx_linear.NEURAL_CONVERTERS["Softmax"]),
     "QuantizeLinear": Spelling(quantize_linear, FLOAT),
 }
 
 
-# ---- Weights that alone are quantised, made floats when they are read: by blocks (DequantizeLinear), and ONNX
-# Runtime's MatMulNBits.
+# ---- Layers of which only the weights are quantised, dequantised at compile time: ONNX Runtime's MatMulNBits.
 #
-# How kernels store them is found again from the numbers (:mod:`microc.ops.matrix.gemm`). Source: the documentation of ONNX
+# :mod:`microc.ops.matrix.gemm` recognises from the numbers how kernels can store them. Source: the documentation of ONNX
 # Runtime's contributed operators.
 
 BITS = (2, 4, 8)
 
 
 def matmul_n_bits(application: Application) -> None:
-    """com.microsoft.MatMulNBits: A (..., K) times B' of N rows, of blocks of ``bits`` in bytes, the lowest first."""
+    """com.microsoft.MatMulNBits.
+
+    A (..., K) times B' of N rows, in blocks of ``bits`` per number, packed in bytes lowest bits first.
+    """
     attributes = application.operator.attributes
     units, depth, block = (attributes.integer(name) for name in ("N", "K", "block_size"))
     bits = attributes.integer("bits", 4)
@@ -476,7 +493,7 @@ def matmul_n_bits(application: Application) -> None:
         or scales.size != units * blocks
     ):
         application.broken(f"weights of shape {packed.shape} and {packed.dtype}, scales of shape {scales.shape}")
-    levels = _fields(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
+    levels = _unpack_digits(packed.reshape(units * blocks, -1), bits, block).reshape(units, blocks, block)
     zeros = _zero_points(application, units, blocks, bits).reshape(units, blocks, 1)
     real = (levels - zeros) * scales.astype(np.float32).reshape(units, blocks, 1)
     weight = np.ascontiguousarray(real.reshape(units, -1)[:, :depth].astype(np.float32))
@@ -484,25 +501,28 @@ def matmul_n_bits(application: Application) -> None:
     application.result_alias(write_dense(application, application.operand(0), Stored(weight), bias))
 
 
-def _fields(rows: Array, bits: int, count: int) -> Array:
-    """The first ``count`` numbers of every row of bytes, as float32."""
+def _unpack_digits(rows: Array, bits: int, count: int) -> Array:
+    """Unpack the first ``count`` numbers of every row of bytes, as float32."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart = (rows[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
-    return np.asarray(apart.reshape(len(rows), -1)[:, :count].astype(np.float32))
+    digits = (rows[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(digits.reshape(len(rows), -1)[:, :count].astype(np.float32))
 
 
 def _zero_points(application: Application, units: int, blocks: int, bits: int) -> Array:
-    """Those of all blocks as float32: packed by rows, or floats; half the levels where none are given."""
+    """Return the zero points of all blocks as float32.
+
+    They are packed by rows, or floats; absent ones are half the levels.
+    """
     if not application.has(3):
         return np.full(units * blocks, 1 << (bits - 1), np.float32)
-    given = application.constant(3)
-    row = -(-blocks * bits // 8)
-    if given.dtype == np.uint8 and given.size == units * row:
-        return _fields(given.reshape(units, row), bits, blocks)
-    if given.dtype == np.uint8 or given.size != units * blocks:
-        application.broken(f"zero points of shape {given.shape} and {given.dtype}")
-    return np.asarray(given.astype(np.float32))
+    points = application.constant(3)
+    row_bytes = -(-blocks * bits // 8)
+    if points.dtype == np.uint8 and points.size == units * row_bytes:
+        return _unpack_digits(points.reshape(units, row_bytes), bits, blocks)
+    if points.dtype == np.uint8 or points.size != units * blocks:
+        application.broken(f"zero points of shape {points.shape} and {points.dtype}")
+    return np.asarray(points.astype(np.float32))
 
 
-WEIGHT_ONLY_SPELLINGS: Mapping[str, Spelling] = {"MatMulNBits": Spelling(matmul_n_bits, ("float32",))}
-"""Of the domain ``com.microsoft``."""
+WEIGHT_ONLY_CONVERTERS: Mapping[str, Spelling] = {"MatMulNBits": Spelling(matmul_n_bits, ("float32",))}
+"""Converters of the domain ``com.microsoft``."""

@@ -1,4 +1,4 @@
-"""ONNX operators on shapes and slices."""
+"""ONNX operators that reshape, reorder, slice, join, repeat and pad tensors."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from microc.base.immutable import frozen
 from microc.frontend.onnx.context import MOVABLE, Application, Spelling
 from microc.graph.ir import Attr
 
-# ---- Spellings of ONNX's operators that give a tensor another shape or order, and of those that only speak about
-# shapes.
+# ---- Converters of operators that change a tensor's shape or order, or only read its shape.
 
 
 def shape(application: Application) -> None:
-    """Shape, from axis ``start`` to ``end``: known when compiling."""
+    """Shape, from axis ``start`` to ``end``, computed at compile time."""
     extents, attributes = application.shape(0), application.operator.attributes
     start, end = attributes.integer("start", 0), attributes.integer("end", len(extents))
     application.result_constant(np.array(extents[slice(start, end)], np.int64))
 
 
 def size(application: Application) -> None:
-    """Size: known when compiling."""
+    """Size, computed at compile time."""
     application.result_constant(np.array(application.type(application.value(0)).size, np.int64))
 
 
 def identity(application: Application) -> None:
-    """Identity, and Dropout, which is one in inference."""
+    """Identity, and Dropout, which is an identity in inference."""
     if application.operator.code == "Dropout":
         if application.has(2) and application.constant(2).any() and _ratio(application) != 0:
             application.refuse("dropout in training", "export the network for inference")
@@ -40,21 +39,21 @@ def identity(application: Application) -> None:
 
 
 def _ratio(application: Application) -> float:
-    """The share of elements that a Dropout drops."""
+    """Return the share of elements that a Dropout drops."""
     return float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
 
 
-def target_shape(application: Application, given: Sequence[int]) -> tuple[int, ...]:
-    """Reshape's target: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
+def target_shape(application: Application, target: Sequence[int]) -> tuple[int, ...]:
+    """Return Reshape's target shape: 0 keeps an extent (unless ``allowzero``), one -1 takes what is left."""
     extents = application.shape(0)
     keep = not application.operator.attributes.flag("allowzero")
-    found = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(given)]
-    if found.count(-1) > 1 or any(e < -1 for e in found):
-        application.broken(f"shape {tuple(given)}")
-    if -1 in found:
-        rest = prod(e for e in found if e != -1)
-        found[found.index(-1)] = prod(extents) // rest if rest else 0
-    return tuple(found)
+    extents_out = [extents[k] if e == 0 and keep and k < len(extents) else e for k, e in enumerate(target)]
+    if extents_out.count(-1) > 1 or any(e < -1 for e in extents_out):
+        application.broken(f"shape {tuple(target)}")
+    if -1 in extents_out:
+        rest = prod(e for e in extents_out if e != -1)
+        extents_out[extents_out.index(-1)] = prod(extents) // rest if rest else 0
+    return tuple(extents_out)
 
 
 def reshape(application: Application) -> None:
@@ -70,8 +69,8 @@ def flatten(application: Application) -> None:
     application.result_reshape(application.value(0), (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def given_axes(application: Application, since: int = 13) -> tuple[int, ...] | None:
-    """Axes from the attribute or, from opset ``since`` on, input 1; None where they are left out."""
+def axes_operand(application: Application, since: int = 13) -> tuple[int, ...] | None:
+    """Return axes from the attribute or, from opset ``since`` on, from input 1; None if absent."""
     if application.opset >= since:
         return application.integers(1) if application.has(1) else None
     attributes = application.operator.attributes
@@ -79,10 +78,10 @@ def given_axes(application: Application, since: int = 13) -> tuple[int, ...] | N
 
 
 def squeeze(application: Application) -> None:
-    """Squeeze: without axes, all extents of one go."""
-    extents, given = application.shape(0), given_axes(application)
+    """Squeeze: without axes, removes all extents of one."""
+    extents, axes_given = application.shape(0), axes_operand(application)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
-    axes = ones if given is None else application.axes(given, len(extents))
+    axes = ones if axes_given is None else application.axes(axes_given, len(extents))
     if any(extents[axis] != 1 for axis in axes):
         application.broken(f"axes {axes} of shape {extents} are not all of one element")
     application.result_reshape(application.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
@@ -90,24 +89,24 @@ def squeeze(application: Application) -> None:
 
 def unsqueeze(application: Application) -> None:
     """Unsqueeze."""
-    given = given_axes(application)
-    if given is None:
+    axes_given = axes_operand(application)
+    if axes_given is None:
         application.broken("the axes are missing")
     extents = list(application.shape(0))
-    for axis in sorted(application.axes(given, len(extents) + len(given))):
+    for axis in sorted(application.axes(axes_given, len(extents) + len(axes_given))):
         extents.insert(axis, 1)
     application.result_reshape(application.value(0), tuple(extents))
 
 
 def transpose(application: Application) -> None:
-    """Transpose: the axes are reversed unless given."""
+    """Transpose: reverses the axes unless ``perm`` is set. Constants are transposed now."""
     data, rank = application.value(0), len(application.shape(0))
     order = application.operator.attributes.integers("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
         application.broken(f"perm {order} of a tensor of rank {rank}")
-    stored = application.builder.stored(data)
+    stored = application.builder.stored_constant(data)
     if stored is not None:
-        application.store(f"{data}_transposed", stored.transposed(order), application.output())
+        application.store(f"{data}_transposed", stored.transpose(order), application.output())
     else:
         application.result("transpose", (data,), {"axes": order})
 
@@ -142,15 +141,15 @@ def space_to_depth(application: Application) -> None:
 
 
 def image(application: Application) -> tuple[int, int, int, int]:
-    """The shape of input 0, which must be a batch of images."""
+    """Return the shape of input 0, which must be a batch of images."""
     extents = application.shape(0)
     if len(extents) != 4:
         application.broken(f"data of shape {extents}")
     return extents[0], extents[1], extents[2], extents[3]
 
 
-def constant_of(application: Application) -> Array:
-    """The value of a Constant node."""
+def constant_data(application: Application) -> Array:
+    """Return the value of a Constant node."""
     attributes = application.operator.attributes
     names = attributes.names()
     if len(names) != 1:
@@ -171,10 +170,10 @@ def constant_of(application: Application) -> Array:
 
 def constant(application: Application) -> None:
     """Constant."""
-    application.result_constant(constant_of(application))
+    application.result_constant(constant_data(application))
 
 
-SHAPE_SPELLINGS: Mapping[str, Spelling] = {
+SHAPE_CONVERTERS: Mapping[str, Spelling] = {
     "Constant": Spelling(constant, ()),
     "DepthToSpace": Spelling(depth_to_space, MOVABLE),
     "Dropout": Spelling(identity, MOVABLE),
@@ -190,36 +189,37 @@ SHAPE_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Slices from a place that is computed, of as many elements as ever: start and end differ by a constant.
+# ---- Slices from a computed start, of a constant size: start and end must differ by a constant.
 #
-# So loops take a part of a tensor in every turn: ``x[i : i + 1]``.
+# Loops use them to read a part of a tensor in every iteration: ``x[i : i + 1]``.
 
 
 @frozen
-class _Place:
-    """``value`` (a scalar or a vector of one element; empty: nothing) plus a constant."""
+class _Offset:
+    """An index: ``value`` (a scalar or a vector of one element; empty: none) plus a constant."""
 
     value: str
     offset: int
 
 
-def moving_slice(application: Application) -> None:
-    """Slice whose starts and ends are computed, one of each; steps and axes are constants."""
+def dynamic_slice(application: Application) -> None:
+    """Slice with one computed start and end; steps and axes are constants."""
     shape = application.shape(0)
     (axis,) = application.integers(3)[:1] if application.has(3) else (0,)
     axis = application.axis(axis, len(shape))
     step = application.integers(4) if application.has(4) else (1,)
-    kinds = [application.type(application.value(position)) for position in (1, 2)]
-    if any(kind.size != 1 or kind.dtype not in ("int32", "int64") for kind in kinds) or step != (1,):
+    index_types = [application.type(application.value(position)) for position in (1, 2)]
+    if any(type_.size != 1 or type_.dtype not in ("int32", "int64") for type_ in index_types) or step != (1,):
         application.refuse(
             "a slice along several axes, or in steps, to a place that is computed",
             "slice along one axis at a time, in steps of one",
         )
-    start, end = (_place(application, application.value(position)) for position in (1, 2))
+    start, end = (_trace_offset(application, application.value(position)) for position in (1, 2))
+    # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
     if start.value != end.value or not 0 < size <= shape[axis]:
         application.refuse("a slice of as many elements as data tell", "shapes are static: give it a constant size")
-    whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(kinds[0].dtype)))
+    whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
     begin[axis] = application.reshaped(application.value(1), (1,))
     first = application.emit("concat", begin, {"axis": 0}) if len(begin) > 1 else begin[0]
@@ -228,35 +228,36 @@ def moving_slice(application: Application) -> None:
     )
 
 
-def _place(application: Application, value: str) -> _Place:
-    """What a value of one element is made of: through reshapes, casts of integers and additions of constants."""
+def _trace_offset(application: Application, value: str) -> _Offset:
+    """Trace a value of one element back through reshapes, integer casts and additions of constants to an index."""
     builder, offset = application.builder, 0
-    makers = {name: node for node in builder.nodes for name in node.outputs}
-    while value in makers:
-        node = makers[value]
+    producer = {name: node for node in builder.nodes for name in node.outputs}
+    while value in producer:
+        node = producer[value]
         if node.op == "reshape" or (node.op == "cast" and dtypes.is_integer(builder.types[node.inputs[0]].dtype)):
             value = node.inputs[0]
             continue
         numbers = [builder.consts.get(name) for name in node.inputs]
-        added = [n for n in numbers if n is not None and n.size == 1]
-        left = [name for name, n in zip(node.inputs, numbers, strict=True) if n is None]
-        if node.op not in ("add", "sub") or len(added) != 1 or len(left) != 1 or node.attr("activation"):
+        constants = [n for n in numbers if n is not None and n.size == 1]
+        variables = [name for name, n in zip(node.inputs, numbers, strict=True) if n is None]
+        if node.op not in ("add", "sub") or len(constants) != 1 or len(variables) != 1 or node.attr("activation"):
             break
+        # constant - x has no form x + constant.
         if node.op == "sub" and numbers[0] is not None:
             break
-        amount = int(added[0].reshape(-1)[0])
-        offset, value = offset + (amount if node.op == "add" else -amount), left[0]
+        amount = int(constants[0].reshape(-1)[0])
+        offset, value = offset + (amount if node.op == "add" else -amount), variables[0]
     if value in builder.consts:
-        return _Place("", offset + int(builder.consts[value].reshape(-1)[0]))
-    return _Place(value, offset)
+        return _Offset("", offset + int(builder.consts[value].reshape(-1)[0]))
+    return _Offset(value, offset)
 
 
-# ---- Spellings of ONNX's operators that choose, join, repeat and pad elements.
+# ---- Converters of operators that select, join, repeat and pad elements.
 
-_TILED_AXES = 3
-"""Axes that are copied at once: twice as many stand in the tensor between."""
-_PIECES = 64
-"""An irregular choice of elements becomes so many slices at most."""
+TILED_AXES = 3
+"""Axes that Tile repeats at once; the tensor between has up to two axes for each."""
+MAX_SLICES = 64
+"""Maximum number of slices that a Gather at constant indices is written as."""
 
 
 def concat(application: Application) -> None:
@@ -266,11 +267,11 @@ def concat(application: Application) -> None:
         application.broken("there are no operands")
     axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
     values = tuple(value for value in values if application.type(value).size) or values[:1]
-    joined(application, values, axis, application.output())
+    join_along(application, values, axis, application.output())
 
 
-def joined(application: Application, values: Sequence[str], axis: int, output: str = "") -> str:
-    """``values`` one after another along ``axis``, as ``output`` or a new value."""
+def join_along(application: Application, values: Sequence[str], axis: int, output: str = "") -> str:
+    """Concatenate ``values`` along ``axis``, as ``output`` or a new value."""
     if len(values) == 1 and not output:
         return values[0]
     if len(values) == 1:
@@ -281,8 +282,8 @@ def joined(application: Application, values: Sequence[str], axis: int, output: s
     return application.write("concat", values, {"axis": axis}, output)
 
 
-def cut(application: Application, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
-    """Elements begin..end - 1 of ``value`` along ``axis``."""
+def slice_along(application: Application, value: str, axis: int, begin: int, end: int, output: str = "") -> str:
+    """Slice elements begin..end - 1 of ``value`` along ``axis``."""
     extents = application.type(value).shape
     bounds = [(0, extent) for extent in extents]
     bounds[axis] = (begin, end)
@@ -297,43 +298,43 @@ def cut(application: Application, value: str, axis: int, begin: int, end: int, o
 
 
 def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
-    """Starts, ends, axes and steps, from attributes before opset 10, then from inputs."""
+    """Return starts, ends, axes and steps, from attributes before opset 10, then from inputs."""
     rank = len(application.shape(0))
     if application.opset < 10:
         attributes = application.operator.attributes
         starts, ends = attributes.integers("starts"), attributes.integers("ends")
-        given, steps = attributes.integers("axes", tuple(range(len(starts)))), (1,) * len(starts)
+        axes_given, steps = attributes.integers("axes", tuple(range(len(starts)))), (1,) * len(starts)
     else:
         starts, ends = application.integers(1), application.integers(2)
-        given = application.integers(3) if application.has(3) else tuple(range(len(starts)))
+        axes_given = application.integers(3) if application.has(3) else tuple(range(len(starts)))
         steps = application.integers(4) if application.has(4) else (1,) * len(starts)
-    axes = application.axes(given, rank)
+    axes = application.axes(axes_given, rank)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         application.broken(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}")
     return starts, ends, axes, steps
 
 
 def slice_(application: Application) -> None:
-    """Slice: starts and ends are clamped to the tensor; what steps backwards is reversed first."""
+    """Slice: starts and ends are clamped to the tensor; an axis with a negative step is reversed first."""
     if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
-        moving_slice(application)
+        dynamic_slice(application)
         return
     starts, ends, axes, steps = slice_bounds(application)
     extents = application.shape(0)
     begin, end, strides = [0] * len(extents), list(extents), [1] * len(extents)
-    turned = []
+    reversed_axes = []
     for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
-        chosen = range(extents[axis])[first:last:step]
+        taken = range(extents[axis])[first:last:step]
         if step < 0:
-            turned.append(axis)
-            chosen = range(extents[axis] - 1 - chosen.start, extents[axis] - 1 - chosen.stop, -step)
-        begin[axis], end[axis], strides[axis] = chosen.start, min(chosen.stop, extents[axis]), chosen.step
-        if not chosen:
-            application.result_constant(_nothing(application, axis))
+            reversed_axes.append(axis)
+            taken = range(extents[axis] - 1 - taken.start, extents[axis] - 1 - taken.stop, -step)
+        begin[axis], end[axis], strides[axis] = taken.start, min(taken.stop, extents[axis]), taken.step
+        if not taken:
+            application.result_constant(_without_elements(application, axis))
             return
     data = application.value(0)
-    if turned:
-        data = application.emit("reverse", (data,), {"axes": tuple(sorted(turned))})
+    if reversed_axes:
+        data = application.emit("reverse", (data,), {"axes": tuple(sorted(reversed_axes))})
     if (begin, end, strides) == ([0] * len(extents), list(extents), [1] * len(extents)):
         application.result_alias(data)
         return
@@ -341,8 +342,8 @@ def slice_(application: Application) -> None:
     application.result("slice", (data,), attrs)
 
 
-def _nothing(application: Application, axis: int) -> Array:
-    """A tensor like input 0, but without elements along an axis: known when compiling."""
+def _without_elements(application: Application, axis: int) -> Array:
+    """Return a constant like input 0, but without elements along an axis."""
     kind = application.type(application.value(0))
     shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
     return np.zeros(shape, dtypes.to_numpy(kind.dtype))
@@ -360,14 +361,14 @@ def split(application: Application) -> None:
         if part == extents[axis]:
             application.result_alias(application.value(0), position)
         elif part == 0:
-            application.result_constant(_nothing(application, axis), position)
+            application.result_constant(_without_elements(application, axis), position)
         elif outputs[position]:
-            cut(application, application.value(0), axis, first, first + part, outputs[position])
+            slice_along(application, application.value(0), axis, first, first + part, outputs[position])
         first += part
 
 
 def split_parts(application: Application, extent: int) -> tuple[int, ...]:
-    """The parts' extents: given, or equal with a smaller last one."""
+    """Return the parts' extents: given, or equal with a smaller last one."""
     attributes, count = application.operator.attributes, len(application.operator.outputs)
     if application.opset < 13 and "split" in attributes:
         return attributes.integers("split")
@@ -380,38 +381,38 @@ def split_parts(application: Application, extent: int) -> tuple[int, ...]:
 
 
 def gather(application: Application) -> None:
-    """Gather: a slice or a concatenation of slices where the indices are known when compiling and follow each other."""
+    """Gather: slices, joined, if the indices are constant and make few runs; else ``gather``."""
     data, extents = application.value(0), application.shape(0)
     axis = application.axis(application.operator.attributes.integer("axis", 0), len(extents))
-    if application.value(1) not in application.builder.consts or application.constant(1).size > _PIECES:
+    if application.value(1) not in application.builder.consts or application.constant(1).size > MAX_SLICES:
         application.result("gather", (application.value(0), application.value(1)), {"axis": axis})
         return
     indices = application.constant(1)
     if indices.dtype not in (np.int32, np.int64) or not indices.size:
         application.broken(f"indices of shape {indices.shape} and {indices.dtype}")
-    found = [application.axis(int(i), extents[axis]) for i in indices.reshape(-1)]
-    chosen = chosen_elements(application, data, axis, found)
+    indices_found = [application.axis(int(i), extents[axis]) for i in indices.reshape(-1)]
+    chosen = chosen_elements(application, data, axis, indices_found)
     application.result_reshape(chosen, (*extents[:axis], *indices.shape, *extents[axis + 1 :]))
 
 
 def chosen_elements(application: Application, value: str, axis: int, indices: Sequence[int]) -> str:
-    """The elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
+    """Select the elements of ``value`` at ``indices`` along ``axis``: one slice for every run of consecutive indices."""
     runs: list[tuple[int, int]] = []
     for index in indices:
         if runs and index == runs[-1][1]:
             runs[-1] = (runs[-1][0], index + 1)
         else:
             runs.append((index, index + 1))
-    if len(runs) > _PIECES:
+    if len(runs) > MAX_SLICES:
         application.refuse(
-            f"{len(runs)} separate pieces of a tensor; at most {_PIECES}",
+            f"{len(runs)} separate pieces of a tensor; at most {MAX_SLICES}",
             "make the indices an input",
         )
-    return joined(application, [cut(application, value, axis, begin, end) for begin, end in runs], axis)
+    return join_along(application, [slice_along(application, value, axis, begin, end) for begin, end in runs], axis)
 
 
 def pad(application: Application) -> None:
-    """Pad: with a constant, or reflected or repeated at the edges; negative padding cuts."""
+    """Pad with a constant, or reflected or repeated at the edges; negative padding cuts elements off."""
     attributes, extents = application.operator.attributes, application.shape(0)
     mode = attributes.text("mode", "constant")
     widths, value = padding(application), application.value(0)
@@ -423,7 +424,7 @@ def pad(application: Application) -> None:
             application.refuse(
                 f"padding {widths} of shape {extents}, which leaves nothing", "cut the network before it"
             )
-        value = cut(application, value, axis, max(-before, 0), extents[axis] + min(after, 0))
+        value = slice_along(application, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if not any(before or after for before, after in widths):
         application.result_alias(value)
@@ -432,14 +433,14 @@ def pad(application: Application) -> None:
     elif mode != "constant":
         application.broken(f"padding of mode {mode!r}")
     elif application.opset >= 11 and application.has(2) and application.value(2) not in application.builder.consts:
-        application.result_alias(_padded_by(application, value, widths))
+        application.result_alias(_pad_with_value(application, value, widths))
     else:
         value = application.emit("pad", (value,), {"padding": widths, "value": pad_value(application)})
         application.result_alias(value)
 
 
-def _padded_by(application: Application, value: str, widths: tuple[tuple[int, int], ...]) -> str:
-    """``value`` within elements that are only known at run time."""
+def _pad_with_value(application: Application, value: str, widths: tuple[tuple[int, int], ...]) -> str:
+    """Pad ``value`` with elements that are known only at run time."""
     kind = application.type(value)
     inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
     mask = application.emit("pad", (inside,), {"padding": widths, "value": False})
@@ -448,7 +449,7 @@ def _padded_by(application: Application, value: str, widths: tuple[tuple[int, in
 
 
 def padding(application: Application) -> tuple[tuple[int, int], ...]:
-    """(before, after) of every axis."""
+    """Return the padding as (before, after) for every axis."""
     rank = len(application.shape(0))
     pads = application.operator.attributes.integers("pads") if application.opset < 11 else application.integers(1)
     axes = tuple(range(rank))
@@ -456,12 +457,12 @@ def padding(application: Application) -> tuple[tuple[int, int], ...]:
         axes = application.axes(application.integers(3), rank)
     if len(pads) != 2 * len(axes) or any(abs(p) > 1 << 24 for p in pads):
         application.broken(f"pads {pads} for {len(axes)} axes")
-    found = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
-    return tuple(found.get(axis, (0, 0)) for axis in range(rank))
+    widths = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
+    return tuple(widths.get(axis, (0, 0)) for axis in range(rank))
 
 
 def pad_value(application: Application) -> float | int:
-    """What constant padding fills with."""
+    """Return the value of constant padding."""
     if application.opset < 11:
         return application.operator.attributes.real("value", 0.0)
     kind = application.type(application.value(0)).dtype
@@ -475,7 +476,7 @@ def pad_value(application: Application) -> float | int:
 
 
 def expand(application: Application) -> None:
-    """Expand: broadcast to a shape."""
+    """Expand: broadcasts to a shape."""
     extents = application.shape(0)
     wanted = application.broadcast(extents, application.integers(1))
     if wanted == application.shape(0):
@@ -491,15 +492,17 @@ def tile(application: Application) -> None:
         application.broken(f"repeats {counts} for shape {application.shape(0)}")
     value, extents = application.value(0), list(application.shape(0))
     axes = [axis for axis, count in enumerate(counts) if count > 1]
-    for at in range(0, len(axes), _TILED_AXES):
-        value = _copied(application, value, extents, {axis: counts[axis] for axis in axes[at : at + _TILED_AXES]})
-        extents = [extent * (counts[k] if k in axes[at : at + _TILED_AXES] else 1) for k, extent in enumerate(extents)]
+    for at in range(0, len(axes), TILED_AXES):
+        value = _repeat_axes(application, value, extents, {axis: counts[axis] for axis in axes[at : at + TILED_AXES]})
+        extents = [extent * (counts[k] if k in axes[at : at + TILED_AXES] else 1) for k, extent in enumerate(extents)]
     application.result_reshape(value, extents)
 
 
-def _copied(application: Application, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
-    """Whole copies along some axes, as a tensor of any shape: an axis of copies stands before the one that they are copies of,
-    and what is there once keeps together, so that the rank stays low."""
+def _repeat_axes(application: Application, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
+    """Repeat a tensor along some axes by a broadcast; the result has any shape.
+
+    A new axis of copies goes before each repeated one. Axes without copies are merged, which keeps the rank low.
+    """
     parts, copies = [1], [1]
     for axis, extent in enumerate(extents):
         if axis in counts:
@@ -509,7 +512,7 @@ def _copied(application: Application, value: str, extents: Sequence[int], counts
     return application.emit("broadcast_to", (application.reshaped(value, parts),), {"shape": tuple(copies)})
 
 
-SLICE_SPELLINGS: Mapping[str, Spelling] = {
+SLICE_CONVERTERS: Mapping[str, Spelling] = {
     "Concat": Spelling(concat, MOVABLE),
     "Expand": Spelling(expand, MOVABLE),
     "Gather": Spelling(gather, MOVABLE),

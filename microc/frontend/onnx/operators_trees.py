@@ -1,4 +1,4 @@
-"""Tree ensembles of ai.onnx.ml, and scores of its classifiers."""
+"""ONNX tree ensembles of ai.onnx.ml, and the scores and labels of its classifiers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from microc.frontend.onnx.context import Application
 from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, emit_ensemble, emit_post, integers, two_classes
 from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
 
-# ---- What the classifiers of ai.onnx.ml share: features, labels, transformations of scores.
+# ---- Shared by the classifiers of ai.onnx.ml: features, labels, transformations of scores.
 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
 def features(application: Application) -> str:
-    """The first operand as rows of float32 features."""
+    """Return the first operand as rows of float32 features."""
     data = application.value(0)
     shape = application.type(data).shape
     if len(shape) == 1:
@@ -33,7 +33,7 @@ def features(application: Application) -> str:
 
 
 def post_transform(application: Application) -> str:
-    """The transformation of scores, as ``emit_post`` names it."""
+    """Return the transformation of scores, as ``emit_post`` names it."""
     name = application.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         application.refuse(f"the transformation {name!r} of scores", "NONE, SOFTMAX or LOGISTIC")
@@ -41,32 +41,33 @@ def post_transform(application: Application) -> str:
 
 
 def class_labels(application: Application, integers: str, texts: str) -> tuple[int, ...]:
-    """The classes; strings are numbered."""
+    """Return the classes; classes that are strings are numbered."""
     attributes = application.operator.attributes
-    words = attributes.texts(texts)
-    return tuple(range(len(words))) if words else attributes.integers(integers, ())
+    labels = attributes.texts(texts)
+    return tuple(range(len(labels))) if labels else attributes.integers(integers, ())
 
 
 def result_label(
-    application: Application, labels: Sequence[int], scores: str, *, two: bool = False, cut: float = 0.0
+    application: Application, labels: Sequence[int], scores: str, *, is_binary: bool = False, cut: float = 0.0
 ) -> None:
-    """The first output: the class with the largest score, or (``two``) the second where the one score is above ``cut``."""
+    """Write the first output: the class of the largest score; if ``is_binary``, the second class where the one score is above
+    ``cut``."""
     if not application.output(0):
         return
     rows = application.type(scores).shape[0]
-    if two:
+    if is_binary:
         above = application.emit("greater", (scores, application.scalar(cut)))
-        place = application.reshaped(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
+        index = application.reshaped(application.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
-        place = application.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
+        index = application.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
     if list(labels) == list(range(len(labels))):
-        application.result_alias(place)
+        application.result_alias(index)
     else:
         table = application.new_constant("classes", np.array(labels, np.int64))
-        application.result("gather", (table, place), {"axis": 0})
+        application.result("gather", (table, index), {"axis": 0})
 
 
-# ---- TreeEnsembleClassifier, TreeEnsembleRegressor (ai.onnx.ml 1 and 3) and TreeEnsemble (5) as ``tree_ensemble``.
+# ---- TreeEnsembleClassifier, TreeEnsembleRegressor (ai.onnx.ml 1 and 3) and TreeEnsemble (5) become ``tree_ensemble``.
 
 MODES: Mapping[str, int] = {
     "BRANCH_LEQ": AT_MOST,
@@ -83,24 +84,28 @@ COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
 def tree_regressor(application: Application) -> None:
-    """TreeEnsembleRegressor: sums, averages or extremes of the leaves' numbers."""
+    """TreeEnsembleRegressor: sum, average, minimum or maximum of the leaves' values."""
     attributes = application.operator.attributes
     targets = _targets(application)
     combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
     trees = _trees(application, "target", targets)
-    _result(
+    _write_result(
         application, features(application), trees, targets, combine, post_transform(application), _base(application)
     )
 
 
 def _targets(application: Application) -> int:
-    """How many results there are: leaves hold as many numbers."""
-    given = application.operator.attributes.integer("n_targets", 1)
-    return int(integers([given], application.where, "n_targets", 1, MOST_TARGETS)[0])
+    """Return the number of targets, which is that of the values in a leaf."""
+    count = application.operator.attributes.integer("n_targets", 1)
+    return int(integers([count], application.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
 def tree_classifier(application: Application) -> None:
-    """TreeEnsembleClassifier: the class with the largest sum. One class of two with weights: its sum is cut at 0 or 1/2."""
+    """TreeEnsembleClassifier: the class with the largest sum of weights.
+
+    Of two classes only one may have weights: the label is then the second class where its sum is above 1/2 (weights of
+    probabilities, none negative) or 0.
+    """
     labels = class_labels(application, "classlabels_int64s", "classlabels_strings")
     ids, weights = application.operator.attributes.integers("class_ids"), _reals(application, "class_weights")
     post, data, base = post_transform(application), features(application), _base(application)
@@ -113,7 +118,7 @@ def tree_classifier(application: Application) -> None:
     trees = _trees(application, "class", 1, only=ids[0])
     scores = emit_ensemble(application, data, Ensemble(trees, 1, base[-1:]), application.where)
     positive = bool((weights >= 0).all())
-    result_label(application, labels, scores, two=True, cut=0.5 if positive else 0.0)
+    result_label(application, labels, scores, is_binary=True, cut=0.5 if positive else 0.0)
     if positive or post == "logistic":
         second = scores if positive else application.emit("sigmoid", (scores,))
         application.result_alias(two_classes(application, second), 1)
@@ -122,7 +127,7 @@ def tree_classifier(application: Application) -> None:
         application.result_alias(application.emit("concat", both, {"axis": 1}), 1)
 
 
-def _result(
+def _write_result(
     application: Application, data: str, trees: tuple[Tree, ...], targets: int, combine: str, post: str, base: Array
 ) -> None:
     if combine == "average":
@@ -135,7 +140,7 @@ def _result(
 
 
 def _reals(application: Application, name: str) -> Array:
-    """Numbers, float32 or (from version 3 on) a tensor of doubles."""
+    """Return a list of numbers as float64, from float32 or (from version 3 on) a tensor of doubles."""
     attributes = application.operator.attributes
     if f"{name}_as_tensor" in attributes:
         return attributes.tensor(f"{name}_as_tensor").astype(np.float64).reshape(-1)
@@ -147,27 +152,27 @@ def _base(application: Application) -> Array:
 
 
 def _trees(application: Application, role: str, targets: int, only: int | None = None) -> tuple[Tree, ...]:
-    """All trees, in the order of their ids; ``only``: the one class that has weights."""
+    """Return all trees, in the order of their ids; ``only``: the one class that has weights."""
     attributes = application.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
-    places = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
+    node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
     weights = _reals(application, f"{role}_weights")
     ids = attributes.integers(f"{role}_ids")
-    where = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
-    for key, target, weight in zip(where, ids, weights.tolist(), strict=False):
-        if key not in places or not 0 <= (0 if only is not None else target) < targets:
+    keys = zip(attributes.integers(f"{role}_treeids"), attributes.integers(f"{role}_nodeids"), strict=False)
+    for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
+        if key not in node_indices or not 0 <= (0 if only is not None else target) < targets:
             application.broken(f"a weight for node {key} and target {target}")
-        votes[places[key]].append((0 if only is not None else target, weight))
-    nodes = _nodes(application, places, tree_ids)
+        votes[node_indices[key]].append((0 if only is not None else target, weight))
+    nodes = _nodes(application, node_indices, tree_ids)
     order = list(dict.fromkeys(tree_ids))
     trees = (_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, targets) for tree in order)
-    return _same_width(tuple(trees), targets)
+    return _with_same_width(tuple(trees), targets)
 
 
 @frozen
 class _Nodes:
-    """All nodes of all trees: ``left`` and ``right`` are places among them, -1 in leaves."""
+    """All nodes of all trees: ``left`` and ``right`` are indices of nodes, -1 in leaves."""
 
     left: Array
     right: Array
@@ -176,7 +181,7 @@ class _Nodes:
     mode: Array
 
 
-def _nodes(application: Application, places: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
+def _nodes(application: Application, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]) -> _Nodes:
     attributes = application.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -185,11 +190,11 @@ def _nodes(application: Application, places: Mapping[tuple[int, int], int], tree
     children = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
         ids = attributes.integers(name)
-        if len({len(ids), len(modes), len(places), count}) != 1:
+        if len({len(ids), len(modes), len(node_indices), count}) != 1:
             application.broken("the tables of nodes differ in length, or a node is listed twice")
         pairs = zip(tree_ids, ids, modes, strict=True)
         children.append(
-            np.array([-1 if mode == "LEAF" else places.get((tree, node), -2) for tree, node, mode in pairs])
+            np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
     threshold, feature = _reals(application, "nodes_values"), np.array(attributes.integers("nodes_featureids"))
     missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
@@ -200,23 +205,28 @@ def _nodes(application: Application, places: Mapping[tuple[int, int], int], tree
 
 
 def _mode(mode: int, tracks: bool) -> int:
-    """The ways to the left, NaN's too where a missing value follows the true branch."""
+    """Return the comparison's mode; UNORDERED sends NaN left if a missing value follows the true branch."""
     return mode | UNORDERED if tracks else mode
 
 
-def _tree(nodes: _Nodes, mine: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int) -> Tree:
-    """One tree, its root first: the node that is no child. Values are one target's where all leaves vote for that alone."""
-    children = {int(c) for k in mine for c in (nodes.left[k], nodes.right[k])}
-    root = next((k for k in mine if k not in children), mine[0])
-    order = [root, *(k for k in mine if k != root)]
-    new = {old: place for place, old in enumerate(order)}
-    known = {target for k in mine for target, _ in votes.get(k, ())}
-    first, width = (known.pop(), 1) if len(known) == 1 else (0, targets)
+def _tree(
+    nodes: _Nodes, tree_nodes: Sequence[int], votes: Mapping[int, Sequence[tuple[int, float]]], targets: int
+) -> Tree:
+    """Build one tree, its root (the node that is no child) first.
+
+    Values have one column if all leaves vote for the same target.
+    """
+    children = {int(c) for k in tree_nodes for c in (nodes.left[k], nodes.right[k])}
+    root = next((k for k in tree_nodes if k not in children), tree_nodes[0])
+    order = [root, *(k for k in tree_nodes if k != root)]
+    rows = {old: row for row, old in enumerate(order)}
+    targets_voted = {target for k in tree_nodes for target, _ in votes.get(k, ())}
+    first, width = (targets_voted.pop(), 1) if len(targets_voted) == 1 else (0, targets)
     values = np.zeros((len(order), width))
-    for k in mine:
+    for k in tree_nodes:
         for target, weight in votes.get(k, ()):
-            values[new[k], target - first] += weight
-    left, right = (np.array([new.get(int(side[k]), -1) for k in order]) for side in (nodes.left, nodes.right))
+            values[rows[k], target - first] += weight
+    left, right = (np.array([rows.get(int(side[k]), -1) for k in order]) for side in (nodes.left, nodes.right))
     return Tree(left, right, nodes.feature[order], nodes.threshold[order], nodes.mode[order], values, first)
 
 
@@ -224,7 +234,7 @@ def _tree(nodes: _Nodes, mine: Sequence[int], votes: Mapping[int, Sequence[tuple
 
 
 def tree_ensemble(application: Application) -> None:
-    """TreeEnsemble: inner nodes and leaves in tables of their own; membership of a set is a chain of comparisons."""
+    """TreeEnsemble: inner nodes and leaves in separate tables; set membership becomes a chain of comparisons."""
     attributes = application.operator.attributes
     targets, data = _targets(application), application.value(0)
     if len(application.type(data).shape) != 2:
@@ -232,23 +242,24 @@ def tree_ensemble(application: Application) -> None:
     combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]
     post = ("none", "softmax", "logistic", "softmax_zero", "probit")[attributes.integer("post_transform", 0) % 5]
     trees = tuple(_Reader(application, targets).tree(root) for root in attributes.integers("tree_roots"))
-    _result(application, data, _same_width(trees, targets), targets, combine, post, np.zeros(0))
+    _write_result(application, data, _with_same_width(trees, targets), targets, combine, post, np.zeros(0))
 
 
-def _same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
-    """All trees of one width: a single target's where every tree has one, else all targets'."""
+def _with_same_width(trees: tuple[Tree, ...], targets: int) -> tuple[Tree, ...]:
+    """Return all trees with values of one width: one column if every tree has a single target, else a column for each
+    target."""
     if all(tree.values.shape[1] == 1 for tree in trees):
         return trees
-    spread = []
+    widened = []
     for tree in trees:
         values = np.zeros((len(tree.left), targets))
         values[:, tree.target : tree.target + tree.values.shape[1]] = tree.values
-        spread.append(replace(tree, values=values, target=0))
-    return tuple(spread)
+        widened.append(replace(tree, values=values, target=0))
+    return tuple(widened)
 
 
 class _Reader:
-    """The tables of one TreeEnsemble."""
+    """Reads the tables of one TreeEnsemble."""
 
     def __init__(self, application: Application, targets: int) -> None:
         attributes = application.operator.attributes
@@ -266,7 +277,7 @@ class _Reader:
         self.members = self._members(
             attributes.tensor("membership_values") if "membership_values" in attributes else None
         )
-        self.most = 4 * (len(self.modes) + len(self.weights)) + sum(map(len, self.members.values()))
+        self.max_rows = 4 * (len(self.modes) + len(self.weights)) + sum(map(len, self.members.values()))
         lengths = {len(part) for pair in self.children for part in pair}
         lengths |= {len(self.splits), len(self.features), len(self.missing), len(self.modes)}
         if len(lengths) != 1 or len(self.leaf_targets) != len(self.weights):
@@ -275,33 +286,33 @@ class _Reader:
             application.broken("a leaf has no target")
 
     def _members(self, values: Array | None) -> dict[int, list[float]]:
-        """The set of every node that asks for membership: sets end with NaN."""
+        """Return the set of every node that tests membership; NaN separates the sets in the file."""
         sets: list[list[float]] = [[]]
         for value in [] if values is None else values.reshape(-1).astype(np.float64).tolist():
             if value != value:
                 sets.append([])
             else:
                 sets[-1].append(value)
-        asking = [k for k, mode in enumerate(self.modes) if mode == _MEMBER]
-        if len(asking) > len(sets):
-            self.application.broken(f"{len(sets)} sets for {len(asking)} nodes")
-        return dict(zip(asking, sets, strict=False))
+        member_nodes = [k for k, mode in enumerate(self.modes) if mode == _MEMBER]
+        if len(member_nodes) > len(sets):
+            self.application.broken(f"{len(sets)} sets for {len(member_nodes)} nodes")
+        return dict(zip(member_nodes, sets, strict=False))
 
     def tree(self, root: int) -> Tree:
-        """The tree from one root on; places are given in the order of discovery."""
+        """Build the tree of one root; nodes are numbered in the order of discovery."""
         rows: list[list[float]] = []  # left, right, feature, threshold, mode, target, value
         pending: list[tuple[str, int, int, int]] = [("node", root, -1, 0)]
         while pending:
-            kind, index, parent, side = pending.pop()
-            limit = len(self.modes) if kind == "node" else len(self.weights)
+            node_type, index, parent, side = pending.pop()
+            limit = len(self.modes) if node_type == "node" else len(self.weights)
             if not 0 <= index < limit or len(rows) > 4 * (len(self.modes) + len(self.weights)) + sum(
                 map(len, self.members.values())
             ):
-                self.application.broken(f"a tree leads to {kind} {index} of {limit}, or around in a circle")
-            place = len(rows)
+                self.application.broken(f"a tree leads to {node_type} {index} of {limit}, or around in a circle")
+            row = len(rows)
             if parent >= 0:
-                rows[parent][side] = place
-            if kind == "leaf":
+                rows[parent][side] = row
+            if node_type == "leaf":
                 rows.append([-1, -1, 0, 0, AT_MOST, self.leaf_targets[index], self.weights[index]])
                 continue
             (true, true_leaf), (false, false_leaf) = ((ids[index], leaves[index]) for ids, leaves in self.children)
@@ -311,20 +322,20 @@ class _Reader:
                 self.application.broken(f"comparison {self.modes[index]}")
             mode = EQUAL if index in self.members else MODES[_NUMBERED[self.modes[index]]]
             for k, key in enumerate(keys):
-                here = len(rows)
-                ways = _mode(mode, bool(self.missing[index]))
-                rows.append([0, here + 1, self.features[index], key, ways, 0, 0])
-                pending.append((*yes, here, 0))
+                row = len(rows)
+                mode_with_missing = _mode(mode, bool(self.missing[index]))
+                rows.append([0, row + 1, self.features[index], key, mode_with_missing, 0, 0])
+                pending.append((*yes, row, 0))
                 if k + 1 == len(keys):
-                    pending.append((*no, here, 1))
+                    pending.append((*no, row, 1))
         return self._as_tree(rows)
 
     def _as_tree(self, rows: list[list[float]]) -> Tree:
         table = np.array(rows)
         left, right, feature, mode, target = (table[:, k].astype(np.int64) for k in (0, 1, 2, 4, 5))
         leaf = left < 0
-        known = sorted(set(target[leaf].tolist()))
-        first, width = (known[0], 1) if len(known) == 1 else (0, self.targets)
+        leaf_targets = sorted(set(target[leaf].tolist()))
+        first, width = (leaf_targets[0], 1) if len(leaf_targets) == 1 else (0, self.targets)
         values = np.zeros((len(rows), width))
         values[leaf, target[leaf] - first] = table[leaf, 6]
         return Tree(left, right, feature, table[:, 3], mode, values, first)

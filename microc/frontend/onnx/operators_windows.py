@@ -10,16 +10,16 @@ from microc.base.immutable import frozen
 from microc.frontend.onnx.context import FLOAT, Application, Spelling, Stored
 from microc.graph.ir import Attr
 
-# ---- Windows of ONNX's layers, and the spelling of convolution. One dimension is two with unit height.
+# ---- Windows of convolutions and pools, and the converter of Conv. One spatial axis is treated as two with unit height.
 #
-# Everything keeps ONNX's channels-first layout; weights are OIHW.
+# Layouts stay channels first; weights are OIHW.
 
 LIMIT = 1 << 24
 
 
 @frozen
 class Window:
-    """A window over height and width; ``extra`` is the padding at the end that only ``ceil_mode`` brings."""
+    """A window over height and width; ``extra`` is the padding at the end that only ``ceil_mode`` adds."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -29,7 +29,7 @@ class Window:
 
     @property
     def padded(self) -> tuple[int, int, int, int]:
-        """Padding (top, left, bottom, right) with the extra elements."""
+        """Padding (top, left, bottom, right) including the extra elements."""
         top, left, bottom, right = self.padding
         return top, left, bottom + self.extra[0], right + self.extra[1]
 
@@ -47,12 +47,12 @@ class Spans:
 
     @property
     def padding(self) -> tuple[int, ...]:
-        """All amounts before, then all after, with the extra elements."""
+        """All amounts before, then all after, including the extra elements."""
         return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
 
 
 def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
-    """The window that the attributes of a convolution or pool describe."""
+    """Return the window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
     strides = spatial(application, "strides", (1,) * rank, 1)
     dilation = spatial(application, "dilations", (1,) * rank, 1)
@@ -62,39 +62,40 @@ def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int,
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         application.broken(f"auto_pad is {mode!r}")
     extra = [0] * rank
-    for k, (size, taps, stride, spread) in enumerate(zip(extents, kernel, strides, dilation, strict=True)):
-        span = (taps - 1) * spread + 1
+    for k, (size, taps, stride, step) in enumerate(zip(extents, kernel, strides, dilation, strict=True)):
+        span = (taps - 1) * step + 1
         if mode.startswith("SAME"):
             total = max((-(-size // stride) - 1) * stride + span - size, 0)
-            small, large = total // 2, total - total // 2
-            before[k], after[k] = (small, large) if mode == "SAME_UPPER" else (large, small)
+            smaller, larger = total // 2, total - total // 2
+            before[k], after[k] = (smaller, larger) if mode == "SAME_UPPER" else (larger, smaller)
         elif mode == "VALID":
             before[k] = after[k] = 0
-        room = size + before[k] + after[k] - span
-        if room < 0:
+        last_start = size + before[k] + after[k] - span
+        if last_start < 0:
             application.broken(f"a window of {span} over {size} elements, {before[k]} + {after[k]} of padding")
-        if ceil_mode and room % stride:
-            reach = (room // stride + 1) * stride
-            if reach < size + before[k]:
-                extra[k] = reach - room
+        # ceil_mode adds a last window if it starts inside the data or the padding before it, not in the padding behind.
+        if ceil_mode and last_start % stride:
+            next_start = (last_start // stride + 1) * stride
+            if next_start < size + before[k]:
+                extra[k] = next_start - last_start
     return Spans(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
 
 
 def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
-    """The same over one or two spatial axes, of which one is two with unit height."""
-    found = spans(application, kernel, extents, ceil_mode)
-    before, after = _pair(found.before, 0), _pair(found.after, 0)
+    """Return the window over one or two spatial axes; one axis gets a unit height."""
+    spans_ = spans(application, kernel, extents, ceil_mode)
+    before, after = _pair(spans_.before, 0), _pair(spans_.after, 0)
     return Window(
-        _pair(found.kernel, 1),
-        _pair(found.strides, 1),
+        _pair(spans_.kernel, 1),
+        _pair(spans_.strides, 1),
         (*before, *after),
-        _pair(found.dilation, 1),
-        _pair(found.extra, 0),
+        _pair(spans_.dilation, 1),
+        _pair(spans_.extra, 0),
     )
 
 
 def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
-    """One or two spatial values as (height, width)."""
+    """Return one or two spatial values as (height, width)."""
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
@@ -106,10 +107,13 @@ def spatial(application: Application, name: str, default: tuple[int, ...], lowes
 
 
 def conv(application: Application) -> None:
-    """Conv: over one or two spatial axes with weights (and bias) known when compiling, or over any with any."""
-    given = [application.builder.stored(application.value(k)) for k in (1, 2) if application.has(k)]
-    plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
-    if plain and all(stored is not None for stored in given):
+    """Conv.
+
+    ``conv2d`` over one or two axes with constant float32 weights and bias, else ``convolution`` over any number of axes.
+    """
+    stored_operands = [application.builder.stored_constant(application.value(k)) for k in (1, 2) if application.has(k)]
+    is_plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
+    if is_plain and all(stored is not None for stored in stored_operands):
         convolve(application, application.value(0), *weights(application, 1, 2), application.output())
         return
     operands = [application.operand(k) for k in range(3) if application.has(k)]
@@ -117,26 +121,26 @@ def conv(application: Application) -> None:
 
 
 def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
-    """The attributes of a convolution over any number of axes."""
+    """Return the attributes of a convolution over any number of axes."""
     extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
         application.broken(f"data of shape {application.shape(0)} and a kernel of {kernel}")
-    found = spans(application, kernel, extents, ceil_mode=False)
+    spans_ = spans(application, kernel, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
-    return {"strides": found.strides, "padding": found.padding, "dilation": found.dilation, "groups": groups}
+    return {"strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation, "groups": groups}
 
 
 def weights(application: Application, weight: int, bias: int) -> tuple[Stored, Stored | None]:
-    """Weight and bias of a convolution, by the positions of the inputs; refused if not known when compiling."""
-    found = []
+    """Return weight and bias of a convolution, at these inputs; refuse them if they are not constant."""
+    stored_operands = []
     for position in (weight, bias):
-        stored = application.builder.stored(application.value(position)) if application.has(position) else None
+        stored = application.builder.stored_constant(application.value(position)) if application.has(position) else None
         if stored is None and (position == weight or application.has(position)):
             what = f"input {position} ({application.value(position)!r}) is not known when compiling"
             application.refuse(what, "export the model with constant weights")
-        found.append(stored)
-    assert found[0] is not None
-    return found[0], found[1]
+        stored_operands.append(stored)
+    assert stored_operands[0] is not None
+    return stored_operands[0], stored_operands[1]
 
 
 def convolve(application: Application, data: str, weight: Stored, bias: Stored | None, output: str) -> None:
@@ -155,10 +159,10 @@ def convolve(application: Application, data: str, weight: Stored, bias: Stored |
     if bias is not None and bias.data.shape != (channels,):
         application.broken(f"bias of shape {bias.data.shape} for {channels} channels")
     view = window(application, kernel, shape[2:], ceil_mode=False)
-    wide = weight.reshaped((*weight.data.shape[:2], *view.kernel))
-    if wide is None:
+    weight_2d = weight.reshape((*weight.data.shape[:2], *view.kernel))
+    if weight_2d is None:
         application.refuse("weights quantised along their width", "quantise them along the output channels")
-    operands = [as_image(application, data), application.store(f"{output}_weight", wide)]
+    operands = [as_image(application, data), application.store(f"{output}_weight", weight_2d)]
     if bias is not None:
         operands.append(application.store(f"{output}_bias", bias))
     attrs: Mapping[str, Attr] = {
@@ -172,7 +176,7 @@ def convolve(application: Application, data: str, weight: Stored, bias: Stored |
 
 
 def as_image(application: Application, value: str) -> str:
-    """(N, C, W) as (N, C, 1, W)."""
+    """Reshape (N, C, W) to (N, C, 1, W)."""
     shape = application.type(value).shape
     return value if len(shape) == 4 else application.reshaped(value, (shape[0], shape[1], 1, shape[2]))
 
@@ -180,32 +184,32 @@ def as_image(application: Application, value: str) -> str:
 def from_image(
     application: Application, op: str, operands: list[str], attrs: Mapping[str, Attr], rank: int, output: str
 ) -> None:
-    """Write ``output`` with ``op``, whose unit height goes where ``rank`` is 3."""
+    """Write ``output`` with ``op``; if ``rank`` is 3, remove the unit height from its result."""
     if rank == 4:
         application.write(op, operands, attrs, output)
         return
-    made = application.emit(op, operands, attrs)
-    batch, channels, _, width = application.type(made).shape
-    application.write("reshape", (made,), {"shape": (batch, channels, width)}, output)
+    image = application.emit(op, operands, attrs)
+    batch, channels, _, width = application.type(image).shape
+    application.write("reshape", (image,), {"shape": (batch, channels, width)}, output)
 
 
-WINDOW_SPELLINGS: Mapping[str, Spelling] = {"Conv": Spelling(conv)}
+WINDOW_CONVERTERS: Mapping[str, Spelling] = {"Conv": Spelling(conv)}
 
 
-# ---- Spellings of ONNX's pools: over images as operators with schedules of their own, over anything else as windows.
+# ---- Converters of pools: those of images have operators and schedules of their own, others use general windows.
 
 
 def pool(op: str) -> Spelling:
-    """MaxPool and AveragePool; ``ceil_mode`` becomes padding at the end."""
+    """Make a converter of MaxPool or AveragePool; ``ceil_mode`` becomes padding at the end."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attributes, data = application.operator.attributes, application.value(0)
         shape = application.type(data).shape
         kernel = attributes.integers("kernel_shape")
         if len(shape) < 3 or len(kernel) != len(shape) - 2 or any(not 1 <= k <= LIMIT for k in kernel):
             application.broken(f"kernel_shape {kernel} for data of shape {shape}")
-        if not _is_plain(application, op, kernel):
-            (_largest if op == "max_pool2d" else _average)(application, kernel)
+        if not _is_image_pool(application, op, kernel):
+            (_window_max if op == "max_pool2d" else _window_average)(application, kernel)
             return
         view = window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
         attrs: dict[str, Attr] = {
@@ -218,25 +222,26 @@ def pool(op: str) -> Spelling:
             attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
         from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
 
-    return Spelling(spell, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
+    return Spelling(convert, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
 
 
-def _is_plain(application: Application, op: str, kernel: tuple[int, ...]) -> bool:
-    """Whether a pool is one of images that has schedules of its own."""
+def _is_image_pool(application: Application, op: str, kernel: tuple[int, ...]) -> bool:
+    """Test whether a pool has one of the operators for images: one or two axes, no dilation, one result, padding below the
+    kernel."""
     attributes, kind = application.operator.attributes, application.type(application.value(0))
-    found = spans(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
-    includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*found.before, *found.after))
-    narrow = all(p < k for p, k in zip(found.padding, kernel * 2, strict=True))
+    spans_ = spans(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
+    includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*spans_.before, *spans_.after))
+    is_narrow = all(p < k for p, k in zip(spans_.padding, kernel * 2, strict=True))
     one_result = not application.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
-    return one_result and narrow and set(found.dilation) == {1} and not (includes and any(found.extra))
+    return one_result and is_narrow and set(spans_.dilation) == {1} and not (includes and any(spans_.extra))
 
 
-def _window_attrs(found: Spans) -> dict[str, Attr]:
-    return {"kernel": found.kernel, "strides": found.strides, "padding": found.padding, "dilation": found.dilation}
+def _window_attrs(spans_: Spans) -> dict[str, Attr]:
+    return {"kernel": spans_.kernel, "strides": spans_.strides, "padding": spans_.padding, "dilation": spans_.dilation}
 
 
-def _largest(application: Application, kernel: tuple[int, ...]) -> None:
-    """MaxPool over any number of axes, dilated, or with the places of the largest elements."""
+def _window_max(application: Application, kernel: tuple[int, ...]) -> None:
+    """MaxPool over any number of axes, dilated, or with the indices of the maxima."""
     attributes, data = application.operator.attributes, application.value(0)
     attrs = _window_attrs(spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
     if not application.output(1):
@@ -246,40 +251,41 @@ def _largest(application: Application, kernel: tuple[int, ...]) -> None:
     application.write_all("window_argmax", (data,), attrs, application.operator.outputs)
 
 
-def _average(application: Application, kernel: tuple[int, ...]) -> None:
-    """AveragePool over any number of axes: sums over counts, of which those at the edges differ."""
+def _window_average(application: Application, kernel: tuple[int, ...]) -> None:
+    """AveragePool over any number of axes: sums divided by counts, which are smaller at the edges."""
     attributes, data = application.operator.attributes, application.value(0)
     extents, kind = application.shape(0)[2:], application.type(data).dtype
-    found = spans(application, kernel, extents, attributes.flag("ceil_mode"))
-    total = application.emit("window_sum", (data,), _window_attrs(found))
+    spans_ = spans(application, kernel, extents, attributes.flag("ceil_mode"))
+    total = application.emit("window_sum", (data,), _window_attrs(spans_))
     include = attributes.flag("count_include_pad")
     counts = np.ones((1,) * len(extents))
     for axis, extent in enumerate(extents):
-        first = -found.before[axis] if include else 0
-        last = extent + (found.after[axis] if include else 0)
-        starts = np.arange(application.type(total).shape[2 + axis]) * found.strides[axis] - found.before[axis]
-        places = starts[:, None] + np.arange(kernel[axis]) * found.dilation[axis]
-        each = ((places >= first) & (places < last)).sum(1)
-        counts = counts * each.reshape(-1, *[1] * (len(extents) - axis - 1))
+        first = -spans_.before[axis] if include else 0
+        last = extent + (spans_.after[axis] if include else 0)
+        starts = np.arange(application.type(total).shape[2 + axis]) * spans_.strides[axis] - spans_.before[axis]
+        taps = starts[:, None] + np.arange(kernel[axis]) * spans_.dilation[axis]
+        elements = ((taps >= first) & (taps < last)).sum(1)
+        counts = counts * elements.reshape(-1, *[1] * (len(extents) - axis - 1))
+    # One number if all counts are the same.
     counts = counts[(slice(None, 1),) * counts.ndim] if (counts == counts.flat[0]).all() else counts
     divisor = application.new_constant(f"{application.output()}_counts", counts.astype(kind))
     application.result("div", (total, divisor))
 
 
 def lp_pool(application: Application) -> None:
-    """LpPool: the root of the sum of powers of magnitudes."""
+    """LpPool: the p-th root of the sum of |x| ** p."""
     attributes, data = application.operator.attributes, application.value(0)
     kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
     p = float(attributes.integer("p", 2))
-    found = spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
+    spans_ = spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
     magnitude = application.emit("abs", (data,))
     powers = application.emit("pow", (magnitude, application.scalar(p, kind)))
-    total = application.emit("window_sum", (powers,), _window_attrs(found))
+    total = application.emit("window_sum", (powers,), _window_attrs(spans_))
     application.result("pow", (total, application.scalar(1.0 / p, kind)))
 
 
 def global_lp_pool(application: Application) -> None:
-    """GlobalLpPool: the same over all spatial axes."""
+    """GlobalLpPool: LpPool over all spatial axes."""
     data, p = application.value(0), float(application.operator.attributes.integer("p", 2))
     kind = application.type(data)
     powers = application.emit("pow", (application.emit("abs", (data,)), application.scalar(p, kind.dtype)))
@@ -288,7 +294,7 @@ def global_lp_pool(application: Application) -> None:
 
 
 def max_unpool(application: Application) -> None:
-    """MaxUnpool: every element where its index says, zeros elsewhere."""
+    """MaxUnpool: scatters every element to its index, with zeros elsewhere."""
     attributes, shape = application.operator.attributes, application.shape(0)
     kernel = attributes.integers("kernel_shape")
     rank = len(kernel)
@@ -302,12 +308,16 @@ def max_unpool(application: Application) -> None:
     kind = application.type(application.value(0)).dtype
     size, indices = int(np.prod(full)), application.value(1)
     zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
-    data, places = (application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices))
-    placed = application.reshaped(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), full)
-    more = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
-    if any(after for _, after in more):
-        placed = application.emit("pad", (placed,), {"padding": more, "value": 0.0})
-    application.result_alias(placed)
+    data, flat_indices = (
+        application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices)
+    )
+    scattered = application.reshaped(
+        application.emit("scatter_elements", (zeros, flat_indices, data), {"axis": 0}), full
+    )
+    padding = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
+    if any(after for _, after in padding):
+        scattered = application.emit("pad", (scattered,), {"padding": padding, "value": 0.0})
+    application.result_alias(scattered)
 
 
 def local_response_normalization(application: Application) -> None:
@@ -333,19 +343,19 @@ def local_response_normalization(application: Application) -> None:
 
 
 def global_pool(op: str) -> Spelling:
-    """GlobalAveragePool and GlobalMaxPool: a reduction over the spatial axes."""
+    """Make a converter of GlobalAveragePool or GlobalMaxPool: a reduction over the spatial axes."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         data = application.value(0)
         rank = len(application.type(data).shape)
         if rank < 3:
             application.broken(f"data of shape {application.type(data).shape}")
         application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
-    return Spelling(spell, FLOAT)
+    return Spelling(convert, FLOAT)
 
 
-POOL_SPELLINGS: Mapping[str, Spelling] = {
+POOL_CONVERTERS: Mapping[str, Spelling] = {
     "AveragePool": pool("avg_pool2d"),
     "GlobalAveragePool": global_pool("mean"),
     "GlobalLpPool": Spelling(global_lp_pool),

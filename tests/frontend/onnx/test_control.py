@@ -186,7 +186,7 @@ def test_one_turn_and_none_leave_no_loop() -> None:
 
 def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns from that of the turn on."""
-    add = replace(onnx_elementwise.ELEMENTWISE_SPELLINGS["Add"], dtypes=())
+    add = replace(onnx_elementwise.ELEMENTWISE_CONVERTERS["Add"], dtypes=())
     monkeypatch.setitem(cast(dict[str, Spelling], onnx_reader.SPELLINGS[""]), "Add", add)
     nodes = [
         node("Cast", ["i"], ["at"], to=TensorProto.INT32),

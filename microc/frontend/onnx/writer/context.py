@@ -1,4 +1,4 @@
-"""The ONNX graph under construction, and one operator as its row sees it."""
+"""The ONNX graph under construction, and the context of one operator that is written."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from microc.graph.ir import Graph, Names, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.arithmetic import activation_range
 
-# ---- The ONNX graph under construction: nodes, initialisers, and the forms in which values are there.
+# ---- The ONNX graph under construction: nodes, initialisers, and the forms of values.
 #
-# A value of ours has up to four forms in ONNX, made when they are asked for: as it is or as reals (integers dequantised), with
-# channels last or first. What is made in one form and read in another has a Transpose or DequantizeLinear between, once.
+# A value of ours has up to four forms in ONNX, each made at first use: integers or dequantised reals, with channels last or
+# first. A Transpose or DequantizeLinear between the form that is made and one that is read is emitted once.
 
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 CODES = {name: code for code, name in DTYPES.items() if code not in FOUR_BITS}
 """TensorProto.DataType numbers by dtype."""
 FIRST_OPSET = 13
-"""The first version of the operator set whose operators are as they are written here: scales by axis, axes as operands."""
+"""Smallest version of the operator set with the operators as they are written here: scales by axis, axes as operands."""
 
 
 class Builder:
-    """One ONNX graph: of a model, or inside an operator of that which is ``outer``.
+    """One ONNX graph: that of the model, or a subgraph of an operator in ``outer``.
 
-    ``names`` are those that are taken in the whole model; ``least`` (of the outermost) is the first version of the operator set
-    that knows all values of attributes.
+    ``names`` are used anywhere in the model. ``min_opset`` (of the outermost graph) is the first version of the operator set
+    that knows all attribute values written so far.
     """
 
     def __init__(self, graph: Graph, outer: Builder | None = None) -> None:
-        self.graph, self.outer, self.least = graph, outer, FIRST_OPSET
+        self.graph, self.outer, self.min_opset = graph, outer, FIRST_OPSET
         self.names: Names = Names() if outer is None else outer.names
-        known = {name for name in graph.consts if name not in graph.outputs}
-        self.own = {name: self.names.fresh(name) for name in graph.types if name not in known}
+        constants = {name for name in graph.consts if name not in graph.outputs}
+        self.own = {name: self.names.fresh(name) for name in graph.types if name not in constants}
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.forms: dict[tuple[str, bool, bool], str] = {}
         self.dequantised: dict[str, tuple[str, Quant]] = {}
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
-    # ------------------------------------------------------------ what is written
+    # ------------------------------------------------------------ nodes and initialisers
 
     def emit(self, code: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> str:
-        """Append an ONNX operator; the name of its first output. Attributes that are None or empty are left out."""
+        """Append an ONNX operator; return the name of its first output. Attributes that are None or empty are omitted."""
         from onnx import helper
 
         attributes = {key: value for key, value in attributes.items() if value not in (None, ())}
@@ -59,25 +59,25 @@ class Builder:
         return outputs[0]
 
     def require(self, opset: int) -> None:
-        """Say that a value of an attribute is known from this version of the operator set on."""
+        """Require a version of the operator set, for a value of an attribute that came with it."""
         if self.outer is not None:
             self.outer.require(opset)
-        self.least = max(self.least, opset)
+        self.min_opset = max(self.min_opset, opset)
 
-    def emit_first(self, code: str, values: Sequence[str], made: str, **attributes: Any) -> None:
-        """Put an operator before all others."""
-        self.emit(code, values, [made], **attributes)
+    def emit_first(self, code: str, values: Sequence[str], output: str, **attributes: Any) -> None:
+        """Insert an operator before all others."""
+        self.emit(code, values, [output], **attributes)
         self.nodes.insert(0, self.nodes.pop())
 
     def shared(self, stem: str, data: Array) -> str:
-        """An initialiser for a few numbers that say how; equal ones are one."""
+        """Return an initialiser for a few parameters; equal ones share it."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self.constant(stem, data)
         return self._shared[key]
 
     def constant(self, stem: str, data: Array) -> str:
-        """An initialiser of its own: integers are dequantised under one scale only."""
+        """Add an initialiser of its own, never shared: the same integers could be dequantised under several scales."""
         from onnx import TensorProto
 
         array = np.ascontiguousarray(data).reshape(data.shape)
@@ -89,62 +89,66 @@ class Builder:
         return name
 
     def integers(self, *numbers: int) -> str:
-        """A list of int64: shapes, axes, amounts of padding."""
+        """Return a list of int64 as an operand: shapes, axes, amounts of padding."""
         return self.shared("integers", np.array(numbers, np.int64))
 
-    # ------------------------------------------------------------ the forms of a value
+    # ------------------------------------------------------------ forms of a value
 
     def bind(self, value: str, name: str, real: bool = False, first: bool = False) -> None:
-        """Say that ``name`` is the value in this form."""
+        """Record that ``name`` is this form of the value."""
         self.forms[value, real, first] = name
 
     def own_name(self, value: str, first: bool = False) -> str:
-        """Under which name a value is written: its own as the graph has it, a new one with channels first."""
+        """Return the name under which a value is written: its own with channels last, a new one with channels first."""
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
     def is_first(self, value: str) -> bool:
-        """Whether the value is only there with channels first; of one that is dequantised where it is read, its integers."""
+        """Test whether the value exists only with channels first; for a value that is dequantised at its uses, whether its
+        integers do."""
         if value in self.dequantised and (value, False, False) not in self.forms:
             return self.is_first(self.dequantised[value][0])
         return (value, False, True) in self.forms and (value, False, False) not in self.forms
 
     def name(self, value: str, real: bool = False, first: bool = False) -> str:
-        """The ONNX name of a value in a form; constants of less than four axes get some of one element to have channels first."""
+        """Return the ONNX name of a form of a value.
+
+        A constant of lower rank gets extents of one in front to have channels first.
+        """
         key = (value, real, first)
         if key not in self.forms:
             self.forms[key] = self._make(value, real, first)
         return self.forms[key]
 
     def _make(self, value: str, real: bool, first: bool) -> str:
-        kind, constant = self.graph.types[value], self.graph.consts.get(value)
+        type_, constant = self.graph.types[value], self.graph.consts.get(value)
         if real:
-            assert kind.quant is not None
-            return self._dequantize(value, kind.quant, self.names.fresh(f"{value}_real"), first)
+            assert type_.quant is not None
+            return self._dequantize(value, type_.quant, self.names.fresh(f"{value}_real"), first)
         if value in self.dequantised:
             return self._dequantize(*self.dequantised[value], self.own_name(value, first), first)
         if constant is not None:
-            wide = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if first else constant
-            return self.constant(value, wide.transpose(TO_FIRST) if first else wide)
+            in_rank_4 = constant.reshape((1,) * (4 - constant.ndim) + constant.shape) if first else constant
+            return self.constant(value, in_rank_4.transpose(TO_FIRST) if first else in_rank_4)
         if first:
             return self.emit("Transpose", [self.name(value)], [self.own_name(value, first)], perm=TO_FIRST)
         if (value, False, True) in self.forms:
             return self.emit("Transpose", [self.name(value, first=True)], [self.own_name(value)], perm=TO_LAST)
         raise InternalError(f"{value!r} is read before it is written")
 
-    def _dequantize(self, value: str, quant: Quant, made: str, first: bool) -> str:
+    def _dequantize(self, value: str, quant: Quant, output: str, first: bool) -> str:
         axis = quant.axis
         if axis is not None and first:
             axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value].shape))
-        return self.dequantize(self.name(value, first=first), self.graph.types[value].dtype, quant, axis, made)
+        return self.dequantize(self.name(value, first=first), self.graph.types[value].dtype, quant, axis, output)
 
     # ------------------------------------------------------------ quantisation
 
-    def dequantize(self, name: str, dtype: str, quant: Quant, axis: int | None, made: str) -> str:
-        """Write ``made``, the reals that the integers ``name`` stand for; ``axis`` is that of the scales as ``name`` has it."""
-        return self.emit("DequantizeLinear", [name, *self.quantization(quant, dtype, name)], [made], axis=axis)
+    def dequantize(self, name: str, dtype: str, quant: Quant, axis: int | None, output: str) -> str:
+        """Write ``output``, the reals of the integers ``name``; ``axis`` is that of the scales in the layout of ``name``."""
+        return self.emit("DequantizeLinear", [name, *self.quantization(quant, dtype, name)], [output], axis=axis)
 
     def quantization(self, quant: Quant, dtype: str, stem: str) -> tuple[str, ...]:
-        """Scale and zero point as initialisers; of int32, which ONNX wants without, the scale."""
+        """Return scale and zero point as initialisers; for int32 with zero points of 0 only the scale, as ONNX requires."""
         shape = () if quant.axis is None else (len(quant.scale),)
         scale = self.shared(f"{stem}_scale", np.array(quant.scale, np.float32).reshape(shape))
         if dtype == "int32" and not any(quant.zero_point):
@@ -154,17 +158,17 @@ class Builder:
 
 
 def value_info(name: str, kind: TensorType) -> Any:
-    """What ONNX declares of an input or output."""
+    """Return ONNX's declaration of an input or output."""
     from onnx import helper
 
     return helper.make_tensor_value_info(name, CODES[kind.dtype], kind.shape)
 
 
-# ---- One operator of ours as the row that writes it sees it: what it reads, in the form that suits, and ways to
-# write ONNX's.
+# ---- One operator of ours, as the row that writes it sees it: operands in the form that it needs, and methods that write
+# nodes.
 
 Step = tuple[str, Sequence[str], Mapping[str, Any]]
-"""An operator of ONNX: its code, its inputs behind the first, its attributes."""
+"""A following ONNX operator: its code, its inputs behind the first, its attributes."""
 
 ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "relu": ("Relu", ()),
@@ -175,23 +179,26 @@ ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
 }
 
 QUANTISED = ("int8", "uint8", "int16", "uint16")
-"""What QuantizeLinear makes."""
+"""Dtypes that QuantizeLinear makes."""
 COMPARED = frozenset((*(row.op for row in COMPARISONS), "not_equal"))
-"""Comparisons: of quantised numbers, they compare reals."""
-SPELLED = {"float32": "float", "float64": "double"}
-"""What ONNX calls dtypes otherwise."""
+"""Comparisons; on quantised operands they compare reals."""
+ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
+"""Dtypes that have another name in ONNX."""
 
 
 @frozen
 class Application:
-    """``quantised``: operands are read as reals, the result is quantised. ``first``: all have their channels first."""
+    """One operator to write.
+
+    ``quantised``: operands are read as reals, the result is quantised. ``first``: all have channels first.
+    """
 
     node: Node
     builder: Builder
     quantised: bool = False
     first: bool = False
 
-    # ------------------------------------------------------------ what it reads
+    # ------------------------------------------------------------ operands and attributes
 
     def attr(self, name: str) -> Any:
         return self.node.attrs.get(name, registry.get(self.node.op).defaults.get(name))
@@ -200,7 +207,7 @@ class Application:
         return position < len(self.node.inputs) and self.node.inputs[position] != ""
 
     def type(self, position: int = 0) -> TensorType:
-        """The type of an operand in the graph."""
+        """Return the type of an operand in the graph."""
         return self.builder.graph.types[self.node.inputs[position]]
 
     @property
@@ -208,45 +215,45 @@ class Application:
         return self.builder.graph.types[self.node.outputs[0]]
 
     def dtype(self, position: int = 0) -> str:
-        """What an operand is computed in."""
+        """Return the dtype in which an operand is computed."""
         return "float32" if self._is_real(position) else self.type(position).dtype
 
     def _is_real(self, position: int) -> bool:
         return self.quantised and quantised_type(self.type(position))
 
     def operand(self, position: int = 0) -> str:
-        """The ONNX name of an operand, in the form that the application has."""
+        """Return the ONNX name of an operand, in the form that this operator reads."""
         return self.builder.name(self.node.inputs[position], self._is_real(position), self.first)
 
     def data(self, position: int) -> Array | None:
-        """The data of a constant operand, as stored."""
+        """Return the data of a constant operand, as stored."""
         return self.builder.graph.consts.get(self.node.inputs[position])
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(what, where=f"{self.node.loc} ({self.node.op})", hint=hint)
 
-    def check_quantised(self) -> None:
-        """Refuse what ONNX neither dequantises nor quantises."""
+    def require_supported_quantisation(self) -> None:
+        """Refuse dtypes that ONNX neither dequantises nor quantises."""
         if not self.quantised:
             return
-        read = {self.type(k).dtype for k in range(len(self.node.inputs)) if self.has(k) and self._is_real(k)}
-        made = {
+        input_dtypes = {self.type(k).dtype for k in range(len(self.node.inputs)) if self.has(k) and self._is_real(k)}
+        output_dtypes = {
             self.builder.graph.types[name].dtype for name in self.node.outputs if name and self.node.op not in COMPARED
         }
-        wide = [*read - {*QUANTISED, "int32", "int64"}, *made - {*QUANTISED}]
-        if wide:
-            self.refuse(f"{self.node.op} of quantised {' and '.join(wide)}", "ONNX quantises to 8 and 16 bits")
+        unsupported = [*input_dtypes - {*QUANTISED, "int32", "int64"}, *output_dtypes - {*QUANTISED}]
+        if unsupported:
+            self.refuse(f"{self.node.op} of quantised {' and '.join(unsupported)}", "ONNX quantises to 8 and 16 bits")
 
     def check_dtype(self, code: str) -> None:
-        """Refuse a dtype of the first operand that ONNX does not have the operator for."""
+        """Refuse a dtype of the first operand that the ONNX operator does not support."""
         from onnx import defs
 
-        known = defs.get_schema(code).inputs[0].types
-        if f"tensor({SPELLED.get(self.dtype(), self.dtype())})" not in known:
-            self.refuse(f"{self.node.op} of {self.dtype()}", f"ONNX has {code} of {', '.join(sorted(known))}")
+        supported = defs.get_schema(code).inputs[0].types
+        if f"tensor({ONNX_DTYPE_NAMES.get(self.dtype(), self.dtype())})" not in supported:
+            self.refuse(f"{self.node.op} of {self.dtype()}", f"ONNX has {code} of {', '.join(sorted(supported))}")
 
     def only_floats(self) -> None:
-        """Refuse integers that stand for themselves."""
+        """Refuse plain integers, which are not quantised reals."""
         if not dtypes.is_float(self.dtype()):
             self.refuse(f"{self.node.op} of {self.dtype()}", "ONNX has the operator for floats only")
 
@@ -255,19 +262,19 @@ class Application:
     def with_channels_first(self) -> Application:
         return replace(self, first=True)
 
-    def where_it_lies(self) -> Application:
-        """An elementwise application with its channels first if all images that it reads are there like that only."""
+    def in_layout_of_operands(self) -> Application:
+        """Return this elementwise operator with channels first if all images that it reads exist only in that layout."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
         images = all(len(self.builder.graph.types[name].shape) == 4 and self.builder.is_first(name) for name in names)
         return self.with_channels_first() if images and len(self.result_type.shape) == 4 else self
 
-    # ------------------------------------------------------------ what it writes
+    # ------------------------------------------------------------ results
 
     def constant(self, data: Array, stem: str = "constant") -> str:
         return self.builder.constant(f"{self.node.outputs[0]}_{stem}", data)
 
     def number(self, value: float) -> str:
-        """A scalar of the dtype that is computed in."""
+        """Return a scalar of the dtype in which the operator computes."""
         return self.builder.shared("number", np.array(value, dtypes.to_numpy(self.dtype())))
 
     def integers(self, *numbers: int) -> str:
@@ -277,27 +284,28 @@ class Application:
         return self.builder.names.fresh(f"{self.node.outputs[0]}_{code.lower()}")
 
     def emit(self, code: str, *inputs: str, **attributes: Any) -> str:
-        """An operator of ONNX whose result is used here."""
+        """Write an ONNX operator whose result is used by this row only; return its name."""
         return self.builder.emit(code, inputs, [self.fresh(code)], **attributes)
 
     def cast(self, value: str, dtype: str) -> str:
         return self.emit("Cast", value, to=CODES[dtype])
 
     def result(self, code: str, *inputs: str, then: Sequence[Step] = (), **attributes: Any) -> None:
-        """The result as an operator of ONNX, the activation, the quantisation, and ``then`` what moves the elements."""
+        """Write the result as an ONNX operator, followed by the activation, the quantisation, and ``then``, which moves
+        elements."""
         if self.node.inputs[0] and inputs[0] == self.operand():
             self.check_dtype(code)
         steps: list[Step] = [(code, inputs[1:], attributes), *self._activation(), *then]
         value, name = self.node.outputs[0], inputs[0]
-        for step, (each, others, attrs) in enumerate(steps):
-            made = self.fresh(each) if step + 1 < len(steps) else self.builder.own_name(value, self.first)
-            name = self.builder.emit(each, (name, *others), [made], **attrs)
+        for step, (step_code, others, attrs) in enumerate(steps):
+            output = self.fresh(step_code) if step + 1 < len(steps) else self.builder.own_name(value, self.first)
+            name = self.builder.emit(step_code, (name, *others), [output], **attrs)
         self.builder.bind(value, name, first=self.first)
 
-    def results(self, code: str, *inputs: str, made: Sequence[str | None] = (), **attributes: Any) -> None:
-        """All results as those of one operator of ONNX, which makes them of the dtypes ``made`` where these are not ours."""
+    def results(self, code: str, *inputs: str, dtypes_made: Sequence[str | None] = (), **attributes: Any) -> None:
+        """Write all results as those of one ONNX operator; ``made``: the dtypes that it makes where they differ from ours."""
         builder, values = self.builder, self.node.outputs
-        dtypes_made = [*made, *[None] * (len(values) - len(made))]
+        dtypes_made = [*dtypes_made, *[None] * (len(values) - len(dtypes_made))]
         casts = [
             bool(value) and dtype not in (None, builder.graph.types[value].dtype)
             for value, dtype in zip(values, dtypes_made, strict=True)
@@ -315,10 +323,11 @@ class Application:
             builder.bind(value, name)
 
     def _activation(self) -> list[Step]:
-        """What is behind the operator: the activation and, where numbers are quantised, QuantizeLinear.
+        """Return the steps behind the operator: the activation and, if the result is quantised, QuantizeLinear.
 
-        Integers are clamped as such, which is the same (rounding is monotone), so that runtimes find the operator between
-        dequantised operands and a quantised result; often their range is that of the activation anyway.
+        Integers are clamped after QuantizeLinear. The result is the same, since rounding is monotone, and runtimes recognise
+        the operator between dequantised operands and a quantised result. No clamp is needed if the integer range is that of
+        the activation.
         """
         activation = str(self.attr("activation") or "")
         clamp: list[Step] = []
@@ -345,9 +354,9 @@ class Application:
 
 
 Row = Callable[[Application], None]
-"""What writes an operator of ours."""
+"""Writes an operator of ours."""
 
 
 def quantised_type(kind: TensorType) -> bool:
-    """Whether integers of this type stand for reals."""
+    """Test whether integers of this type represent reals."""
     return kind.quant is not None and dtypes.is_integer(kind.dtype)

@@ -1,8 +1,8 @@
-"""A graph of ours as an ONNX model; a quantised one in QDQ form.
+"""Write a graph as an ONNX model; a quantised graph in QDQ form.
 
-Integers that stand for reals are read through DequantizeLinear, computed with as floats, and written through QuantizeLinear,
-which rounds half to even; ONNX Runtime computes such groups in integers again, as we do under rounding ``even``. The version of
-the operator set is the smallest whose operators suffice. State becomes inputs and outputs (:func:`to_onnx`).
+Quantised values are read through DequantizeLinear, computed as floats, and written through QuantizeLinear, which rounds half
+to even. ONNX Runtime fuses such groups to integer operators again, as we do under rounding ``even``. The version of the
+operator set is the smallest that suffices. State becomes inputs and outputs (:func:`to_onnx`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ ROWS: Mapping[str, Row] = {
     **rows_layers.QUANTISED_ROWS,
     **rows_elementwise.REDUCTION_ROWS,
 }
-"""What writes an operator, by our name of it. Those of control flow write graphs themselves: ``control.ROWS``."""
+"""Rows by our operator's name. Control flow writes subgraphs, and is in ``CONTROL_ROWS``."""
 
 PRODUCER = "microc"
 STATE = "microc.state"
-"""The entry of the model's metadata that describes its state."""
-_LISTED = 40
+"""Key of the model's metadata that describes its state."""
+MAX_LISTED_ERRORS = 40
 _HINT = "save the network as .mcg, which holds any; or cut it there (--outputs) and export the part before"
 
 
 def to_onnx(graph: Graph, version: str) -> bytes:
-    """The ONNX model of ``graph``; ``version`` is the producer's.
+    """Return the ONNX model of ``graph``; ``version`` is the producer's.
 
-    Inputs and outputs keep their names, dtypes and order. State (what a network keeps from run to run) becomes inputs behind its
-    own, and outputs behind its own, the contents for the next run; the metadata ``microc.state`` says as JSON which output goes
-    into which input, and what a first run is given: ``{input: {"output": name, "initial": number or nested lists}}``.
+    Inputs and outputs keep their names, dtypes and order. State (values kept between runs) becomes inputs behind the graph's
+    own, and its next contents outputs behind the graph's own. The metadata ``microc.state`` maps inputs to outputs and to the
+    contents of the first run, as JSON: ``{input: {"output": name, "initial": number or nested lists}}``.
 
-    Raises UnsupportedError, which lists every operator that has no row here.
+    Raises UnsupportedError, which lists every operator that has no row.
     """
     graph = expanded(graph)
     builder = Builder(graph)
@@ -57,11 +57,11 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     write_nodes(builder)
     ends = finish(builder, graph.outputs)
     updates = {state: _update(builder, state, value) for state, value in graph.updates.items()}
-    return _checked(_model(builder, ends, updates, version), builder.least)
+    return _serialize_valid_model(_model(builder, ends, updates, version), builder.min_opset)
 
 
 def write_nodes(builder: Builder) -> None:
-    """Write all operators of a graph in order; UnsupportedError that lists those that cannot be."""
+    """Write all operators of a graph in order; UnsupportedError lists all that cannot be written."""
     refusals: list[UnsupportedError] = []
     for node in builder.graph.nodes:
         try:
@@ -71,7 +71,7 @@ def write_nodes(builder: Builder) -> None:
             for name in node.outputs:
                 builder.bind(name, name)
     if refusals:
-        raise _listed(builder.graph, refusals)
+        raise _combine_errors(builder.graph, refusals)
 
 
 def _write(builder: Builder, node: Node) -> None:
@@ -86,7 +86,7 @@ def _write(builder: Builder, node: Node) -> None:
 
 
 def write_body(graph: Graph, outer: Builder, bound: Mapping[str, str]) -> tuple[Builder, tuple[str, ...]]:
-    """A graph inside an operator, whose inputs go by the names ``bound``; what was written, and the names of its outputs."""
+    """Write a subgraph, whose inputs have the names ``bound``; return its builder and the names of its outputs."""
     builder = Builder(graph, outer)
     for value, name in bound.items():
         builder.bind(value, name)
@@ -95,45 +95,51 @@ def write_body(graph: Graph, outer: Builder, bound: Mapping[str, str]) -> tuple[
 
 
 def _is_quantised(graph: Graph, node: Node) -> bool:
-    """Whether a node computes with reals that integers stand for, as its legalisation sees it: its first two operands and its
-    results tell. What only moves integers moves any, and is written for reals where both sides are quantised alike."""
+    """Test whether a node computes with reals that integers represent, as its legalisation does.
+
+    Its first two operands and its results decide. An operator that only moves elements takes any integers: it is written for
+    reals if all sides have the same quantisation.
+    """
     compared = node.op in COMPARED
     names = [name for name in (*numbers_of(node), *(() if compared else node.outputs)) if name]
-    kinds = [graph.types[name] for name in names]
-    if not all(map(quantised_type, kinds)) or node.attrs.get("rounding") == "":
+    types = [graph.types[name] for name in names]
+    if not all(map(quantised_type, types)) or node.attrs.get("rounding") == "":
         return False
     definition = registry.get(node.op)
-    alike = len({(kind.quant, kind.dtype) for kind in kinds}) == 1 and dtypes.nbytes(kinds[0].dtype) <= 2
-    return alike if definition.moves or node.op == "pad" else True
+    same_quantisation = len({(type_.quant, type_.dtype) for type_ in types}) == 1 and dtypes.nbytes(types[0].dtype) <= 2
+    return same_quantisation if definition.moves or node.op == "pad" else True
 
 
 def finish(builder: Builder, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the outputs: each its own, and one that a node of this graph writes."""
+    """Return the names of the outputs.
+
+    Each is distinct, and written by a node of this graph; others are copied by Identity.
+    """
     written = {name for node in builder.nodes for name in node.output}
-    found: list[str] = []
+    names: list[str] = []
     for value in outputs:
         name = builder.name(value)
         written.update(builder.nodes[-1].output if builder.nodes else ())
-        if name not in written or name in found:
-            taken = builder.own[value] in (*written, *builder.forms.values())
-            name = builder.emit("Identity", [name], [builder.names.fresh(value) if taken else builder.own[value]])
+        if name not in written or name in names:
+            is_taken = builder.own[value] in (*written, *builder.forms.values())
+            name = builder.emit("Identity", [name], [builder.names.fresh(value) if is_taken else builder.own[value]])
             written.add(name)
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)
 
 
 def _update(builder: Builder, state: str, value: str) -> str:
-    """The output that holds the next contents of a state."""
+    """Write the output that holds the next contents of a state; return its name."""
     return builder.emit("Identity", [builder.name(value)], [builder.names.fresh(f"{state}_next")])
 
 
-def _listed(graph: Graph, refusals: list[UnsupportedError]) -> UnsupportedError:
-    """One error for all."""
+def _combine_errors(graph: Graph, refusals: list[UnsupportedError]) -> UnsupportedError:
+    """Combine the errors of several operators into one."""
     if len(refusals) == 1:
         return refusals[0]
-    lines = [f"{error.where}: {error.what}" for error in refusals[:_LISTED]]
-    if len(refusals) > _LISTED:
-        lines.append(f"and {len(refusals) - _LISTED} more")
+    lines = [f"{error.where}: {error.what}" for error in refusals[:MAX_LISTED_ERRORS]]
+    if len(refusals) > MAX_LISTED_ERRORS:
+        lines.append(f"and {len(refusals) - MAX_LISTED_ERRORS} more")
     what = f"{len(refusals)} operators cannot be written as ONNX:\n  " + "\n  ".join(lines)
     hints = dict.fromkeys(error.hint for error in refusals)
     return UnsupportedError(what, where=graph.name, hint="; ".join(hints))
@@ -149,39 +155,39 @@ def _model(builder: Builder, ends: tuple[str, ...], updates: Mapping[str, str], 
     inputs = [value_info(builder.own[name], graph.types[name]) for name in (*graph.inputs, *graph.state)]
     outputs = [value_info(name, graph.types[value]) for name, value in zip(ends, graph.outputs, strict=True)]
     outputs += [value_info(name, graph.types[state]) for state, name in updates.items()]
-    made = helper.make_graph(builder.nodes, graph.name, inputs, outputs, builder.initializers)
-    model = helper.make_model(made, producer_name=PRODUCER, producer_version=version)
+    onnx_graph = helper.make_graph(builder.nodes, graph.name, inputs, outputs, builder.initializers)
+    model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
     if updates:
-        described = {
+        description = {
             builder.own[state]: {"output": name, "initial": _initial(graph.state[state])}
             for state, name in updates.items()
         }
-        helper.set_model_props(model, {STATE: json.dumps(described)})
+        helper.set_model_props(model, {STATE: json.dumps(description)})
     return model
 
 
 def _initial(contents: Array) -> Any:
-    """A number where all elements are the same, else nested lists."""
+    """Return the contents as a number if all elements are equal, else as nested lists."""
     same = contents.size > 0 and (contents == contents.flat[0]).all()
     return contents.flat[0].item() if same else contents.tolist()
 
 
-def _checked(model: Any, least: int) -> bytes:
-    """The bytes of a model, with the types of all values, of the first version of the operator set, from ``least`` on, under
-    which it is valid."""
+def _serialize_valid_model(model: Any, min_opset: int) -> bytes:
+    """Serialise a model with the types of all values, under the first version of the operator set from ``min_opset`` on that
+    is valid."""
     from onnx import checker, defs, helper, shape_inference
 
     fault: Exception | None = None
-    for opset in range(least, defs.onnx_opset_version() + 1):
+    for opset in range(min_opset, defs.onnx_opset_version() + 1):
         del model.opset_import[:]
         model.opset_import.append(helper.make_opsetid("", opset))
         model.ir_version = helper.find_min_ir_version_for(model.opset_import)
         try:
             checker.check_model(model)
-            typed = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+            typed_model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
         except (checker.ValidationError, shape_inference.InferenceError) as error:
             fault = error
         else:
-            found: bytes = typed.SerializeToString(deterministic=True)
-            return found
+            serialized: bytes = typed_model.SerializeToString(deterministic=True)
+            return serialized
     raise InternalError(f"the ONNX model of {model.graph.name} is not valid: {fault}")

@@ -1,4 +1,4 @@
-"""Rows for elementwise operators, reductions and control flow."""
+"""Write elementwise operators, reductions and control flow as ONNX."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, Alike
+from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOne
 from microc.frontend.onnx.writer.context import CODES, Application, Builder, Row, value_info
 from microc.frontend.onnx.writer.rows_layers import quantize
 from microc.graph.ir import Graph, TensorType
 from microc.ops.control import UNBOUNDED, scanned_of
 
-# ---- Functions of one number and of two, comparisons, choice, conversions.
+# ---- Functions of one and two numbers, comparisons, selection, conversions.
 
 
-def alike(row: Alike) -> Row:
-    """An operator that is the same in ONNX."""
+def one_to_one(row: OneToOne) -> Row:
+    """Make a row for an operator with a direct equivalent in ONNX."""
 
     def write(application: Application) -> None:
         application = application.where_it_lies()
@@ -30,22 +30,22 @@ def alike(row: Alike) -> Row:
 
 
 def clip(application: Application) -> None:
-    """Clip; of integers the bounds are as stored."""
+    """Clip; bounds of integers are stored numbers."""
     application = application.where_it_lies()
     bounds = [_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
     application.result("Clip", application.operand(), *bounds)
 
 
 def _bound(application: Application, value: float) -> str:
-    """A bound, brought into the range of the dtype."""
+    """Return a bound, limited to the range of the dtype."""
     if not dtypes.is_float(application.dtype()):
         low, high = dtypes.int_range(application.dtype())
         value = min(max(int(value), low), high)
     return application.number(value)
 
 
-def stored_real(application: Application, value: float) -> float:
-    """The real that a stored number stands for, in float32; of numbers that are computed with as they are, itself."""
+def dequantised_number(application: Application, value: float) -> float:
+    """Return the real, in float32, that a stored number represents; the number itself if operands are not quantised."""
     quant = application.type().quant
     if not application.quantised or quant is None:
         return value
@@ -53,12 +53,12 @@ def stored_real(application: Application, value: float) -> float:
 
 
 def quotient(application: Application) -> None:
-    """Div; of integers both round to zero."""
+    """Div; for integers both round towards zero."""
     application.result("Div", application.operand(0), application.operand(1))
 
 
 def remainder(fmod: int) -> Row:
-    """Mod, with the divisor's sign (which ONNX has of integers only), or with the dividend's."""
+    """Make a row for Mod with the sign of the divisor (in ONNX for integers only) or, by ``fmod``, of the dividend."""
 
     def write(application: Application) -> None:
         a, b = application.operand(0), application.operand(1)
@@ -72,7 +72,7 @@ def remainder(fmod: int) -> Row:
 
 
 def floor_quotient(application: Application) -> None:
-    """floor(a / b); of integers (a - (a mod b)) / b, which has no remainder."""
+    """Write floor(a / b); for integers as (a - (a mod b)) / b, which has no remainder."""
     a, b = application.operand(0), application.operand(1)
     if dtypes.is_float(application.dtype()):
         application.result("Floor", application.emit("Div", a, b))
@@ -86,18 +86,18 @@ def power(application: Application) -> None:
 
 
 def squared_difference(application: Application) -> None:
-    """(a - b) * (a - b)."""
+    """Write (a - b) * (a - b)."""
     difference = application.emit("Sub", application.operand(0), application.operand(1))
     application.result("Mul", difference, difference)
 
 
 def reciprocal_root(application: Application) -> None:
-    """1 / sqrt(x)."""
+    """Write 1 / sqrt(x)."""
     application.result("Reciprocal", application.emit("Sqrt", application.operand()))
 
 
 def shift(direction: str) -> Row:
-    """BitShift, which ONNX has of unsigned integers."""
+    """Make a row for BitShift, which ONNX has for unsigned integers only."""
 
     def write(application: Application) -> None:
         if dtypes.info(application.dtype()).kind != "uint":
@@ -107,8 +107,8 @@ def shift(direction: str) -> Row:
     return write
 
 
-def negated(code: str) -> Row:
-    """Not of what ``code`` tells."""
+def logical_not_of(code: str) -> Row:
+    """Make a row for the negation of a comparison ``code``."""
 
     def write(application: Application) -> None:
         application.result("Not", application.emit(code, application.operand(0), application.operand(1)))
@@ -131,7 +131,7 @@ def logical_not(application: Application) -> None:
 
 
 def cast(application: Application) -> None:
-    """Cast; integers that stand for reals stand for the same in other bits."""
+    """Cast; a cast between quantised types requantises to the other dtype."""
     from microc.frontend.onnx.writer.context import CODES
 
     kind = application.result_type
@@ -144,7 +144,7 @@ def cast(application: Application) -> None:
 
 
 ELEMENTWISE_ROWS: Mapping[str, Row] = {
-    **{row.op: alike(row) for row in (*FUNCTIONS, *PAIRS, *COMPARISONS)},
+    **{row.op: one_to_one(row) for row in (*FUNCTIONS, *PAIRS, *COMPARISONS)},
     "cast": cast,
     "clip": clip,
     "div": quotient,
@@ -152,7 +152,7 @@ ELEMENTWISE_ROWS: Mapping[str, Row] = {
     "floor_mod": remainder(0),
     "fmod": remainder(1),
     "logical_not": logical_not,
-    "not_equal": negated("Equal"),
+    "not_equal": logical_not_of("Equal"),
     "pow": power,
     "prelu": prelu,
     "rsqrt": reciprocal_root,
@@ -163,16 +163,16 @@ ELEMENTWISE_ROWS: Mapping[str, Row] = {
 }
 
 
-# ---- Reductions, running sums and searches along axes.
+# ---- Reductions, cumulative sums and searches along axes.
 
 _IMAGES = {(1, 2): True, (2, 3): False}
-"""Rows and columns of images, and whether channels are behind them."""
-PLACES = "int64"
-"""The dtype of what ONNX finds."""
+"""Axes of an image's rows and columns, and whether channels are last."""
+INDEX_DTYPE = "int64"
+"""Dtype of indices that ONNX operators return."""
 
 
 def reduction(code: str) -> Row:
-    """A reduction over axes."""
+    """Make a row for a reduction over axes."""
 
     def write(application: Application) -> None:
         if application.attr("offset") or application.attr("out_dtype"):
@@ -195,7 +195,7 @@ def _sorted_axes(application: Application) -> tuple[int, ...]:
 
 
 def mean(application: Application) -> None:
-    """ReduceMean; over the rows and columns of images GlobalAveragePool, which runtimes have in integers, too."""
+    """ReduceMean; over the rows and columns of images GlobalAveragePool, which runtimes also have in integers."""
     application.only_floats()
     axes = _sorted_axes(application)
     if len(application.type().shape) != 4 or axes not in _IMAGES:
@@ -212,8 +212,8 @@ def mean(application: Application) -> None:
     application.result("GlobalAveragePool", operand, then=[("Reshape", (flat,), {})])
 
 
-def running(code: str) -> Row:
-    """CumSum and CumProd."""
+def cumulative(code: str) -> Row:
+    """Make a row for CumSum or CumProd."""
 
     def write(application: Application) -> None:
         axis = application.constant(np.array(application.attr("axis"), np.int64))
@@ -224,14 +224,14 @@ def running(code: str) -> Row:
 
 
 def search(code: str) -> Row:
-    """ArgMax and ArgMin."""
+    """Make a row for ArgMax or ArgMin."""
 
     def write(application: Application) -> None:
         dtype = application.attr("out_dtype")
         application.result(
             code,
             application.operand(),
-            then=[("Cast", (), {"to": CODES[dtype]})] if dtype != PLACES else [],
+            then=[("Cast", (), {"to": CODES[dtype]})] if dtype != INDEX_DTYPE else [],
             axis=application.attr("axis"),
             keepdims=int(application.attr("keepdims")),
             select_last_index=int(application.attr("last")),
@@ -243,15 +243,15 @@ def search(code: str) -> Row:
 def top_k(application: Application) -> None:
     """TopK, sorted."""
     count = application.integers(application.attr("k"))
-    ways = {"axis": application.attr("axis"), "largest": int(application.attr("largest")), "sorted": 1}
-    application.results("TopK", application.operand(), count, made=(None, PLACES), **ways)
+    attributes = {"axis": application.attr("axis"), "largest": int(application.attr("largest")), "sorted": 1}
+    application.results("TopK", application.operand(), count, made=(None, INDEX_DTYPE), **attributes)
 
 
 REDUCTION_ROWS: Mapping[str, Row] = {
     "argmax": search("ArgMax"),
     "argmin": search("ArgMin"),
-    "cumprod": running("CumProd"),
-    "cumsum": running("CumSum"),
+    "cumprod": cumulative("CumProd"),
+    "cumsum": cumulative("CumSum"),
     "max": reduction("ReduceMax"),
     "mean": mean,
     "min": reduction("ReduceMin"),
@@ -261,42 +261,46 @@ REDUCTION_ROWS: Mapping[str, Row] = {
 }
 
 
-# ---- Loops and branches, whose graphs become graphs of ONNX: fixed values go in by their names outside.
+# ---- Loops and branches: bodies become ONNX subgraphs, which read fixed values from outside by name.
 
 WriteBody = Callable[[Graph, Builder, Mapping[str, str]], tuple[Builder, tuple[str, ...]]]
-"""What writes a graph inside an operator: :func:`microc.frontend.onnx.writer.model.write_body`."""
+"""Writes a subgraph: :func:`microc.frontend.onnx.writer.model.write_body`."""
 
-_FLAG, _TURN = TensorType((), "bool"), TensorType((), "int64")
+_FLAG, ITERATION = TensorType((), "bool"), TensorType((), "int64")
 
 
 def loop(application: Application, write_body: WriteBody) -> None:
-    """Loop. Ours counts its turns in int32, and a guard is a carried value; a loop that stacks makes all rows, however early
-    it ends, which ONNX's does not."""
+    """Loop. Ours counts iterations in int32, and a guard is its first carried value.
+
+    A loop of ours that ends early still stacks rows for all iterations, which ONNX's does not.
+    """
     body, carried, guarded = (application.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
         application.refuse("a loop that ends early and stacks values", "ONNX stacks those of the turns that were made")
     outer, names = application.builder, application.builder.names
     operands = [application.operand(k) for k in range(len(application.node.inputs))]
-    turn, flag, narrow = (names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count"))
+    iteration, flag, count_int32 = (
+        names.fresh(f"{application.node.outputs[0]}_{stem}") for stem in ("turn", "flag", "count")
+    )
     inside = [names.fresh(name) for name in body.inputs[1 : 1 + carried]]
     rows = [names.fresh(name) for name in body.inputs[len(body.inputs) - scanned_of(application.node) :]]
-    whole = operands[carried : len(operands) - len(rows)]
-    bound = dict(zip(body.inputs, (narrow, *inside, *whole, *rows), strict=True))
+    fixed = operands[carried : len(operands) - len(rows)]
+    bound = dict(zip(body.inputs, (count_int32, *inside, *fixed, *rows), strict=True))
     inner, ends = write_body(body, outer, bound)
-    inner.emit_first("Cast", [turn], narrow, to=CODES["int32"])
-    for row, operand in zip(rows, operands[carried + len(whole) :], strict=True):
-        inner.emit_first("Gather", [operand, turn], row, axis=0)
+    inner.emit_first("Cast", [iteration], count_int32, to=CODES["int32"])
+    for row, operand in zip(rows, operands[carried + len(fixed) :], strict=True):
+        inner.emit_first("Gather", [operand, iteration], row, axis=0)
     goes_on = inner.emit("Identity", [ends[0] if guarded else flag], [names.fresh(f"{flag}_next")])
     types = [body.types[name] for name in body.outputs]
     graph = _graph(
         inner,
-        [(turn, _TURN), (flag, _FLAG), *zip(inside, types, strict=False)],
+        [(iteration, ITERATION), (flag, _FLAG), *zip(inside, types, strict=False)],
         [(goes_on, _FLAG), *zip(ends, types, strict=True)],
     )
     count = application.attr("count")
-    most = "" if count == UNBOUNDED else application.constant(np.array(count, np.int64), "turns")
+    trip_count = "" if count == UNBOUNDED else application.constant(np.array(count, np.int64), "turns")
     condition = operands[0] if guarded else application.constant(np.array(True), "always")
-    application.results("Loop", most, condition, *operands[:carried], body=graph)
+    application.results("Loop", trip_count, condition, *operands[:carried], body=graph)
 
 
 def branch(application: Application, write_body: WriteBody) -> None:

@@ -1,4 +1,4 @@
-"""Rows for convolutions, pools, products, normalisations, quantisation."""
+"""Write convolutions, pools, products, normalisations and quantisation as ONNX."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from microc.base import dtypes
 from microc.frontend.onnx.writer.context import QUANTISED, Application, Row, quantised_type
 from microc.graph.ir import Quant
 
-# ---- Convolutions. ONNX has channels first: data, weights and results are turned where ours have them last.
+# ---- Convolutions. ONNX has channels first: data, weights and results with channels last are transposed.
 
 
 def conv2d(application: Application) -> None:
     """Conv."""
-    _refuse_core(application)
+    _refuse_legalised_form(application)
     if application.attr("pad_value"):
         application.refuse("padding that is not zero", "write the graph as it was read, before any pass")
     if application.attr("layout") == "NHWC":
@@ -36,30 +36,30 @@ def conv2d(application: Application) -> None:
 
 
 def bias(application: Application) -> tuple[str, ...]:
-    """The bias, if there is one: of quantised layers the sums' integers, at the scale of data times weights.
+    """Return the bias as an operand, if there is one; that of a quantised layer is int32 at the scale of data times weights.
 
-    TFLite's layers on 16-bit data have biases of 64 bits, whose numbers 32 bits hold but in networks that went wrong.
+    TFLite's layers on 16-bit data have biases of int64; a bias beyond 32 bits is refused.
     """
     if not application.has(2):
         return ()
-    data, builder, kind = application.data(2), application.builder, application.type(2)
+    data, builder, type_ = application.data(2), application.builder, application.type(2)
     if data is None or not application.quantised:
         name = replace(application, first=False).operand(2)
-        return (name if len(kind.shape) == 1 else application.emit("Reshape", name, application.integers(kind.size)),)
+        return (name if len(type_.shape) == 1 else application.emit("Reshape", name, application.integers(type_.size)),)
     scales, weights = application.type(0).quant, application.type(1).quant
     assert scales is not None and weights is not None
-    sums = tuple(scales.scale[0] * scale for scale in weights.scale)
+    scales_of_sums = tuple(scales.scale[0] * scale for scale in weights.scale)
     flat = data.reshape(-1)
     low, high = dtypes.int_range("int32")
     if flat.size and not low <= flat.min() <= flat.max() <= high:
         application.refuse("a bias beyond 32 bits", "ONNX's quantised layers have biases of 32 bits")
     name = builder.constant(application.node.inputs[2], flat.astype(np.int32))
-    quant = Quant(sums, (0,) * len(sums), None if weights.axis is None else 0)
+    quant = Quant(scales_of_sums, (0,) * len(scales_of_sums), None if weights.axis is None else 0)
     return (builder.dequantize(name, "int32", quant, quant.axis, application.fresh("bias")),)
 
 
-def _refuse_core(application: Application) -> None:
-    """Refuse what only passes make."""
+def _refuse_legalised_form(application: Application) -> None:
+    """Refuse layers on plain integers, which only passes make."""
     if application.attr("open") or not (application.quantised or dtypes.is_float(application.dtype())):
         application.refuse(
             f"{application.node.op} of plain integers", "write the graph as it was read, before any pass"
@@ -67,30 +67,34 @@ def _refuse_core(application: Application) -> None:
 
 
 def conv2d_transpose(application: Application) -> None:
-    """ConvTranspose: weights are (C, O / groups, kernel); what is cut off below zero is added as ``output_padding``."""
-    _refuse_core(application)
+    """ConvTranspose: weights are (C, O / groups, kernel); a negative padding at the end becomes ``output_padding``."""
+    _refuse_legalised_form(application)
     top, left, bottom, right = application.attr("padding")
-    strides, more = application.attr("strides"), (max(-bottom, 0), max(-right, 0))
+    strides, extra_padding = application.attr("strides"), (max(-bottom, 0), max(-right, 0))
     steps = map(max, strides, application.attr("dilation"))
-    if any(extra >= step for extra, step in zip(more, steps, strict=True)):
-        application.refuse(f"{more} rows and columns of the bias alone", "ONNX adds fewer than the stride")
+    if any(extra >= step for extra, step in zip(extra_padding, steps, strict=True)):
+        application.refuse(f"{extra_padding} rows and columns of the bias alone", "ONNX adds fewer than the stride")
     application = application.with_channels_first()
     application.result(
         "ConvTranspose",
         application.operand(0),
-        _turned_weights(application),
+        _transposed_weights(application),
         *bias(application),
         strides=strides,
         pads=(top, left, max(bottom, 0), max(right, 0)),
         dilations=application.attr("dilation"),
-        output_padding=more,
+        output_padding=extra_padding,
         group=application.attr("groups"),
     )
 
 
-def _turned_weights(application: Application) -> str:
-    """(O, H, W, C / groups) as (C, O / groups, H, W); scales of channels that are several groups' are multiplied in."""
-    data, kind, groups = application.data(1), application.type(1), application.attr("groups")
+def _transposed_weights(application: Application) -> str:
+    """Return weights (O, H, W, C / groups) as (C, O / groups, H, W).
+
+    Per-channel scales of several groups are multiplied in.
+    """
+    data, type_, groups = application.data(1), application.type(1), application.attr("groups")
+    # data is None: the weights are computed by the network
     if data is None:
         if groups > 1:
             application.refuse("weights of groups that are computed", "make them constants")
@@ -98,26 +102,26 @@ def _turned_weights(application: Application) -> str:
         return application.emit("Transpose", last.operand(1), perm=(3, 0, 1, 2))
     outputs, height, width, depth = data.shape
 
-    def turned(weights: np.ndarray) -> np.ndarray:
+    def reorder(weights: np.ndarray) -> np.ndarray:
         grouped = weights.reshape(groups, outputs // groups, height, width, depth)
         return grouped.transpose(0, 4, 1, 2, 3).reshape(groups * depth, outputs // groups, height, width)
 
-    quant = kind.quant
-    if not application.quantised or quant is None or not quantised_type(kind):
-        return application.constant(turned(data), "weight")
+    quant = type_.quant
+    if not application.quantised or quant is None or not quantised_type(type_):
+        return application.constant(reorder(data), "weight")
     if quant.axis is not None and groups > 1:
         shape = (outputs, 1, 1, 1)
         centred = data.astype(np.int64) - np.array(quant.zero_point).reshape(shape)
         return application.constant(
-            turned((centred * np.array(quant.scale).reshape(shape)).astype(np.float32)), "weight"
+            reorder((centred * np.array(quant.scale).reshape(shape)).astype(np.float32)), "weight"
         )
-    name = application.constant(turned(data), "weight")
+    name = application.constant(reorder(data), "weight")
     axis = None if quant.axis is None else 1
-    return application.builder.dequantize(name, kind.dtype, quant, axis, application.fresh("weight"))
+    return application.builder.dequantize(name, type_.dtype, quant, axis, application.fresh("weight"))
 
 
 def convolution(code: str) -> Row:
-    """Conv or ConvTranspose over any number of axes, which have channels first on both sides."""
+    """Make a row for Conv or ConvTranspose over any number of axes, with channels first on both sides."""
 
     def write(application: Application) -> None:
         application.only_floats()
@@ -142,36 +146,36 @@ CONVOLUTION_ROWS: Mapping[str, Row] = {
 }
 
 
-# ---- Pools. What ONNX has of two axes has channels first.
+# ---- Pools. ONNX's pools over two axes have channels first.
 
 
 def max_pool(application: Application) -> None:
     """MaxPool."""
-    application = _laid_out(application)
+    application = _in_layout(application)
     application.result("MaxPool", application.operand(), **_window(application))
 
 
 def average_pool(application: Application) -> None:
     """AveragePool."""
-    application = _laid_out(application)
+    application = _in_layout(application)
     application.only_floats()
-    counted = int(application.attr("count_include_pad"))
-    application.result("AveragePool", application.operand(), **_window(application), count_include_pad=counted)
+    include_padding = int(application.attr("count_include_pad"))
+    application.result("AveragePool", application.operand(), **_window(application), count_include_pad=include_padding)
 
 
-def _laid_out(application: Application) -> Application:
+def _in_layout(application: Application) -> Application:
     return application.with_channels_first() if application.attr("layout") == "NHWC" else application
 
 
 def _window(application: Application) -> Mapping[str, Any]:
-    """Kernel, strides, and as much padding as the windows reach: of more than a kernel, runtimes want to know nothing."""
+    """Return kernel, strides, and padding no larger than the windows reach: runtimes reject a padding of a kernel or more."""
     kernel, strides, padding = (application.attr(name) for name in ("kernel", "strides", "padding"))
     first = 2 if application.attr("layout") == "NCHW" else 1
     extents = zip(
         application.type().shape[first:], application.result_type.shape[first:], kernel, strides, padding, strict=False
     )
-    behind = [max((out - 1) * stride + taps - size - before, 0) for size, out, taps, stride, before in extents]
-    return {"kernel_shape": kernel, "strides": strides, "pads": (*padding[:2], *behind)}
+    after = [max((out - 1) * stride + taps - size - before, 0) for size, out, taps, stride, before in extents]
+    return {"kernel_shape": kernel, "strides": strides, "pads": (*padding[:2], *after)}
 
 
 def window_max(application: Application) -> None:
@@ -180,19 +184,19 @@ def window_max(application: Application) -> None:
 
 
 def window_sum(application: Application) -> None:
-    """AveragePool that counts its padding, times the number of elements."""
+    """Write AveragePool, including its padding, times the number of elements."""
     application.only_floats()
     mean = application.emit("AveragePool", application.operand(), **_spans(application), count_include_pad=1)
     application.result("Mul", mean, application.number(prod(application.attr("kernel"))))
 
 
 def _spans(application: Application) -> Mapping[str, Any]:
-    spread = application.attr("dilation")
+    dilation = application.attr("dilation")
     return {
         "kernel_shape": application.attr("kernel"),
         "strides": application.attr("strides"),
         "pads": application.attr("padding"),
-        "dilations": spread if set(spread) != {1} else None,
+        "dilations": dilation if set(dilation) != {1} else None,
     }
 
 
@@ -210,7 +214,7 @@ _BYTES = ("int8", "uint8")
 
 
 def dense(application: Application) -> None:
-    """Gemm of data (M, K) and weights (N, K); of integers that stand for themselves, their product and the bias."""
+    """Gemm of data (M, K) and weights (N, K); for plain integers an integer product and an Add."""
     if application.quantised or dtypes.is_float(application.dtype()):
         inputs = [application.operand(0), application.operand(1), *bias(application)]
         application.result("Gemm", *inputs, transB=1)
@@ -224,19 +228,20 @@ def dense(application: Application) -> None:
 
 
 def _integer_product(application: Application) -> str:
-    """What multiplies matrices of integers: bytes to int32, or 32 and 64 bits to as many."""
-    kinds, sums = {application.dtype(0), application.dtype(1)}, application.result_type.dtype
-    if kinds <= {*_BYTES} and sums == "int32":
+    """Return the ONNX operator for a product of plain integers: MatMulInteger (bytes to int32), or MatMul (32 or 64 bits)."""
+    operand_dtypes, sums = {application.dtype(0), application.dtype(1)}, application.result_type.dtype
+    if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
-    if kinds != {sums} or dtypes.nbytes(sums) < 4:
+    if operand_dtypes != {sums} or dtypes.nbytes(sums) < 4:
         application.refuse(
-            f"{application.node.op} of {' and '.join(sorted(kinds))} to {sums}", "ONNX multiplies bytes to int32"
+            f"{application.node.op} of {' and '.join(sorted(operand_dtypes))} to {sums}",
+            "ONNX multiplies bytes to int32",
         )
     return "MatMul"
 
 
 def matmul(application: Application) -> None:
-    """MatMul, of operands whose axes are brought in order; MatMulInteger of bytes, which takes zero points."""
+    """MatMul of transposed operands; for bytes MatMulInteger, which takes zero points."""
     sides = []
     for position, name in enumerate("ab"):
         axes = application.attr(f"axes_{name}")
@@ -256,7 +261,7 @@ def matmul(application: Application) -> None:
 
 
 def einsum(application: Application) -> None:
-    """Einsum; labels are letters."""
+    """Einsum; labels become letters."""
     inputs, output = application.attr("inputs"), application.attr("output")
     numbers = dict.fromkeys(label for labels in inputs for label in labels)
     if len(numbers) > len(ascii_letters):
@@ -273,23 +278,23 @@ MATRIX_ROWS: Mapping[str, Row] = {"dense": dense, "einsum": einsum, "matmul": ma
 
 # ---- Softmax and normalisations along the last axis.
 
-_LEAST_NORM = 1e-6
-"""What ``l2_normalize`` divides by at least."""
+MIN_NORM = 1e-6
+"""Minimum of the divisor of ``l2_normalize``."""
 
 
 def softmax(application: Application) -> None:
     """Softmax of the data times beta.
 
-    Of integers, the sum of one operand behind it keeps ONNX Runtime from its QLinearSoftmax, which is several steps off where the
-    scale of the data is large.
+    A quantised softmax is followed by a Sum of one operand, which keeps ONNX Runtime from fusing it to QLinearSoftmax: that
+    is several steps off if the scale of the data is large.
     """
     data, beta = application.operand(), float(application.attr("beta"))
-    scaled = data if beta == 1.0 else application.emit("Mul", data, application.number(beta))
+    scaled_data = data if beta == 1.0 else application.emit("Mul", data, application.number(beta))
     if application.quantised:
-        shares = application.emit("Softmax", scaled, axis=application.attr("axis"))
-        application.result("Sum", shares)
+        softmax_ = application.emit("Softmax", scaled_data, axis=application.attr("axis"))
+        application.result("Sum", softmax_)
     else:
-        application.result("Softmax", scaled, axis=application.attr("axis"))
+        application.result("Softmax", scaled_data, axis=application.attr("axis"))
 
 
 def log_softmax(application: Application) -> None:
@@ -298,17 +303,17 @@ def log_softmax(application: Application) -> None:
 
 
 def layer_norm(application: Application) -> None:
-    """LayerNormalization by ones."""
+    """LayerNormalization with a scale of ones."""
     application.only_floats()
     ones = application.constant(np.ones(application.type().shape[-1:], np.float32), "scale")
     application.result("LayerNormalization", application.operand(), ones, epsilon=application.attr("epsilon"))
 
 
 def l2_normalize(application: Application) -> None:
-    """x / max(norm, 1e-6)."""
+    """Write x / max(norm, 1e-6)."""
     data = application.operand()
     norm = application.emit("ReduceL2", data, application.integers(-1), keepdims=1)
-    application.result("Div", data, application.emit("Max", norm, application.number(_LEAST_NORM)))
+    application.result("Div", data, application.emit("Max", norm, application.number(MIN_NORM)))
 
 
 NORMALISATION_ROWS: Mapping[str, Row] = {
@@ -319,26 +324,28 @@ NORMALISATION_ROWS: Mapping[str, Row] = {
 }
 
 
-# ---- Between reals and integers: what quantisers wrote as operators of their own.
+# ---- Explicit quantize and dequantize nodes.
 
 
 def quantize(application: Application) -> None:
-    """QuantizeLinear; of integers, of the reals that they stand for."""
+    """QuantizeLinear; quantised operands are dequantised first."""
     node, builder, dtype = application.node, application.builder, application.attr("out_dtype")
     if dtype not in QUANTISED:
         application.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
     quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
-    first = quant.axis is None and application.where_it_lies().first
+    first = quant.axis is None and application.in_layout_of_operands().first
     data = builder.name(node.inputs[0], quantised_type(application.type()), first)
     parameters = builder.quantization(quant, dtype, node.outputs[0])
-    made = builder.own_name(node.outputs[0], first)
+    quantised_name = builder.own_name(node.outputs[0], first)
     builder.bind(
-        node.outputs[0], builder.emit("QuantizeLinear", [data, *parameters], [made], axis=quant.axis), first=first
+        node.outputs[0],
+        builder.emit("QuantizeLinear", [data, *parameters], [quantised_name], axis=quant.axis),
+        first=first,
     )
 
 
 def dequantize(application: Application) -> None:
-    """DequantizeLinear, written where it is read."""
+    """DequantizeLinear, written only where it is read."""
     quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
     application.builder.dequantised[application.node.outputs[0]] = (application.node.inputs[0], quant)
 

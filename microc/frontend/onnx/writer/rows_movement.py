@@ -1,4 +1,4 @@
-"""Rows for operators that move elements, and for images."""
+"""Write operators that move elements or sample images as ONNX."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.onnx.operators_images import Axis, Rule, coordinates, table
+from microc.frontend.onnx.operators_images import Axis, ResizeRule, resize_table, result_coordinates
 from microc.frontend.onnx.writer.context import TO_FIRST, Application, Row
-from microc.frontend.onnx.writer.rows_elementwise import stored_real
+from microc.frontend.onnx.writer.rows_elementwise import dequantised_number
 
-# ---- Operators that move elements, or choose them by place.
+# ---- Operators that move or select elements.
 
-_FROM_THE_END = -(1 << 62)
-"""The end of a slice that goes backwards to the first element."""
+BEFORE_START = -(1 << 62)
+"""End of a slice that goes backwards up to the first element."""
 
 
 def reshape(application: Application) -> None:
-    """Reshape; of shapes with an extent of zero, which else means the data's."""
+    """Reshape; ``allowzero`` for shapes with an extent of 0, which otherwise means the data's extent."""
     shape = application.attr("shape")
     allowzero = 1 if 0 in shape else None
     application.result("Reshape", application.operand(), application.integers(*shape), allowzero=allowzero)
@@ -33,7 +33,7 @@ def transpose(application: Application) -> None:
 
 
 def concat(application: Application) -> None:
-    """Concat, with channels first if all operands are there like that."""
+    """Concat, with channels first if all operands exist in that layout."""
     builder, names, rank = application.builder, application.node.inputs, len(application.result_type.shape)
     axis = application.attr("axis") % rank
     if all(map(builder.is_first, names)):
@@ -42,15 +42,15 @@ def concat(application: Application) -> None:
 
 
 def slice_(application: Application) -> None:
-    """Slice along the axes of which not all is taken."""
+    """Slice along the axes that are not taken whole."""
     parts = zip(
         *(application.attr(name) for name in ("begin", "end", "strides")), application.type().shape, strict=True
     )
-    cut = [(axis, *part[:3]) for axis, part in enumerate(parts) if part != (0, part[3], 1, part[3])]
-    if not cut:
+    partial = [(axis, *part[:3]) for axis, part in enumerate(parts) if part != (0, part[3], 1, part[3])]
+    if not partial:
         application.result("Identity", application.operand())
         return
-    axes, begin, end, strides = (application.integers(*numbers) for numbers in zip(*cut, strict=True))
+    axes, begin, end, strides = (application.integers(*numbers) for numbers in zip(*partial, strict=True))
     application.result("Slice", application.operand(), begin, end, axes, strides)
 
 
@@ -60,24 +60,26 @@ def reverse(application: Application) -> None:
     if not axes:
         application.result("Identity", application.operand())
         return
-    numbers = ((-1,) * len(axes), (_FROM_THE_END,) * len(axes), axes, (-1,) * len(axes))
-    application.result("Slice", application.operand(), *(application.integers(*each) for each in numbers))
+    numbers = ((-1,) * len(axes), (BEFORE_START,) * len(axes), axes, (-1,) * len(axes))
+    application.result(
+        "Slice", application.operand(), *(application.integers(*numbers_of_axis) for numbers_of_axis in numbers)
+    )
 
 
 def pad(application: Application) -> None:
-    """Pad; the value is as stored."""
-    value = stored_real(application, application.attr("value"))
+    """Pad; the attribute ``value`` is a stored number."""
+    value = dequantised_number(application, application.attr("value"))
     application.result("Pad", application.operand(), _amounts(application), application.number(value))
 
 
 def _amounts(application: Application) -> str:
-    """All amounts before, then all behind."""
+    """Return the amounts before every axis, then those after."""
     pairs = application.attr("padding")
     return application.integers(*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
 def mirror_pad(application: Application) -> None:
-    """Pad by a mode; ``symmetric``, which ONNX does not have, by indices along every axis."""
+    """Pad by a mode; ``symmetric``, which ONNX lacks, becomes Gathers along every padded axis."""
     mode, data = application.attr("mode"), application.operand()
     if mode != "symmetric":
         if mode == "wrap":
@@ -87,8 +89,8 @@ def mirror_pad(application: Application) -> None:
     padded = [axis for axis, amounts in enumerate(application.attr("padding")) if any(amounts)]
     for axis in padded:
         extent, amounts = application.type().shape[axis], application.attr("padding")[axis]
-        places = np.pad(np.arange(extent, dtype=np.int64), amounts, mode="symmetric")
-        data = application.emit("Gather", data, application.constant(places, "places"), axis=axis)
+        symmetric_indices = np.pad(np.arange(extent, dtype=np.int64), amounts, mode="symmetric")
+        data = application.emit("Gather", data, application.constant(symmetric_indices, "places"), axis=axis)
     application.result("Identity", data)
 
 
@@ -112,41 +114,41 @@ def reverse_sequence(application: Application) -> None:
 
 
 def indices(application: Application, position: int, *dtypes: str) -> str:
-    """An operand of places, as the first of ``dtypes`` where it is none of them."""
+    """Return an operand of indices, cast to the first of ``dtypes`` if it has none of them."""
     name = application.operand(position)
     return name if application.type(position).dtype in dtypes else application.cast(name, dtypes[0])
 
 
 def gather(application: Application) -> None:
-    """Gather; where leading axes are shared, GatherND of places with one more axis."""
-    axis, batch, places = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
+    """Gather; with shared leading axes, GatherND of indices with one more axis."""
+    axis, batch, position = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
     if application.attr("span") > 1:
         application.refuse("runs of neighbours", "leave out the pass blocked_turns, which makes them")
     if not batch:
-        found = indices(application, places, "int32", "int64")
-        application.result("Gather", application.operand(), found, axis=axis)
+        operand = indices(application, position, "int32", "int64")
+        application.result("Gather", application.operand(), operand, axis=axis)
         return
     if axis != batch:
         application.refuse(f"places along axis {axis} with {batch} shared axes", "move the axis behind the shared ones")
-    shape = (*application.type(places).shape, 1)
-    each = application.emit("Reshape", indices(application, places, "int64"), application.integers(*shape))
-    application.result("GatherND", application.operand(), each, batch_dims=batch)
+    shape = (*application.type(position).shape, 1)
+    indices_nd = application.emit("Reshape", indices(application, position, "int64"), application.integers(*shape))
+    application.result("GatherND", application.operand(), indices_nd, batch_dims=batch)
 
 
 def gather_elements(application: Application) -> None:
     """GatherElements."""
-    places = indices(application, 1, "int32", "int64")
-    application.result("GatherElements", application.operand(), places, axis=application.attr("axis"))
+    operand = indices(application, 1, "int32", "int64")
+    application.result("GatherElements", application.operand(), operand, axis=application.attr("axis"))
 
 
 def gather_nd(application: Application) -> None:
     """GatherND."""
-    places = indices(application, 1, "int64")
-    application.result("GatherND", application.operand(), places, batch_dims=application.attr("batch_dims"))
+    operand = indices(application, 1, "int64")
+    application.result("GatherND", application.operand(), operand, batch_dims=application.attr("batch_dims"))
 
 
 def scatter(code: str, *dtypes: str) -> Row:
-    """ScatterElements and ScatterND."""
+    """Make a row for ScatterElements or ScatterND."""
 
     def write(application: Application) -> None:
         operands = application.operand(), indices(application, 1, *dtypes), application.operand(2)
@@ -159,7 +161,7 @@ def scatter(code: str, *dtypes: str) -> Row:
 
 
 def one_hot(application: Application) -> None:
-    """OneHot; where negative places do not count from the end, they are moved behind it."""
+    """OneHot; negative indices that do not count from the end are replaced by ``depth``, which is outside."""
     depth = application.attr("depth")
     places = indices(application, 0, "int64")
     bound = application.constant(np.array(depth, np.int64), "depth")
@@ -176,16 +178,16 @@ def one_hot(application: Application) -> None:
 
 
 def dynamic_slice(application: Application) -> None:
-    """Slice from a place that is brought so far inside that the part is."""
+    """Slice from a start that is clamped so that the slice fits."""
     shape, size = application.type().shape, application.attr("size")
     begin = indices(application, 1, "int64")
     limits = application.integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
     nearest = application.emit("Min", begin, limits)
     first = application.emit("Max", nearest, application.integers(*(0,) * len(size)))
-    part = application.emit(
+    slice_of_data = application.emit(
         "Slice", application.operand(), first, application.emit("Add", first, application.integers(*size))
     )
-    application.result("Reshape", part, application.integers(*size))
+    application.result("Reshape", slice_of_data, application.integers(*size))
 
 
 MOVING_ROWS: Mapping[str, Row] = {
@@ -213,19 +215,19 @@ MOVING_ROWS: Mapping[str, Row] = {
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
 _SINCE = {"half_pixel_symmetric": 19}
-"""The version of the operator set that a way to find coordinates came with, where that is not the first."""
+"""First version of the operator set with a coordinate mode, unless that is the minimum."""
 _PRECISION = 2.0**-22
 _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
 def resample(application: Application) -> None:
-    """Resize where a mode of it makes just these tables; else the elements that the tables name, weighted and summed."""
+    """Write Resize if one of its modes gives these tables; else gather the elements of the tables, weight and sum them."""
     axes, shift = application.attr("axes"), application.attr("shift")
     tables = [application.data(k) for k in range(1, len(application.node.inputs))]
     if any(data is None for data in tables):
         application.refuse("tables that are computed", "make them constants")
-    known = [data for data in tables if data is not None]
-    indices, weights = known[: len(axes)], known[len(axes) :]
+    constants = [data for data in tables if data is not None]
+    indices, weights = constants[: len(axes)], constants[len(axes) :]
     if any(not dtypes.is_float(data.dtype.name) for data in weights):
         application.refuse(f"{application.dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
     before, after = application.type().shape, application.result_type.shape
@@ -239,26 +241,27 @@ def resample(application: Application) -> None:
         application.result("Resize", value, "", "", application.integers(*after), **mode)
         return
     for k, axis in enumerate(axes):
-        value = _along(application, value, axis, indices[k], weights[k] if weights else None)
+        value = _weight_along(application, value, axis, indices[k], weights[k] if weights else None)
     application.result("Identity", value)
 
 
 def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
-    """The attributes of a Resize along ``axes`` that takes elements from the places that the tables name."""
-    wanted = [_places(index, weight) for index, weight in zip_longest(indices, weights)]
-    if any(places is None for places in wanted) or any(axis.size == 0 for axis in axes):
+    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables; None if there is
+    none."""
+    wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
+    if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
     for rule in _rules("linear" if weights else "nearest"):
-        tables = [table(rule, axis, coordinates(rule, axis)) for axis in axes]
-        found = [_places(index, weight if weights else None) for index, weight in tables]
-        if all(_same(a, b, axis.extent) for a, b, axis in zip(found, wanted, axes, strict=True)):
+        tables = [resize_table(rule, axis, result_coordinates(rule, axis)) for axis in axes]
+        positions = [_table_positions(index, weight if weights else None) for index, weight in tables]
+        if all(_is_close(a, b, axis.extent) for a, b, axis in zip(positions, wanted_positions, axes, strict=True)):
             nearest = rule.rounding if rule.mode == "nearest" else None
             return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinates, "nearest_mode": nearest}
     return None
 
 
-def _places(index: Array, weight: Array | None) -> Array | None:
-    """Where between two neighbours the elements of a table lie; None where one is made of others."""
+def _table_positions(index: Array, weight: Array | None) -> Array | None:
+    """Return the source positions of a table with two adjacent taps or one; None if a result is made of other elements."""
     if weight is None:
         return index[:, 0].astype(np.float64)
     used, real = weight != 0, index.astype(np.float64)
@@ -267,25 +270,25 @@ def _places(index: Array, weight: Array | None) -> Array | None:
     return (real * weight).sum(1) if (whole & (last - first <= 1)).all() else None
 
 
-def _same(a: Array | None, b: Array | None, extent: int) -> bool:
-    """Whether places are the same but for the rounding of coordinates in float32."""
+def _is_close(a: Array | None, b: Array | None, extent: int) -> bool:
+    """Test whether positions are equal up to the rounding of coordinates in float32."""
     return a is not None and b is not None and bool((np.abs(a - b) <= _PRECISION * extent).all())
 
 
-def _rules(mode: str) -> Iterator[Rule]:
-    for way, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
-        yield Rule(mode, way, rounding, -0.75, antialias=False, exclude=False)
+def _rules(mode: str) -> Iterator[ResizeRule]:
+    for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
+        yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
 
-def _along(application: Application, value: str, axis: int, index: Array, weight: Array | None) -> str:
-    """One axis: tap by tap, the elements times their weights."""
-    behind = len(application.type().shape) - axis - 1
+def _weight_along(application: Application, value: str, axis: int, index: Array, weight: Array | None) -> str:
+    """Resample one axis: sum the elements of each tap times their weights."""
+    axes_after = len(application.type().shape) - axis - 1
     total = ""
     for tap in range(index.shape[1]):
-        places = application.constant(index[:, tap].astype(np.int64), "places")
-        part = application.emit("Gather", value, places, axis=axis)
+        tap_indices = application.constant(index[:, tap].astype(np.int64), "places")
+        part = application.emit("Gather", value, tap_indices, axis=axis)
         if weight is not None:
-            factors = weight[:, tap].reshape(-1, *(1,) * behind).astype(dtypes.to_numpy(application.dtype()))
+            factors = weight[:, tap].reshape(-1, *(1,) * axes_after).astype(dtypes.to_numpy(application.dtype()))
             part = application.emit("Mul", part, application.constant(factors, "weights"))
         total = application.emit("Add", total, part) if total else part
     return total
