@@ -1,7 +1,7 @@
-"""Exports: a network wrapped for a build system that exists already.
+"""Export a network as a package for an existing build system.
 
-A format is a folder of data, ``templates/export/<name>`` or one of the user's own: ``format.toml`` says which files there are,
-and Jinja templates say what is in them (``docs/export.md``). The network's C is the same in all formats.
+A format is a folder, ``templates/export/<name>`` or one of the user's own: ``format.toml`` lists its files, Jinja templates
+give their content (``docs/export.md``). The network's C is the same in all formats.
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ STATUS: Mapping[str, str] = MappingProxyType(
         "unbuilt": "never built by its tools: its description is validated, and its code built by others",
     }
 )
-"""How far a format has been tried."""
+"""Levels of testing of a format."""
 _OWN_FORMAT = "docs/export.md shows a format of one's own"
 DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
-"""What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
-_LARGEST = 1 << 20
-"""Bytes of a description."""
-_TEXTS = ("title", "status", "checked", "sources")
-_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
+"""Name of a package, its files and its targets; with the suffix it never equals a standard header or library."""
+MAX_DESCRIPTION_BYTES = 1 << 20
+"""Maximum size of a description, in bytes."""
+REQUIRED_TEXTS = ("title", "status", "checked", "sources")
+OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
 
 
 @frozen
 class Format:
-    """What ``format.toml`` says. Paths and commands are templates of their own, of :class:`PackageContext`.
+    """The content of ``format.toml``. Paths and commands are templates themselves, of :class:`PackageContext`.
 
-    ``status`` is a key of STATUS, ``checked`` says how it was tried. ``sources`` and ``headers`` are the folders of the network's
-    files and of the sample's; ``files`` has the template of every other file. ``commands`` are what a user types next, in the
-    exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run. ``target``: the core that
-    networks are compiled for unless one is named. ``compiled``: a file that the export gets beside its C: that C as a module of
-    WebAssembly, which a line of JavaScript names ``NETWORK``. ``boards``: the id that a board must have
-    (``[ids]`` of its file), empty where the format is for all. ``families``: of cores that it builds for; empty: all.
+    ``status`` is a key of STATUS, ``checked`` says how the format was tested. ``sources`` and ``headers`` are folders of the
+    network's and the sample's files; ``files`` maps every other file to its template. ``commands`` are what a user runs next,
+    in the exported folder. ``fixed``: the format supports only networks of fixed sizes. ``target``: the default core.
+    ``compiled``: a JavaScript file that defines ``NETWORK``, the network compiled to WebAssembly. ``boards``: an id that a
+    board must have (``[ids]`` of its file); empty: any board. ``families``: families of cores that it builds for; empty: all.
     """
 
     name: str
@@ -79,7 +78,7 @@ class Format:
 
 @frozen
 class FormatContext:
-    """What a format says of itself: texts of whoever wrote its templates."""
+    """A format's title and status, as its author wrote them."""
 
     title: Code
     status: Code
@@ -88,13 +87,12 @@ class FormatContext:
 
 @frozen
 class PackageContext:
-    """What the templates of exports show.
+    """Variables of the templates of exports.
 
-    ``package`` names all that the package has; ``optimisation`` are gcc's options for the network on ``cpu``, ``compiling``
-    clang's for a module of WebAssembly. ``samples``: an array in C for every input; ``sample_bytes``: by frame and input, the
-    same as literals of Python. ``manifest``: what manifest.json holds, as an object of JavaScript.
-    ``frames``: how many the sample has of a network that keeps something from run to run; 0 for all others, whose sample is one
-    input.
+    ``package`` is the name of the package. ``optimisation`` are gcc's options for the network on ``cpu``, ``compiling``
+    clang's for WebAssembly. ``samples`` has an array in C for every input, ``sample_bytes`` the same as Python literals, by
+    frame and input. ``manifest`` is manifest.json as a JavaScript object. ``frames`` is the number of frames in the sample of
+    a network with state, else 0: the sample is then one input.
     """
 
     model: ModelContext
@@ -115,7 +113,7 @@ class PackageContext:
 
 @frozen
 class Package:
-    """An export: contents by file name, and what to do with it next, in its folder."""
+    """An exported package: contents by file name, and the commands to run next in its folder."""
 
     files: Mapping[str, str | bytes]
     commands: tuple[str, ...]
@@ -127,26 +125,26 @@ class Package:
         return {PurePosixPath(p).name: str(text) for p, text in self.files.items() if p.endswith((".c", ".h"))}
 
     def with_module(self, module: bytes) -> Package:
-        """The same with its C as a module of WebAssembly."""
+        """Return the package with its C compiled to the WebAssembly in ``module``."""
         text = f'const NETWORK = "{base64.b64encode(module).decode()}";\n'
         return replace(self, files=MappingProxyType({**self.files, self.compiled: text}))
 
 
 def list_formats() -> tuple[str, ...]:
-    """Names of the formats that come with microc, sorted."""
+    """Return the names of the formats that come with microc, sorted."""
     return tuple(sorted(path.parent.name for path in (file_access.templates() / "export").glob(f"*/{DESCRIPTION}")))
 
 
 def load_format(name: str) -> Format:
-    """A format by its name, or by the path of a folder (anything with a slash). UsageError if it is none."""
-    own = "/" in name
-    if not own and name not in list_formats():
+    """Load a format by its name, or by the path of a folder (anything with a slash). UsageError if there is none."""
+    is_own = "/" in name
+    if not is_own and name not in list_formats():
         hint = suggestion(name, list_formats(), "formats")
         raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
-    folder = Path(name) if own else file_access.templates() / "export" / name
+    folder = Path(name) if is_own else file_access.templates() / "export" / name
     path = folder / DESCRIPTION
     try:
-        data = tomllib.loads(read_text(path, _LARGEST))
+        data = tomllib.loads(read_text(path, MAX_DESCRIPTION_BYTES))
     except OSError as error:
         raise UsageError(
             f"cannot read the format: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT
@@ -161,8 +159,8 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("commands", [])
     data.setdefault("families", [])
     data.setdefault("files", {})
-    unknown = sorted(set(data) - {*_TEXTS, *_OPTIONAL})
-    wrong = [key for key in (*_TEXTS, "headers") if not isinstance(data.get(key), str)]
+    unknown = sorted(set(data) - {*REQUIRED_TEXTS, *OPTIONAL_KEYS})
+    wrong = [key for key in (*REQUIRED_TEXTS, "headers") if not isinstance(data.get(key), str)]
     wrong += [key for key in ("target", "compiled", "boards") if not isinstance(data.get(key, ""), str)]
     if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
         wrong.append("files")
@@ -178,48 +176,54 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"a format {what}",
             where=str(path),
-            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled, boards; lists: commands, families; a table: files; "
-            f"a bool: fixed; status: {', '.join(STATUS)}",
+            hint=f"texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, families; "
+            f"a table: files; a bool: fixed; status: {', '.join(STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
     files = MappingProxyType(dict(sorted(data.pop("files").items())))
     return Format(name=folder.name, folder=folder, commands=commands, files=files, families=families, **data)
 
 
-def check_board(chosen: Format, board: Board) -> None:
-    """Refuse a core that the format's build system does not build for, and a real board that it does not know: UsageError. An
-    emulated machine, or a core without a board, is exported for whatever stands for all boards there."""
-    if chosen.families and board.target.isa not in (*chosen.families, "host"):
+def check_board(format_: Format, board: Board) -> None:
+    """Refuse a core that the format's build system does not build for, and a real board that it does not know: UsageError.
+
+    An emulated machine, or a core without a board, is exported for the build system's generic board.
+    """
+    if format_.families and board.target.isa not in (*format_.families, "host"):
         others = ", ".join(name for name in list_formats() if _builds_for(load_format(name), board))
         raise UsageError(
-            f"the format {chosen.name} does not build for {board.target.cpu}",
+            f"the format {format_.name} does not build for {board.target.cpu}",
             where=board.title,
             hint=f"formats that do: {others}",
         )
     emulated = board.raw.get("emulator") or board.raw.get("simulator")
-    if chosen.boards and board.raw.get("memory") and not emulated and chosen.boards not in board.ids:
+    if format_.boards and board.raw.get("memory") and not emulated and format_.boards not in board.ids:
         raise UsageError(
-            f"the format {chosen.name} has no board {board.name}",
+            f"the format {format_.name} has no board {board.name}",
             where=board.title,
-            hint=f"leave --board out, or name a board that has an id {chosen.boards!r} in its file",
+            hint=f"leave --board out, or name a board that has an id {format_.boards!r} in its file",
         )
 
 
-def _builds_for(found: Format, board: Board) -> bool:
-    known = not found.boards or found.boards in board.ids
-    return known and not found.target.startswith("wasm") and (not found.families or board.target.isa in found.families)
+def _builds_for(format_: Format, board: Board) -> bool:
+    has_board = not format_.boards or format_.boards in board.ids
+    return (
+        has_board
+        and not format_.target.startswith("wasm")
+        and (not format_.families or board.target.isa in format_.families)
+    )
 
 
 def export_files(
     module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
 ) -> Package:
-    """Everything that ``microc export`` writes.
+    """Return all that ``microc export`` writes.
 
-    ``name``: of the format. ``board``: what the network was compiled for; ``frames``: the sample (:func:`sample_frames` unless
-    given).
+    ``name`` is the format's. ``board`` is that which the network was compiled for. ``frames`` is the sample (by default
+    :func:`sample_frames`).
     """
-    found = load_format(name)
-    check_board(found, board)
+    format_ = load_format(name)
+    check_board(format_, board)
     if is_relocatable(module.options):
         raise UsageError("an export becomes part of a program: it is not loaded", hint="leave out relocatable")
     if module.own is not None:
@@ -228,80 +232,82 @@ def export_files(
             where=module.source,
             hint="leave out external, or take the project that microc compile writes, whose CMakeLists.txt builds it",
         )
-    if found.fixed and module.sizes:
+    if format_.fixed and module.sizes:
         varying = ", ".join(size.label for size in module.sizes)
         raise UsageError(
-            f"the format {found.name} is for networks of fixed sizes, this one leaves {varying} open",
+            f"the format {format_.name} is for networks of fixed sizes, this one leaves {varying} open",
             where=module.source,
             hint="bind them with --input-shape, or choose a format in C",
         )
-    context = _context(module, board, found, version, frames)
-    sources, headers = (_inside(_line(text, context, found), found) for text in (found.sources, found.headers))
+    context = _context(module, board, format_, version, frames)
+    sources, headers = (
+        _check_inside(_fill_line(text, context, format_), format_) for text in (format_.sources, format_.headers)
+    )
     network = render_network(context.model)
     for end in (".c", ".h"):
         network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
     files: dict[str, str | bytes] = {
-        _joined(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
+        _join_path(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
-    for path, template in found.files.items():
-        files[_inside(_line(path, context, found), found)] = _rendered(template, context, found)
-    files[MARKER] = to_json({**manifest(module, version), "format": found.name})
-    compiled = _inside(found.compiled, found)
+    for path, template in format_.files.items():
+        files[_check_inside(_fill_line(path, context, format_), format_)] = _render_template(template, context, format_)
+    files[MARKER] = to_json({**manifest(module, version), "format": format_.name})
+    compiled = _check_inside(format_.compiled, format_)
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
 
 
-def _filtered(data: Any) -> Any:
-    """Plain data with all its texts as those of strangers, for a file of code."""
+def _escape_texts(data: Any) -> Any:
+    """Wrap all strings in plain data as :class:`Text`, for a file of code."""
     if isinstance(data, str):
         return Text(data)
     if isinstance(data, dict):
-        return {Text(key): _filtered(value) for key, value in data.items()}
-    return [_filtered(value) for value in data] if isinstance(data, list) else data
+        return {Text(key): _escape_texts(value) for key, value in data.items()}
+    return [_escape_texts(value) for value in data] if isinstance(data, list) else data
 
 
-def _joined(folder: str, file: str) -> str:
+def _join_path(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder else file
 
 
-def _rendered(template: str, context: PackageContext, chosen: Format) -> str:
-    """A template of the format's folder; UsageError where a format of the user's own is wrong."""
+def _render_template(template: str, context: PackageContext, format_: Format) -> str:
+    """Render a template of the format's folder; UsageError if a user's template is wrong."""
     try:
-        return render(template, context, chosen.folder)
+        return render(template, context, format_.folder)
     except jinja2.TemplateError as error:
-        where = f"{chosen.folder / template}:{getattr(error, 'lineno', None) or 1}"
+        where = f"{format_.folder / template}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError(f"a template of the format is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
-def _line(text: str, context: PackageContext, chosen: Format) -> str:
-    """A text of ``format.toml``, filled in."""
+def _fill_line(text: str, context: PackageContext, format_: Format) -> str:
+    """Fill in a text of ``format.toml``."""
     try:
         return render_line(text, context)
     except jinja2.TemplateError as error:
-        where = str(chosen.folder / DESCRIPTION)
+        where = str(format_.folder / DESCRIPTION)
         raise UsageError(f"the format's {text!r} is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
-def _inside(path: str, chosen: Format) -> str:
-    """A path in the export; UsageError for one that leaves it."""
+def _check_inside(path: str, format_: Format) -> str:
+    """Return a path in the export; UsageError if it leaves the export."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise UsageError(
             f"the format writes to {path!r}, outside of the export",
-            where=str(chosen.folder / DESCRIPTION),
+            where=str(format_.folder / DESCRIPTION),
             hint="paths are relative to the export, without ..",
         )
     return path
 
 
 def _context(
-    module: Module, board: Board, chosen: Format, version: str, frames: Sequence[Frame] | None
+    module: Module, board: Board, format_: Format, version: str, frames: Sequence[Frame] | None
 ) -> PackageContext:
     package = Name(PACKAGE.format(name=module.name))
     frames = sample_frames(module) if frames is None else frames
     model = model_context(module, version, package)
     context = PackageContext(
         model=model,
-        format=FormatContext(Code(chosen.title), Code(chosen.status), Code(chosen.checked)),
+        format=FormatContext(Code(format_.title), Code(format_.status), Code(format_.checked)),
         package=package,
         cpu=Word(board.target.cpu),
         isa=Name(board.target.isa),
@@ -311,7 +317,7 @@ def _context(
         compiling=Code(webassembly(board.target)),
         samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
         sample_bytes=literals(frames),
-        manifest=Code(to_json(_filtered(manifest(module, version))).strip()),
+        manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
     )
-    return replace(context, commands=tuple(Code(_line(text, context, chosen)) for text in chosen.commands))
+    return replace(context, commands=tuple(Code(_fill_line(text, context, format_)) for text in format_.commands))

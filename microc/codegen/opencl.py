@@ -1,4 +1,4 @@
-"""Functions with loops bound to groups and items as kernels of OpenCL C 1.2."""
+"""Print functions whose loops are bound to work-groups and work-items as OpenCL C 1.2 kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import MATH, ExprPrinter, short_name
-from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrapped
+from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrap_line
 from microc.codegen.c.identifiers import distinct, tile_names
 from microc.codegen.render import Name
 from microc.errors import ScheduleError, UnsupportedError
@@ -27,18 +27,18 @@ _WORDS = frozenset(
     {"kernel", "global", "local", "constant", "private", "half", "uchar", "ushort", "uint", "ulong", "pipe"}
     | {"read_only", "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "event_t"}
 )
-"""OpenCL's words that are none of C."""
+"""OpenCL's keywords that are not C's."""
 _LANES = (2, 3, 4, 8, 16)
 _VECTORS = {
     "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
     "uint64": "ulong", "float32": "float", "float64": "double",
 }  # fmt: skip
-"""OpenCL's names of C's exact types, which name vectors, too, with the number of lanes behind."""
+"""OpenCL's names of C's exact types; with a number of lanes appended they name vectors."""
 
 
 @frozen
 class DeviceKernel:
-    """A kernel's text, how it is called, and what one launch of it runs: ``groups`` of ``items`` along x, y and z."""
+    """A kernel: its source, and what one launch runs: ``groups`` of ``items`` along x, y and z."""
 
     name: str
     source: str
@@ -47,13 +47,12 @@ class DeviceKernel:
 
 
 def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
-    """The kernel of a function; ScheduleError where its loops are not bound so that groups and items could run it.
+    """Print a function as a kernel; ScheduleError if its loops are not bound to groups and items that can run it.
 
-    Sums are not contracted, so that the results are those of the C that is printed from the same schedule where that computes in
-    the same order.
+    FP_CONTRACT is off, so that results equal those of C printed from the same schedule if both compute in the same order.
     """
     grid = lower_grid(func)
-    func = _renamed(distinct(grid.func))
+    func = _rename_keywords(distinct(grid.func))
     name = Name(f"{func.name}_kernel")  # of its own among the functions that OpenCL has
     expr = _Expressions()
     body = _Statements(expr, grid).lines(func.body)
@@ -76,15 +75,15 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     doubles = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if "double" in used else []
     lines = [*doubles, "#pragma OPENCL FP_CONTRACT OFF", *types, *text]
     return DeviceKernel(
-        name, "\n".join(line for whole in lines for line in wrapped(whole)) + "\n", grid.groups, grid.items
+        name, "\n".join(line for whole in lines for line in wrap_line(whole)) + "\n", grid.groups, grid.items
     )
 
 
 class _Expressions(ExprPrinter):
-    """Functions go by OpenCL's names: ``exp`` takes floats and vectors alike."""
+    """Prints expressions with OpenCL's function names: ``exp`` takes floats and vectors alike."""
 
     def definitions(self) -> list[str]:
-        """The small functions that were called."""
+        """Print the helpers that were called."""
         lines = []
         kinds = {short_name(dtype): dtypes.c_name(dtype) for dtype in _VECTORS}
         for name in self.helpers:
@@ -112,12 +111,16 @@ class _Expressions(ExprPrinter):
 
 
 class _Statements(StmtPrinter):
-    """Loops bound to items are the item that runs; what a group shares is declared at the beginning, as OpenCL wants it."""
+    """Prints statements. A loop bound to items becomes its item's block; shared buffers are declared first, as OpenCL
+    requires.
+
+    ``idle_axes`` are the axes of items that no enclosing loop is bound to.
+    """
 
     def __init__(self, expr: _Expressions, grid: Grid) -> None:
         super().__init__(expr)
         self.grid = grid
-        self.idle: frozenset[str] = frozenset(kind for kind, n in zip(ir.ITEMS, grid.items, strict=True) if n > 1)
+        self.idle_axes: frozenset[str] = frozenset(kind for kind, n in zip(ir.ITEMS, grid.items, strict=True) if n > 1)
 
     def _lines(self, stmt: ir.Stmt) -> list[str]:
         match stmt:
@@ -131,18 +134,18 @@ class _Statements(StmtPrinter):
                 return self._vectors(stmt)
             case ir.Evaluate(ir.Call(name)) if name in _FENCES:
                 return [f"barrier({_FENCES[name]});"]
-            case ir.Store() if self.idle and stmt.buffer.scope not in ("register", "local"):
-                return self._by_the_first(super()._lines(stmt))
+            case ir.Store() if self.idle_axes and stmt.buffer.scope not in ("register", "local"):
+                return self._by_first_item(super()._lines(stmt))
             case _:
                 return super()._lines(stmt)
 
     def _item(self, loop: ir.For) -> list[str]:
         axis, count = ir.ITEMS.index(loop.kind), ir.int_value(loop.extent)
         assert count is not None
-        outside, self.idle = self.idle, self.idle - {loop.kind}
+        idle_outside, self.idle_axes = self.idle_axes, self.idle_axes - {loop.kind}
         self.expr.bounds[loop.var] = (0, count - 1)
         inside = self.lines(loop.body)
-        self.idle = outside
+        self.idle_axes = idle_outside
         name = loop.var.name
         if count < self.grid.items[axis]:
             inside = [f"if ({name} < {count}) {{", *(INDENT + line for line in inside), "}"]
@@ -158,7 +161,7 @@ class _Statements(StmtPrinter):
         return [f"{kind} {', '.join(names)};"] if names else []
 
     def _vectors(self, loop: ir.For) -> list[str]:
-        """A loop whose body is one store of elements in a row, as vectors of OpenCL."""
+        """Print a loop around one store of adjacent elements as OpenCL vectors."""
         lanes, store = ir.int_value(loop.extent), loop.body
         if isinstance(store, ir.If):  # at an edge, one by one
             return self._lines(replace(loop, kind="serial"))
@@ -167,25 +170,25 @@ class _Statements(StmtPrinter):
                 f"loop {loop.var.name!r} is no vector: one store in memory, 2, 4, 8 or 16 times",
                 hint="split the loop and vectorize its inner part",
             )
-        place = self.expr.element(store.buffer, _first(store.buffer, store.indices, loop.var))
+        address = self.expr.element(store.buffer, _first_of_row(store.buffer, store.indices, loop.var))
         value = self._lanes(store.value, loop.var, lanes)
-        return self._by_the_first([f"vstore{lanes}({value}, 0, &{place});"])
+        return self._by_first_item([f"vstore{lanes}({value}, 0, &{address});"])
 
-    def _by_the_first(self, lines: list[str]) -> list[str]:
-        """Done by the first items along the axes that no loop here is bound to: all would store the same."""
-        if not self.idle:
+    def _by_first_item(self, lines: list[str]) -> list[str]:
+        """Guard lines so that only the first item along idle axes runs them: the others would store the same values."""
+        if not self.idle_axes:
             return lines
-        items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle))
+        items = " && ".join(f"get_local_id({ir.ITEMS.index(kind)}) == 0" for kind in sorted(self.idle_axes))
         return [f"if ({items}) {{", *(INDENT + line for line in lines), "}"]
 
     def _lanes(self, value: ir.Expr, var: ir.Var, lanes: int) -> str:
-        """An expression for all turns of a loop at once."""
+        """Print an expression for all iterations of a loop at once."""
         kind = f"{_VECTORS[value.dtype]}{lanes}"
         match value:
             case _ if var not in free_vars(value):
                 return f"({kind})({self.expr(value)})"
             case ir.Load(buffer, indices) if buffer.scope != "register":
-                return f"vload{lanes}(0, &{self.expr.element(buffer, _first(buffer, indices, var))})"
+                return f"vload{lanes}(0, &{self.expr.element(buffer, _first_of_row(buffer, indices, var))})"
             case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
                 return f"({self._lanes(a, var, lanes)} {_sign(op)} {self._lanes(b, var, lanes)})"
             case ir.Cast(_, a):
@@ -200,13 +203,13 @@ class _Statements(StmtPrinter):
 
 
 def _sign(op: str) -> str:
-    spelling = BINARY[op].c
-    assert spelling is not None
-    return spelling[0]
+    c_operator = BINARY[op].c
+    assert c_operator is not None
+    return c_operator[0]
 
 
-def _renamed(func: ir.PrimFunc) -> ir.PrimFunc:
-    """The function without names that are OpenCL's words and not C's."""
+def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Rename what has the name of an OpenCL keyword."""
     own = [*func.params, *(s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))]
     buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _WORDS}
 
@@ -220,8 +223,8 @@ def _renamed(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), on_stmt))
 
 
-def _first(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
-    """The first of elements that lie in a row along ``var``: only the last index counts with it, by one."""
+def _first_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
+    """Return the indices of the first element of a row along ``var``; only the last index may depend on it, with stride 1."""
     *outer, last = indices
     terms, _ = linear(last)
     if (

@@ -1,9 +1,10 @@
-"""Writing files and folders so that nobody ever sees half of one, whatever ends the process.
+"""Write files and folders atomically: no reader ever sees half of one, whatever ends the process.
 
-What is new is made beside its place, under a name that begins with a dot and ends with ``.microc-new``, and takes the place in
-one step: a file by ``rename``, a folder by exchanging both, where the system can, after which the old one is removed under that
-name. Where it cannot, the old folder is renamed to ``.microc-old`` in between. The writer holds a lock on what it makes, so that
-the next writer knows what a dead one left: it removes that, and puts back an old folder whose new one never came.
+New content is written beside its target, under a name that begins with a dot and ends with ``.microc-new``, and replaces the
+target in one step: a file by ``rename``, a folder by an exchange of both, if the system has one, after which the old folder
+is removed under that name. Otherwise the old folder is renamed to ``.microc-old`` in between. The writer holds a lock on the
+new content, so that the next writer recognises leftovers of a dead one: it removes them, and restores an old folder whose
+replacement never came.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from microc.errors import OutputError
 
 _NEW, _OLD = ".microc-new", ".microc-old"
 _OURS = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}({re.escape(_NEW)}|{re.escape(_OLD)})", re.DOTALL)
-_NAME = 40
-"""Letters of a target's name that stand in that of its temporary sibling, which must not be too long for the file system."""
-_LONG_AGO = 24 * 3600.0
-"""Seconds after which a sibling is taken for left behind where the system has no locks."""
+NAME_PREFIX_LENGTH = 40
+"""Length of the target's name in that of its temporary sibling, which must not be too long for the file system."""
+ABANDONED_SECONDS = 24 * 3600.0
+"""Age in seconds from which a sibling counts as abandoned on systems without locks."""
 _EXCHANGE = 2
 """RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS."""
 _HERE = -100
@@ -41,7 +42,7 @@ _HERE = -100
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A temporary path beside ``target``; it takes ``target``'s place when the block succeeds, and vanishes otherwise."""
+    """Yield a temporary path beside ``target``, which replaces ``target`` if the block succeeds and is removed otherwise."""
     temporary = _sibling(target, _NEW)
     try:
         _refuse_irregular(target)
@@ -62,50 +63,52 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def _refuse_irregular(target: Path) -> None:
-    """OSError for a device or a pipe: a file that took its place would be no such thing."""
+    """Raise OSError for a device or a pipe, which a regular file must not replace."""
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(EINVAL, "it is a device, a pipe or a socket, not a file", str(target))
 
 
 def _sibling(target: Path, ends: str) -> Path:
-    return target.parent / f".{target.name[:_NAME]}.{secrets.token_hex(8)}{ends}"
+    return target.parent / f".{target.name[:NAME_PREFIX_LENGTH]}.{secrets.token_hex(8)}{ends}"
 
 
 def clear_left_behind(folder: Path, name: str = "") -> None:
-    """Remove from a folder what dead writers of a file or folder ``name`` left, of any name if empty; where such a writer had
-    moved an old folder away and not put the new one in its place, the old one comes back.
+    """Remove what dead writers of a file or folder ``name`` (empty: of any name) left in a folder.
 
-    Only siblings that :func:`replacing` and :func:`replacing_folder` name, that belong to the user, and that nobody holds.
+    If such a writer had moved an old folder away and not put the new one in its place, the old one is restored. Only siblings
+    that :func:`replacing` and :func:`replacing_folder` name, that belong to the user, and that are not locked are touched.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            found = _OURS.fullmatch(entry.name)
-            if found and (not name or found[1] == name[:_NAME]):
+            match = _OURS.fullmatch(entry.name)
+            if match and (not name or match[1] == name[:NAME_PREFIX_LENGTH]):
                 with suppress(OSError):
-                    _clear(Path(entry.path), folder / name if name and found[2] == _OLD else None)
+                    _clear(Path(entry.path), folder / name if name and match[2] == _OLD else None)
 
 
-def _clear(left: Path, place: Path | None) -> None:
-    state = left.lstat()
+def _clear(leftover: Path, original: Path | None) -> None:
+    state = leftover.lstat()
     if hasattr(os, "getuid") and state.st_uid != os.getuid():
         return
-    lock = None if left.is_symlink() else _lock(left)  # BlockingIOError where its writer lives
-    if lock is None and time.time() - state.st_mtime < _LONG_AGO:
+    lock = None if leftover.is_symlink() else _lock(leftover)  # BlockingIOError where its writer lives
+    if lock is None and time.time() - state.st_mtime < ABANDONED_SECONDS:
         return
     try:
-        if place is not None and not os.path.lexists(place):
-            os.rename(left, place)
-        elif left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
+        if original is not None and not os.path.lexists(original):
+            os.rename(leftover, original)
+        elif leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
         else:
-            left.unlink(missing_ok=True)
+            leftover.unlink(missing_ok=True)
     finally:
         _unlock(lock)
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file or folder for as long as this process lives, unless :func:`_unlock` is called; None where there are no locks,
-    BlockingIOError where another process has it."""
+    """Lock a file or folder until :func:`_unlock` or the end of this process.
+
+    None if there are no locks; BlockingIOError if another process holds it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows, whose open files cannot be renamed
@@ -128,7 +131,7 @@ def _unlock(lock: int | None) -> None:
 
 
 def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
-    """The one message for a place that cannot be written."""
+    """Return the error for a target that cannot be written, with a hint for another."""
     reason = error.strerror or str(error)
     hint = f"choose another place: {option} {free(target)}"
     if error.errno in (ENOSPC, EDQUOT):  # beside it is as little room
@@ -139,23 +142,23 @@ def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
 
 
 def free(target: Path) -> str:
-    """A place beside one that is taken, or beside the file that is no folder on the way to it; as a shell takes it."""
+    """Return, quoted for a shell, an unused path beside ``target``, or beside the file that blocks the way to it."""
     parents = [folder for folder in target.parents if folder.exists() and not folder.is_dir()]
-    around = parents[-1].parent if parents else target.parent
-    around = around if os.access(around, os.W_OK) or not around.exists() else Path()
-    names = (f"{target.stem}{number}{target.suffix}" for number in ("", *range(2, _TRIED)))
-    return shlex.quote(str(around / next((n for n in names if not (around / n).exists()), target.name)))
+    parent = parents[-1].parent if parents else target.parent
+    parent = parent if os.access(parent, os.W_OK) or not parent.exists() else Path()
+    names = (f"{target.stem}{number}{target.suffix}" for number in ("", *range(2, MAX_CANDIDATES)))
+    return shlex.quote(str(parent / next((n for n in names if not (parent / n).exists()), target.name)))
 
 
 MARKER = "manifest.json"
-_TRIED = 100
-"""Names that are tried for a place that is free."""
+MAX_CANDIDATES = 100
+"""Maximum number of names that are tried for an unused path."""
 
 
 def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write a project: into a temporary folder first, which then replaces ``folder``.
+    """Write a project into a temporary folder, which then replaces ``folder``.
 
-    An existing folder is replaced only when it is empty or holds a project of ours (it has a manifest).
+    An existing folder is replaced only if it is empty or holds a project of ours (it has a manifest).
     """
     with replacing_folder(folder) as temporary:
         for name, content in files.items():
@@ -166,9 +169,10 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> Iterator[Path]:
-    """A temporary folder that takes ``folder``'s place when the block succeeds, and vanishes otherwise.
+    """Yield a temporary folder that replaces ``folder`` if the block succeeds, and is removed otherwise.
 
-    An existing one is replaced only when it is empty or holds a file ``marker`` of ours. ``option``: what the user names it by.
+    An existing folder is replaced only if it is empty or holds our file ``marker``. ``option``: the option that names it, for
+    hints.
     """
     clear_left_behind(folder.parent, folder.name)
     check_folder(folder, marker, option)
@@ -181,7 +185,7 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
     try:
         yield temporary
         os.chmod(temporary, 0o755)
-        _put(temporary, folder)
+        _move_into_place(temporary, folder)
     except OSError as error:
         raise unwritable(folder, error, option) from error
     finally:
@@ -190,7 +194,7 @@ def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-
 
 
 def _make_and_lock(folder: Path) -> int | None:
-    """Make a folder that bears its name only once it is locked, or else another writer could take it for a dead one's."""
+    """Create a folder that gets its name only when it is locked: another writer could take it for an abandoned one before."""
     unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
     lock = _lock(unlocked)
     try:
@@ -202,8 +206,8 @@ def _make_and_lock(folder: Path) -> int | None:
     return lock
 
 
-def _put(new: Path, folder: Path) -> None:
-    """Give ``new`` the place of a folder, whose old content is at ``new``, or nowhere, then."""
+def _move_into_place(new: Path, folder: Path) -> None:
+    """Move ``new`` to ``folder``; the old content, if any, is then at ``new`` or deleted."""
     if not folder.exists():
         os.rename(new, folder)
     elif not _exchange(new, folder):
@@ -221,7 +225,7 @@ def _put(new: Path, folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step, if the system and the file system can."""
+    """Exchange two folders in one step; False if the system or the file system cannot."""
     library = ctypes.CDLL(None) if os.name == "posix" else None
     names = os.fsencode(one), os.fsencode(other)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):
@@ -232,7 +236,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def manifest_of(folder: Path) -> dict[str, Any] | None:
-    """What the manifest in a folder says; None where there is none of ours: browsers have files of that name, too."""
+    """Read a project's manifest; None if there is none of ours (browsers have files of that name, too)."""
     try:
         data = json.loads(read_bytes(folder / MARKER).decode())
     except FileNotFoundError:
@@ -249,7 +253,8 @@ def _replaceable(folder: Path, marker: str | None) -> bool:
 
 
 def check_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> None:
-    """OutputError for a folder that :func:`replacing_folder` would refuse, as far as that shows before the work."""
+    """Raise OutputError for a folder that :func:`replacing_folder` would refuse, as far as it can be known before the
+    work."""
     check_place(folder / MARKER, option, folder)
     if folder.is_symlink() and folder.is_dir():
         raise OutputError(
@@ -265,15 +270,17 @@ def check_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") 
         )
 
 
-def check_place(target: Path, option: str = "-o", told: Path | None = None) -> None:
-    """OutputError where a file cannot be written, as far as that shows before the work: it is a folder, or below a file.
-    ``told``: what the user named, if that is the folder of the file."""
-    on_the_way = next(folder for folder in target.parents if folder.exists())
-    if not on_the_way.is_dir():
-        named = told or target
-        what = f"{named} is a file" if on_the_way == named else f"cannot write {named}: {on_the_way} is a file"
-        raise OutputError(what, where=str(named), hint=f"choose another place: {option} {free(named)}")
+def check_place(target: Path, option: str = "-o", named_by_user: Path | None = None) -> None:
+    """Raise OutputError if a file cannot be written: it is a folder, is below a file, or access is denied.
+
+    ``named_by_user``: the folder of the file, if the user named that.
+    """
+    ancestor = next(folder for folder in target.parents if folder.exists())
+    if not ancestor.is_dir():
+        shown = named_by_user or target
+        what = f"{shown} is a file" if ancestor == shown else f"cannot write {shown}: {ancestor} is a file"
+        raise OutputError(what, where=str(shown), hint=f"choose another place: {option} {free(shown)}")
     if target.is_dir():
-        raise unwritable(told or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
-    if not os.access(on_the_way, os.W_OK):
-        raise unwritable(told or target, PermissionError(EACCES, os.strerror(EACCES)), option)
+        raise unwritable(named_by_user or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
+    if not os.access(ancestor, os.W_OK):
+        raise unwritable(named_by_user or target, PermissionError(EACCES, os.strerror(EACCES)), option)

@@ -1,4 +1,4 @@
-"""TIR expressions as C99 expressions, element numbers by rows."""
+"""Print TIR expressions as C99 expressions, and indices of elements by rows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, simplify
 from microc.tir.operators import BINARY, UNARY
 
-# ---- Element numbers by rows: ``data[y * (8 * 320) + x * 64 + c + 2 * 320]`` says what ``data[y * 2560 + x * 64 + c
+# ---- Indices by rows: ``data[y * (8 * 320) + x * 64 + c + 2 * 320]`` shows the row length that ``data[y * 2560 + x * 64 + c
 # + 640]`` hides.
 #
-# Arrays of C have one subscript: gcc's code for several is not that for their sum, and takes up to a third more instructions in
-# kernels that use all registers. Products of literals leave its code as it is, since they are literals to it.
+# C arrays are declared with one subscript: for several, gcc generates other code than for their sum, with up to a third more
+# instructions in kernels that use all registers. Products of literals do not change its code, since it folds them.
 
 NARROWEST = (1 << 15) - 1
-"""Literals up to here are multiplied without overflow by every compiler, also where ``int`` has 16 bits."""
+"""Largest product of literals that no compiler overflows, even with an ``int`` of 16 bits."""
 WIDEST = (1 << 31) - 1
-"""The same where it has 32."""
-REMEMBERED = 1 << 12
-"""Numbers that are kept: a kernel comes to its elements more than once."""
+"""Largest product of literals for an ``int`` of 32 bits."""
+CACHED_INDICES = 1 << 12
+"""Size of the cache of :func:`element_number`: a kernel accesses the same elements several times."""
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=CACHED_INDICES)
 def element_number(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
-    """The row-major number of an element; literals up to ``largest`` that are several rows are products."""
+    """Return the row-major index of an element; literals of several rows, up to ``largest``, are printed as products."""
     strides = buffer.strides
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, strides, strict=True):
@@ -42,7 +42,7 @@ def element_number(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int
 
 
 def _offset(index: ir.Expr) -> int:
-    """The literal at the end of an index."""
+    """Return the literal at the end of an index, 0 if there is none."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
             return value
@@ -53,6 +53,7 @@ def _offset(index: ir.Expr) -> int:
 
 
 def _by_rows(number: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest: int) -> ir.Expr:
+    # A literal is split into rows only if the sum of the indices' own offsets accounts for all of it.
     match number:
         case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest:
             rest, sign = _by_rows(a, [], strides, largest), 1 if (op == "add") == (value > 0) else -1
@@ -71,7 +72,7 @@ def _by_rows(number: ir.Expr, rows: list[tuple[int, int]], strides: set[int], la
 
 
 def _sum(rows: list[tuple[int, int]]) -> ir.Expr:
-    """Counts of strides as literals, positive ones first."""
+    """Return the sum of counts times strides as literals, positive ones first."""
     total: ir.Expr | None = None
     for count, stride in sorted(rows, key=lambda row: row[0] < 0):
         size, step = ir.const(abs(count), "int32"), ir.const(stride, "int32")
@@ -81,16 +82,16 @@ def _sum(rows: list[tuple[int, int]]) -> ir.Expr:
     return total
 
 
-# ---- Typed TIR expressions as C99 expressions. No conversion is left to C: every change of type is a printed cast.
+# ---- Typed expressions. Nothing relies on C's implicit conversions: every change of type is printed as a cast.
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
-_INFIX = {name: each.c for name, each in BINARY.items() if each.c}
-_UNARY = {name: each.c[0] for name, each in UNARY.items() if each.c}
+_INFIX = {name: operator.c for name, operator in BINARY.items() if operator.c}
+_UNARY = {name: operator.c[0] for name, operator in UNARY.items() if operator.c}
 _PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
 _MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
 _LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
-"""What binds tighter than this stands in such an operator without brackets: no comparisons in comparisons, no && in ||."""
+"""Loosest operator that may stand unbracketed inside of these: no comparison inside of a comparison, no && inside of ||."""
 
 # fmt: off
 MATH = frozenset({
@@ -99,22 +100,23 @@ MATH = frozenset({
     "sinh", "sqrt", "tan", "tanh", "trunc",
 })
 # fmt: on
-"""Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""
+"""Functions of ``<math.h>``: the name is that for double; ``f`` is appended for float."""
 _NOT_FINITE = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
 
 
-def single(number: np.float32) -> str:
-    """The literal of a float32, with the fewest digits that tell it."""
+def float32_literal(number: np.float32) -> str:
+    """Return the literal of a float32, with the fewest digits that identify it."""
     digits = str(number)
     return _NOT_FINITE.get(digits) or f"{digits}f"
 
 
 class ExprPrinter:
-    """Prints expressions, remembering which helpers and headers they need.
+    """Prints expressions, and collects the helpers and headers that they need.
 
-    ``helpers`` collects names of small inline functions (``min_i32``) and intrinsics; ``needs_math`` is set when a
-    function of ``<math.h>`` was printed. ``largest``: the largest product of literals that fits an ``int``. ``own``: functions of
-    ``<math.h>`` that are printed with the code (``Family.own_math``), for float32, which is their C library's ``double``, too.
+    ``helpers`` are names of small inline functions (``min_i32``) and intrinsics. ``needs_math`` is set when a function of
+    ``<math.h>`` was printed. ``largest`` is the largest product of literals that fits an ``int``. ``own`` are functions of
+    ``<math.h>`` that are printed with the code (``Family.own_math``); they compute in float32, since these C libraries have
+    no wider ``double``.
     """
 
     def __init__(self, largest: int = NARROWEST, own: frozenset[str] = frozenset()) -> None:
@@ -131,8 +133,8 @@ class ExprPrinter:
         self.helpers[name] = None
         return name
 
-    def _at(self, expr: ir.Expr, level: int) -> str:
-        """``expr``, in brackets when it binds less tightly than ``level``."""
+    def _with_brackets(self, expr: ir.Expr, level: int) -> str:
+        """Print ``expr``, in brackets if it binds less tightly than ``level``."""
         text, binds = self._print(expr)
         return text if binds >= level else f"({text})"
 
@@ -155,13 +157,16 @@ class ExprPrinter:
                 pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
                 return f"{self._helper('floor_quotient_f32')}({pair})", _PRIMARY
             case ir.Cast(dtype, a):
-                return f"({dtypes.c_name(dtype)}){self._at(a, _PREFIX)}", _PREFIX
+                return f"({dtypes.c_name(dtype)}){self._with_brackets(a, _PREFIX)}", _PREFIX
             case ir.Un(op, a):
-                inner = self._at(a, _PREFIX)
+                inner = self._with_brackets(a, _PREFIX)
                 space = " " if op == "neg" and inner.startswith("-") else ""
                 return f"{_UNARY[op]}{space}{inner}", _PREFIX
             case ir.Select(condition, a, b):
-                return f"{self._at(condition, 4)} ? {self._at(a, 4)} : {self._at(b, 4)}", _TERNARY
+                return (
+                    f"{self._with_brackets(condition, 4)} ? {self._with_brackets(a, 4)} : {self._with_brackets(b, 4)}",
+                    _TERNARY,
+                )
             case ir.Call(ir.REINTERPRET, (a,), dtype):
                 return self._reinterpret(dtype, a)
             case ir.Call(name, args):
@@ -172,31 +177,31 @@ class ExprPrinter:
                 raise InternalError(f"cannot print {type(expr).__name__} as C")
 
     def _half(self, dtype: str, a: ir.Expr) -> str:
-        """A conversion between float32 and a float of 16 bits, which C does not know."""
+        """Print a conversion between float32 and a 16-bit float, which C has no type for."""
         if (dtype == "float32") == (a.dtype == "float32"):
             raise InternalError(f"cast of {a.dtype} to {dtype}: go through float32")
         name = f"{a.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
         return f"{self._helper(name)}({self(a)})"
 
     def _reinterpret(self, dtype: str, a: ir.Expr) -> tuple[str, int]:
-        """The bits of a value as another dtype; what C stores as integers converts as it is."""
+        """Print the bits of a value as another dtype; between dtypes that C stores as integers a cast does it."""
         source, kind = dtypes.c_name(a.dtype), dtypes.c_name(dtype)
         if {source, kind} & {"float", "double"}:
             return f"{self._helper(f'{short_name(dtype)}_of_{short_name(a.dtype)}')}({self(a)})", _PRIMARY
-        return f"({kind}){self._at(a, _PREFIX)}", _PREFIX
+        return f"({kind}){self._with_brackets(a, _PREFIX)}", _PREFIX
 
     def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
         text = self.literal(value, dtype)
         return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
 
     def literal(self, value: int | float, dtype: str) -> str:
-        """A literal of exactly this dtype."""
+        """Return a literal of exactly this dtype."""
         if dtype in dtypes.HALF:
             return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
         if dtypes.is_float(dtype):
             self.needs_math |= not np.isfinite(value)
             if dtype == "float32":
-                return single(np.float32(value))
+                return float32_literal(np.float32(value))
             digits = repr(float(value))
             return f"(double){_NOT_FINITE[digits]}" if digits in _NOT_FINITE else digits
         number = int(value)
@@ -215,7 +220,7 @@ class ExprPrinter:
                 return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
 
     def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-        """One element: a scalar of a register tile, or ``name[flat index]``."""
+        """Print one element: the scalar of a register tile, or ``name[flat index]``."""
         if buffer.scope == "register":
             numbers = [ir.int_value(i) for i in indices]
             if all(n is not None for n in numbers):
@@ -240,18 +245,23 @@ class ExprPrinter:
         if op not in _INFIX and op not in ("floordiv", "floormod"):
             return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):
-            reach = bounds_of(a, self.bounds)
+            # C's division truncates. It equals floor division if no operand is negative, for which the bounds are proved.
+            dividend = bounds_of(a, self.bounds)
             divisor = bounds_of(b, self.bounds)
-            natural = reach is not None and reach[0] >= 0 and divisor is not None and divisor[0] > 0
-            if not natural and dtypes.info(a.dtype).kind != "uint":
+            same_in_c = dividend is not None and dividend[0] >= 0 and divisor is not None and divisor[0] > 0
+            if not same_in_c and dtypes.info(a.dtype).kind != "uint":
                 return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
             if count is not None and count < dtypes.info(a.dtype).bits - 1:  # the factor must fit, too
                 return self._infix("mul", a, ir.Const(1 << count, a.dtype))
-            wide = dtypes.c_name("u" + a.dtype)
-            return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, _PREFIX)})", _PREFIX
+            unsigned = dtypes.c_name("u" + a.dtype)
+            return (
+                f"({dtypes.c_name(a.dtype)})(({unsigned}){self._with_brackets(a, _PREFIX)} << {self._with_brackets(b, _PREFIX)})",
+                _PREFIX,
+            )
+        # ``a + -1`` is printed as ``a - 1``; -2**31 has no positive counterpart.
         if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
             return self._infix("sub", a, ir.Const(-b.value, b.dtype))
         if op == "sub" and a.dtype in ("int32", "int64") and ir.int_value(a) == 0:
@@ -266,20 +276,20 @@ class ExprPrinter:
         return f"{left} {sign} {right}", level
 
     def _operand(self, expr: ir.Expr, sign: str, level: int) -> str:
-        """An operand; other operators than + - * are bracketed inside each other, as -Wparentheses and readers want."""
+        """Print an operand. Operators other than + - * are bracketed inside each other, as -Wparentheses asks for."""
         text, binds = self._print(expr)
-        plain = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
-        plain = plain or binds > _LOOSEST.get(sign, _PREFIX)
-        return text if plain else f"({text})"
+        no_brackets = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
+        no_brackets = no_brackets or binds > _LOOSEST.get(sign, _PREFIX)
+        return text if no_brackets else f"({text})"
 
 
 def short_name(dtype: str) -> str:
-    """``i32`` for int32, ``f32`` for float32: suffixes of helper functions."""
+    """Return the suffix of helper functions for a dtype: ``i32`` for int32, ``f32`` for float32."""
     kind, bits, _ = dtypes.info(dtype)
     return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
 
 
 def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
-    """The scalar that holds one element of a register tile: ``acc_0_1``; unit axes do not show."""
-    shown = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
-    return "_".join([buffer.name, *shown])
+    """Return the scalar that holds one element of a register tile: ``acc_0_1``; axes of extent 1 are left out."""
+    coordinates = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
+    return "_".join([buffer.name, *coordinates])

@@ -1,4 +1,4 @@
-"""TIR statements and functions as C99, loops for threads, inline functions."""
+"""Print TIR statements and functions as C99, parallel loops for threads, and inline helper functions."""
 
 from __future__ import annotations
 
@@ -22,58 +22,61 @@ from microc.tir.operators import BINARY
 from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
 from microc.tir.symbolic import taken
 
-# ---- Comments in printed loops: what is computed from here on.
+# ---- Comments in printed loops: what the following statements compute.
 #
-# Every block of a kernel writes one buffer, so that a new block begins where another buffer is written. What a block computes is
-# told once; where it goes on, behind others or in a remainder, its title stands alone.
+# Every block of a kernel writes one buffer, so a block begins where another buffer is written. Its text is printed once;
+# where a block continues, behind others or in a remainder, only its title is.
 
-BLOCKS_WIDTH = 92
-"""Of a comment in loops, which are indented."""
+BLOCK_COMMENT_WIDTH = 92
+"""Width of comments in loops, which are indented."""
 
 
-class Blocks:
-    """What to say before the statements of a function, which are asked about in the order of the text."""
+class BlockComments:
+    """Comments before the statements of a function, in the order of the text.
 
-    def __init__(self, said: Mapping[str, str]) -> None:
-        self.said = dict(said)
+    ``texts``: what blocks compute, by written buffer.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = dict(texts)
         self.current = ""
-        self.known: dict[int, frozenset[ir.Buffer]] = {}
+        self.written_by: dict[int, frozenset[ir.Buffer]] = {}
 
     def before(self, stmt: ir.Stmt) -> list[str]:
-        """Lines of a comment: none where the block goes on, or where nothing is known of it."""
+        """Return the lines of a comment; none if the block continues, or has no text."""
         if isinstance(stmt, ir.Seq):
             return []
         written = self._written(_first(stmt))
         if len(written) != 1 or (name := self._name(next(iter(written)))) == self.current:
             return []
         self.current = name
-        text = self.said.get(name, "")
-        self.said[name] = re.split(r"[:\[]", text)[0]
-        return comment(text, BLOCKS_WIDTH) if text else []
+        text = self.texts.get(name, "")
+        self.texts[name] = re.split(r"[:\[]", text)[0]
+        return comment(text, BLOCK_COMMENT_WIDTH) if text else []
 
     def _written(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
-        """The buffers that a statement writes, found once for those inside of others."""
-        if id(stmt) not in self.known:
+        """Return the buffers that a statement writes; memoised, since each statement is visited once for every outer one."""
+        if id(stmt) not in self.written_by:
             match stmt:
                 case ir.Store(buffer):
-                    found = frozenset({buffer})
+                    buffers = frozenset({buffer})
                 case ir.Evaluate():
-                    found = buffers_written(stmt)
+                    buffers = buffers_written(stmt)
                 case _:
-                    found = frozenset[ir.Buffer]().union(*map(self._written, stmt_children(stmt)))
-            self.known[id(stmt)] = found
-        return self.known[id(stmt)]
+                    buffers = frozenset[ir.Buffer]().union(*map(self._written, stmt_children(stmt)))
+            self.written_by[id(stmt)] = buffers
+        return self.written_by[id(stmt)]
 
     def _name(self, buffer: ir.Buffer) -> str:
-        """What a buffer is told as: one that a schedule put between is a copy, or holds the tensor that is made."""
+        """Return the buffer's name in texts: without the scope, if a schedule put a copy of the tensor between."""
         name = buffer.name.removesuffix(f"_{buffer.scope}")
-        if name != buffer.name and name not in self.said:
-            self.said[name] = f"copy of {name}"
+        if name != buffer.name and name not in self.texts:
+            self.texts[name] = f"copy of {name}"
         return name
 
 
 def _first(stmt: ir.Stmt) -> ir.Stmt:
-    """The first statement that does something."""
+    """Return the first statement that has an effect."""
     match stmt:
         case ir.Let(_, _, body) | ir.Alloc(_, body):
             return _first(body)
@@ -84,51 +87,54 @@ def _first(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def comment(text: str, width: int) -> list[str]:
-    """A comment as lines of C; nothing in it ends a comment or begins another. Integers are divided as C writes it."""
-    shown = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
-    return textwrap.wrap(f"/* {shown} */", width, subsequent_indent=" *     ", break_on_hyphens=False)
+    """Return a comment as lines of C; comment marks in its text are broken up, and ``//`` is written as C's division."""
+    text_in_comment = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
+    return textwrap.wrap(f"/* {text_in_comment} */", width, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
-# ---- Parallel loops for threads: the turn of a loop as a function of its own, with what it sees of the kernel in a
-# structure.
+# ---- Parallel loops for threads: an iteration becomes a function, and what it captures of the kernel a structure.
 
-RUN = "microc_run_turns"
-"""The function of ``templates/project/threads.c.j2`` that runs them."""
+RUN_LOOP = "microc_run_turns"
+"""Function of ``templates/project/threads.c.j2`` that runs the iterations of such a loop."""
 
 
 @frozen
-class Turns:
-    """C of a parallel loop: the functions before the kernel, and what stands in it instead of the loop."""
+class ParallelLoop:
+    """C of a parallel loop: the function in front of the kernel, and the statement in place of the loop."""
 
     function: tuple[str, ...]
     call: tuple[str, ...]
 
 
-def seen_inside(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
-    """Parameters that a loop touches, and values from outside of it that it reads, both in a fixed order."""
-    used, known = buffers_read(loop.body) | buffers_written(loop.body), {loop.var}
-    own = set()
+def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
+    """Return the parameters that a loop accesses, and the variables from outside that it reads, both in a fixed order."""
+    used, bound = buffers_read(loop.body) | buffers_written(loop.body), {loop.var}
+    allocated = set()
     for stmt in walk_stmt(loop.body):
         match stmt:
             case ir.For(var) | ir.Let(var):
-                known.add(var)
+                bound.add(var)
             case ir.Alloc(buffer):
-                own.add(buffer)
+                allocated.add(buffer)
             case _:
                 pass
-    foreign = sorted(b.name for b in used - own - set(params))
-    if foreign:
-        raise InternalError(f"turns of parallel loop {loop.var.name} share {foreign[0]}, which is no parameter")
-    values = {x for x in walk_all_exprs(loop.body) if isinstance(x, ir.Var)} - known
+    shared = sorted(b.name for b in used - allocated - set(params))
+    if shared:
+        raise InternalError(f"turns of parallel loop {loop.var.name} share {shared[0]}, which is no parameter")
+    values = {x for x in walk_all_exprs(loop.body) if isinstance(x, ir.Var)} - bound
     return [b for b in params if b in used], sorted(values, key=lambda v: v.name)
 
 
-def turns_of(name: str, loop: ir.For, extent: str, seen: Sequence[tuple[str, str]], body: Sequence[str]) -> Turns:
-    """A loop whose indented ``body`` is printed. ``name``: of the function; ``seen``: declarations of what it sees without their
-    names, and these."""
-    members = [f"    {_member(kind)}{each};" for kind, each in seen]
-    given = f"((const struct {name} *)microc_seen)"
-    return Turns(
+def parallel_loop(
+    name: str, loop: ir.For, extent: str, captured: Sequence[tuple[str, str]], body: Sequence[str]
+) -> ParallelLoop:
+    """Print a loop whose ``body`` is printed already.
+
+    ``name``: the function's; ``captured``: pairs of declared type and name.
+    """
+    members = [f"    {_member(kind)}{member};" for kind, member in captured]
+    captures = f"((const struct {name} *)microc_seen)"
+    return ParallelLoop(
         (
             f"struct {name} {{",
             *members,
@@ -136,26 +142,26 @@ def turns_of(name: str, loop: ir.For, extent: str, seen: Sequence[tuple[str, str
             "",
             f"static void {name}(const void *microc_seen, {dtypes.c_name(loop.var.dtype)} {loop.var.name})",
             "{",
-            *(f"    {kind}const {each} = {given}->{each};" for kind, each in seen),
+            *(f"    {kind}const {member} = {captures}->{member};" for kind, member in captured),
             *body,
             "}",
             "",
         ),
         (
             "{",
-            f"    const struct {name} microc_seen = {{{', '.join(each for _, each in seen)}}};",
-            f"    {RUN}({name}, &microc_seen, {extent});",
+            f"    const struct {name} microc_seen = {{{', '.join(member for _, member in captured)}}};",
+            f"    {RUN_LOOP}({name}, &microc_seen, {extent});",
             "}",
         ),
     )
 
 
 def _member(kind: str) -> str:
-    """A declaration's type inside of a structure, where nothing is promised of pointers."""
+    """Return a declared type for a structure's member, without ``restrict``."""
     return kind.replace("restrict ", "")
 
 
-# ---- TIR statements and functions as C99.
+# ---- Statements and functions.
 
 INDENT = "    "
 
@@ -163,8 +169,8 @@ INDENT = "    "
 class StmtPrinter:
     """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
-    ``space`` qualifies the constants that functions take: their address space and a blank, or empty where there is only one.
-    ``sizes``: the smallest and largest values of functions' scalars. ``threads``: whether a pool of them runs parallel loops.
+    ``space`` qualifies constants that functions take: their address space and a blank, or empty if there is only one.
+    ``sizes`` are bounds of functions' scalars. ``threads``: whether a thread pool runs parallel loops.
     """
 
     def __init__(
@@ -178,13 +184,13 @@ class StmtPrinter:
         self.expr = expr or ExprPrinter()
         self.threads = threads
         self.func: ir.PrimFunc | None = None
-        self.turns: list[Turns] = []
+        self.parallel_loops: list[ParallelLoop] = []
         self.space = space
         self.sizes: Bounds = sizes or {}
-        self.blocks: Blocks | None = None
+        self.blocks: BlockComments | None = None
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
-        """The statement, one string per line, without indentation of its own."""
+        """Print a statement, one string per line, without indentation of its own."""
         comment = self.blocks.before(stmt) if self.blocks else []
         return [*comment, *self._lines(stmt)]
 
@@ -197,9 +203,9 @@ class StmtPrinter:
             case ir.For():
                 return self._loop(stmt)
             case ir.If(condition, then, otherwise):
-                text = [f"if ({self.expr(condition)}) {{", *_indented(self.lines(then))]
+                text = [f"if ({self.expr(condition)}) {{", *_indent(self.lines(then))]
                 if otherwise is not None:
-                    text += ["} else {", *_indented(self.lines(otherwise))]
+                    text += ["} else {", *_indent(self.lines(otherwise))]
                 return [*text, "}"]
             case ir.Let(var, value, body):
                 return [f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};", *self.lines(body)]
@@ -229,7 +235,7 @@ class StmtPrinter:
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
-        body = _indented(self.lines(inside))
+        body = _indent(self.lines(inside))
         strip = taken(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
@@ -245,15 +251,15 @@ class StmtPrinter:
         return lines
 
     def _turns(self, loop: ir.For, body: list[str]) -> list[str]:
-        """A parallel loop for the pool; ``body`` is printed."""
+        """Print a parallel loop for the thread pool; ``body`` is printed already."""
         assert self.func is not None
-        buffers, values = seen_inside(loop, self.func.params)
+        buffers, values = captured_by(loop, self.func.params)
         written = buffers_written(self.func.body)
-        seen = [(_pointer(b, self.space, written=b in written), b.name) for b in buffers]
-        seen += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
-        name = f"{self.func.name}__{len(self.turns)}"
-        self.turns.append(turns_of(name, loop, self.expr(loop.extent), seen, body))
-        return list(self.turns[-1].call)
+        captured = [(_pointer(b, self.space, written=b in written), b.name) for b in buffers]
+        captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
+        name = f"{self.func.name}__{len(self.parallel_loops)}"
+        self.parallel_loops.append(parallel_loop(name, loop, self.expr(loop.extent), captured, body))
+        return list(self.parallel_loops[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         if buffer.scope in ir.UNIT_SCOPES:
@@ -268,27 +274,29 @@ class StmtPrinter:
     def function(
         self, func: ir.PrimFunc, head: str = "static void", blocks: Iterable[tuple[str, str]] = ()
     ) -> list[str]:
-        """The whole function, declared as ``head``; read-only parameters are pointers to const. ``blocks``: what comments say
-        of what is written to buffers, by their names."""
+        """Print a whole function, declared as ``head``; read-only parameters are pointers to const.
+
+        ``blocks`` are comments on what is written to buffers, by their names.
+        """
         func = distinct(func)
-        self.func, self.turns = func, []
-        self.blocks = Blocks(dict(blocks))
+        self.func, self.parallel_loops = func, []
+        self.blocks = BlockComments(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
         self.expr.bounds = dict(self.sizes)
         used = written | {b.name for b in buffers_read(func.body)}
         unused = [
             f"(void){p.name};" for p in func.params if p.name not in used
         ]  # a result proved constant reads nothing
-        body = _indented([*unused, *self.lines(func.body)])
-        before = [line for turns in self.turns for line in turns.function]
+        body = _indent([*unused, *self.lines(func.body)])
+        before = [line for parallel in self.parallel_loops for line in parallel.function]
         return [*before, self._head(func, head, written), "{", *body, "}"]
 
     def foreign(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
-        """A function of the parameters of ``func`` whose body is somebody's text."""
+        """Print a function with the parameters of ``func`` whose body is external code."""
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         unused = [f"(void){p.name};" for p in func.params if p.name not in used]
         return [
-            self._head(func, head, {b.name for b in buffers_written(func.body)}), "{", *_indented([*unused, *lines]), "}"
+            self._head(func, head, {b.name for b in buffers_written(func.body)}), "{", *_indent([*unused, *lines]), "}"
         ]  # fmt: skip
 
     def _head(self, func: ir.PrimFunc, head: str, written: set[str]) -> str:
@@ -303,18 +311,18 @@ _BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
 _MARKS = re.compile(rf"[(\[)\]]|{'|'.join(map(re.escape, _BREAKS))}")
 
 
-def wrapped(line: str) -> list[str]:
-    """A line of code broken so that it stays within the width: behind the last separator within the fewest brackets."""
+def wrap_line(line: str) -> list[str]:
+    """Break a line of code to fit the width, at the last separator inside the fewest brackets."""
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
-    while len(line) > C_STMT_WIDTH and (cut := _place_to_break(line, len(indent) + 24)):
+    while len(line) > C_STMT_WIDTH and (cut := _break_position(line, len(indent) + 24)):
         lines.append(line[:cut])
         line = f"{indent}{INDENT}{line[cut:].lstrip()}"
     return [*lines, line]
 
 
-def _place_to_break(line: str, first: int) -> int:
-    depth, fewest, found = 0, len(line), 0
+def _break_position(line: str, first: int) -> int:
+    depth, fewest, position = 0, len(line), 0
     for match in _MARKS.finditer(line):
         mark, end = match[0], match.start() + len(match[0].rstrip())
         if end >= C_STMT_WIDTH:
@@ -322,8 +330,8 @@ def _place_to_break(line: str, first: int) -> int:
         if mark in _BRACKETS:
             depth += _BRACKETS[mark]
         elif depth <= fewest and first < end:
-            fewest, found = depth, end
-    return found
+            fewest, position = depth, end
+    return position
 
 
 def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:
@@ -337,58 +345,60 @@ def _pointer(buffer: ir.Buffer, space: str, *, written: bool) -> str:
     return f"{'' if written else 'const '}{kind} *"
 
 
-def _indented(lines: list[str]) -> list[str]:
+def _indent(lines: list[str]) -> list[str]:
     return [INDENT + line if line else line for line in lines]
 
 
-# ---- The small inline functions that printed expressions call: minimum and maximum, floor division, intrinsics.
+# ---- Inline helper functions that printed expressions call: minimum and maximum, floor division, intrinsics.
 
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
-def helper_texts(names: Iterable[str], cpu: str = "host", whole: ExprPrinter | None = None) -> dict[str, list[str]]:
-    """The lines of all named helpers and of those that they need, each after what it needs, else by name, for a core. What is
-    needed only where a core's own bodies are not compiled may be unused.
+def helper_texts(
+    names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
+) -> dict[str, list[str]]:
+    """Return the lines of helpers and of those that they need, each behind what it needs, for a core.
 
-    ``whole``, the file's printer, is told which headers they need.
+    A helper that is needed only in portable bodies may be unused where the core's own body is compiled, and is marked so.
+    ``file_printer``, the file's printer, learns which headers helpers need.
     """
-    texts: dict[str, list[str]] = {}
-    sure = set(names)
+    sources: dict[str, list[str]] = {}
+    always_used = set(names)
     own = FAMILIES[CORES[cpu].family].own_math
 
     def add(name: str) -> None:
-        if name not in texts:
+        if name not in sources:
             printer = ExprPrinter(own=own)
             lines = helper_source(name, printer, cpu)
-            if whole is not None and printer.needs_math:
-                whole.needs_math = True
-            for needed in sorted(printer.helpers):
-                add(needed)
+            if file_printer is not None and printer.needs_math:
+                file_printer.needs_math = True
+            for dependency in sorted(printer.helpers):
+                add(dependency)
             if not any(line.startswith("#") for line in lines):
-                sure.update(printer.helpers)
-            texts[name] = lines
+                always_used.update(printer.helpers)
+            sources[name] = lines
 
-    for name in sorted(sure):
+    for name in sorted(always_used):
         add(name)
     return {
-        name: lines if name in sure or dtypes.is_vector(name) else [*_attribute("unused"), *lines]
-        for name, lines in texts.items()
+        name: lines if name in always_used or dtypes.is_vector(name) else [*_attribute("unused"), *lines]
+        for name, lines in sources.items()
     }
 
 
 def _attribute(name: str) -> list[str]:
-    """Of the function that follows, for compilers that know it."""
+    """Return lines that give the next function an attribute, for compilers that know it."""
     return ["#if defined(__GNUC__)", f"__attribute__(({name}))", "#endif"]
 
 
 def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
-    """C of the helper called ``name`` on a core; what it needs in turn is added to the printer's helpers."""
+    """Return C of the helper ``name`` on a core; helpers that it needs are added to the printer's."""
     if dtypes.is_vector(name):
         return _vector(name, cpu)
     if name in HALVES:
         head, brace, *portable, end = HALVES[name]
         printer.helpers.update(dict.fromkeys(each for each in HALVES for line in portable if f"{each}(" in line))
-        return [head, brace, *_guarded(name, [line.removeprefix("    ") for line in portable], cpu), end]
+        return [head, brace, *_guard_bodies(name, [line.removeprefix("    ") for line in portable], cpu), end]
     if name in OWN:
         printer.needs_math = True
         called = set(re.findall(r"\w+", "\n".join(OWN[name])))  # whole words: acosh_f32 does not call cosh_f32
@@ -398,7 +408,7 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
-        return _reinterpreted(name, _c_name(match[1]), _c_name(match[2]))
+        return _reinterpret_helper(name, _c_name(match[1]), _c_name(match[2]))
     op, _, short = name.rpartition("_")
     if op not in BINARY or not BINARY[op].body:
         raise InternalError(f"there is no helper {name!r}")
@@ -409,12 +419,12 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
 
 
 def _c_name(short: str) -> str:
-    """``int32_t`` for ``i32``."""
+    """Return ``int32_t`` for ``i32``."""
     return dtypes.c_name(f"{_LONG[short[0]]}{short[1:]}")
 
 
-def _reinterpreted(name: str, result: str, source: str) -> list[str]:
-    """The bits of a float as an integer, or the other way."""
+def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
+    """Print a helper that returns the bits of a float as an integer, or the reverse."""
     return [
         f"static inline {result} {name}({source} x)",
         "{",
@@ -426,7 +436,7 @@ def _reinterpreted(name: str, result: str, source: str) -> list[str]:
 
 
 def _vector(name: str, cpu: str) -> list[str]:
-    """A vector in a register where the core has such, else its lanes in memory."""
+    """Print a vector type: the core's register type where it is available, else a structure of lanes."""
     kind, bits, lanes = dtypes.info(name)
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
@@ -439,7 +449,7 @@ def _vector(name: str, cpu: str) -> list[str]:
 
 
 def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
-    """The core's bodies where the compiler has their instructions, otherwise the meaning."""
+    """Print an intrinsic: the core's bodies behind their guards, else its portable meaning."""
     written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params = ", ".join(
         f"{'' if p in written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
@@ -447,22 +457,22 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
-    inside = (dtype for _, body in bodies_of(intrin.name, cpu) for dtype in body.types)
-    for dtype in (intrin.result, *(p.dtype for p in intrin.params), *inside):
+    vector_dtypes = (dtype for _, body in bodies_of(intrin.name, cpu) for dtype in body.types)
+    for dtype in (intrin.result, *(p.dtype for p in intrin.params), *vector_dtypes):
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
-    apart = any(body.apart for _, body in bodies_of(intrin.name, cpu))
-    kept = _attribute("noinline") if apart else []
-    how = "static" if apart else "static inline"
+    out_of_line = any(body.apart for _, body in bodies_of(intrin.name, cpu))
+    attribute = _attribute("noinline") if out_of_line else []
+    how = "static" if out_of_line else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
     own = [(guard, _portable(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
-    return [*kept, head, "{", *_guarded(intrin.name, _portable(intrin, printer), cpu, own), "}"]
+    return [*attribute, head, "{", *_guard_bodies(intrin.name, _portable(intrin, printer), cpu, own), "}"]
 
 
-def _guarded(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
-    """The core's bodies behind their conditions, the best one behind each, else its ``own`` forms of the meaning behind theirs,
-    else the portable lines."""
+def _guard_bodies(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
+    """Print the first body of each guard, then the ``own`` forms of the meaning with their guards, then the portable
+    lines."""
     lines: list[str] = []
     bodies: dict[str, list[str]] = {}
     for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own):
@@ -474,7 +484,7 @@ def _guarded(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, 
 
 
 def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list[str]:
-    """The meaning as C; lane by lane for vectors, whose elements ``lane`` leads to."""
+    """Print the meaning as C; for vectors as a loop over lanes, which ``lane`` accesses."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning
@@ -489,5 +499,5 @@ def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list
         body = ir.Store(ir.Buffer(f"r{lane}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
     lines = statements.lines(ir.For(LANE, intrin.turns, body))
-    begun = "" if lane else " = {0}"  # compilers do not see that subscripts set all of a vector
-    return [f"{intrin.result} r{begun};", *lines, "return r;"] if intrin.result else lines
+    initializer = "" if lane else " = {0}"  # compilers do not see that subscripts set all of a vector
+    return [f"{intrin.result} r{initializer};", *lines, "return r;"] if intrin.result else lines

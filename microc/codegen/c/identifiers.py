@@ -1,4 +1,4 @@
-"""Identifiers of generated C: what no name may be, and scopes in which every name is unique."""
+"""Identifiers of generated C: reserved names, and scopes in which every name is unique."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from microc.isa import SCALAR
 from microc.tir import ir
 from microc.tir.rewrite import map_expr, walk_all_exprs, walk_stmt
 
-# ---- Names that generated code cannot give: the one place that holds what C, C++, compilers, headers and build tools
-# call theirs.
+# ---- Names that generated code cannot use: those of C, C++, compilers, headers and build tools.
 #
-# What is public keeps the model's own names, and gets a number (a tensor) or a letter (a network) where they meet one of these.
-# ``tests/codegen/test_names.py`` asks the compilers for their macros and headers, and finds all of them here.
+# Public names are the model's own; on a conflict with one of these a tensor's name gets a number, a network's a letter.
+# ``tests/codegen/test_names.py`` asks the compilers for their macros and headers, and expects all of them here.
 
 _C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
 return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false
@@ -38,15 +37,15 @@ stdout strtodf sun tanf tanhf truncf tzname unix vax"""
 """Macros without arguments: gcc's own for its systems, and those of C and POSIX headers."""
 
 WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
-"""What nothing can be called."""
+"""Words that nothing can be named."""
 
 _HEADER = (
     "arena arenas class class_name copy_begin copy_wait reset run run_kernel run_slice sample self_test sizes sizes_fit"
 )
-"""What the header puts behind the network's name, as it does with the names of inputs and outputs."""
+"""Suffixes that the header appends to the network's name, as it appends names of inputs and outputs."""
 _LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
 _EXPORTS = "base frame i network ready"
-"""What exports have beside a tensor of this name: counters, members of an object, a variable of an example."""
+"""Names in exports beside a tensor's own: counters, members of an object, a variable of an example."""
 RESERVED = WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
 """Names that a tensor cannot have."""
 
@@ -69,7 +68,7 @@ ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint3
 uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
 wctype wint"""
 LIBRARY = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
-"""Names of several words in the headers of C. Ours of several words are those of functions and of tables of weights."""
+"""Names with underscores in the headers of C. Ours with underscores are those of functions and of tables of weights."""
 
 _NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
 _LIMITS = "bc coll dbl expr flt int ldbl long re sig uint ulong"
@@ -78,74 +77,74 @@ _TARGETS = """all clean depend edit_cache firmware help install list_install_com
 rebuild_cache test uninstall"""
 _DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
 NETWORKS = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
-"""Names that a network cannot have: ``<NAME>_OK`` and the like would be others' (``R_OK``, ``ESP_OK``), a build tool has a
-target of this name, or Windows a device."""
+"""Names that a network cannot have: others define ``<NAME>_OK`` and the like (``R_OK``, ``ESP_OK``), a build tool has a
+target, or Windows a device, of this name."""
 _OWN = "microc_"
-LONGEST = 64
-"""Letters of a network's name at most; names of files are made of it."""
+MAX_NETWORK_NAME = 64
+"""Maximum length of a network's name, from which file names are made."""
 
 _HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
-"""Functions that printed expressions call, and vector types; ``helpers.py`` writes them."""
+"""Functions that printed expressions call, and vector types; ``c_statements.py`` prints them."""
 
 
 def network_name(text: str) -> str:
-    """What a network is called in C for a name of a stranger: an identifier in lower case that nobody else has."""
-    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:LONGEST].strip("_") or "model"
+    """Return a network's C name for an untrusted name: a lower-case identifier that is not reserved."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:MAX_NETWORK_NAME].strip("_") or "model"
     return f"m_{name}" if name[0].isdigit() or name in NETWORKS or name.startswith(_OWN) else name
 
 
 def linked_names(network: str, tables: Iterable[str]) -> set[str]:
-    """What a network gives to a linker: its functions and its tables of constants, which are called as in ``tables``."""
+    """Return the symbols that a network defines for the linker: its functions, and its tables of constants named
+    ``tables``."""
     return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
 
 
 def is_function(name: str) -> bool:
-    """Whether code that is printed may call a function, or use a type, of this name."""
-    called = name in SCALAR or name in HALVES or name in OWN or is_mathematical(name)
-    return called or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
+    """Test whether ``name`` is a function that printed code may call, or a type that it may use."""
+    may_call = name in SCALAR or name in HALVES or name in OWN or is_mathematical(name)
+    return may_call or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
 
 
 def is_mathematical(name: str) -> bool:
-    """Whether this is a function of ``<math.h>`` that code may call."""
+    """Test whether ``name`` is a function of ``<math.h>`` that printed code may call."""
     return name in MATH or name.removesuffix("f") in MATH
 
 
 @lru_cache(maxsize=1 << 14)
 def is_free(name: str) -> bool:
-    """Whether something inside of a C file may have this name."""
+    """Test whether an entity inside of a C file may have this name."""
     return name not in WORDS and name not in LIBRARY and not is_function(name)
 
 
 def is_free_of(network: str, name: str) -> bool:
-    """Whether something of a network may have this name, and the network's name with this behind it."""
+    """Test whether an entity of a network may have this name, alone and behind the network's name."""
     return name not in RESERVED and f"{network}_{name}" not in LIBRARY
 
 
-# ---- Names inside of a function: what a block of C declares is called unlike all else that can be seen there.
+# ---- Names inside of a function: declarations get names that are unique in their scope.
 #
-# Passes over TIR copy statements and make up names, one apart from the other, and a ``Let`` ends with its statement where a
-# declaration of C lives on to the end of its block. So names are made here, for a whole function at once, right before it is
-# printed: a loop is called like the axis that it runs along (``y``), or like that axis's tiles (``y_tile``), and values are
-# numbered in the order of the text.
+# Passes over TIR copy statements and invent names independently. Also, a ``Let`` ends with its statement, but a declaration
+# of C lasts until the end of its block. So names are assigned here, for a whole function at once, right before it is printed:
+# a loop is named after its axis (``y``), or that axis's tiles (``y_tile``), and values are numbered in the order of the text.
 
 
 def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
-    """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""
+    """Return the scalars of a register tile that ``body`` uses; a peeled remainder uses fewer."""
     used: dict[tuple[int, ...], None] = {}
     for stmt in walk_stmt(body):
         if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
-            where = tuple(ir.int_value(i) for i in stmt.indices)
-            if any(n is None for n in where):
+            position = tuple(ir.int_value(i) for i in stmt.indices)
+            if any(n is None for n in position):
                 raise ScheduleError(
                     f"register tile {buffer.name}: a loop that indexes it is not unrolled",
                     hint=f"registers have no addresses: unroll the loop, or set_scope({buffer.name!r}, 'local'), an array",
                 )
-            used[tuple(n for n in where if n is not None)] = None
-    return [register_name(buffer, list(where)) for where in used]
+            used[tuple(n for n in position if n is not None)] = None
+    return [register_name(buffer, list(position)) for position in used]
 
 
 def distinct(func: ir.PrimFunc) -> ir.PrimFunc:
-    """The function with names that C can have side by side and people can read."""
+    """Return the function with readable names that are unique in each scope."""
     names = _Names(func)
     params = tuple(names.buffer(p, p.name) for p in func.params)
     scalars = tuple(names.variable(s, s.name) for s in func.scalars)
@@ -153,127 +152,129 @@ def distinct(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 _SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
-_COPIED = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
-"""Words that passes put behind the name of what they copy or divide."""
+_PASS_SUFFIX = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
+"""Words that passes append to the name of what they copy or split."""
 
 
 def axis_name(name: str, buffers: Iterable[str]) -> str:
-    """What a loop is called for short: ``y`` for ``y_acc_1`` where ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
+    """Return the short name of a loop: ``y`` for ``y_acc_1`` if ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
     longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
     words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
     stages = {word for buffer in buffers for word in buffer.split("_")}
-    behind: list[str] = []
-    while len(words) > 1 and words[0] and (_COPIED.fullmatch(words[-1]) or words[-1] in stages):
-        behind.append(words.pop())
-    return "_".join(words) + ("_tile" if "0" in behind else "")
+    suffixes: list[str] = []
+    while len(words) > 1 and words[0] and (_PASS_SUFFIX.fullmatch(words[-1]) or words[-1] in stages):
+        suffixes.append(words.pop())
+    return "_".join(words) + ("_tile" if "0" in suffixes else "")
 
 
 class _Names:
-    """A walk in the order of the text. ``seen``: what the blocks around a place have declared, the innermost last."""
+    """Renames a function in the order of its text. ``scopes``: names declared in the enclosing blocks, the innermost last."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
-        self.seen: list[set[str]] = [set()]
-        self.taken = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
+        self.scopes: list[set[str]] = [set()]
+        self.used_names = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
         self.stages = {p.name for p in func.params}
         for stmt in walk_stmt(func.body):
             match stmt:
                 case ir.For(var) | ir.Let(var):
-                    self.taken.add(var.name)
+                    self.used_names.add(var.name)
                 case ir.Alloc(buffer, body):
-                    self.taken.update(_declared(buffer, body))
+                    self.used_names.update(_declared_names(buffer, body))
                     self.stages.add(buffer.name)
                 case _:
                     pass
         self.variables: dict[ir.Var, ir.Var] = {}
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
-    def variable(self, var: ir.Var, wanted: str) -> ir.Var:
-        """Declare a variable; what it is called from here on."""
-        name = wanted if self.fits([wanted]) else self.fresh(wanted)
-        chosen = var if name == var.name else replace(var, name=name)
-        self.declare([chosen.name])
-        self.variables[var] = chosen
-        return chosen
+    def variable(self, var: ir.Var, preferred: str) -> ir.Var:
+        """Declare a variable; return it under its new name."""
+        name = preferred if self.fits([preferred]) else self.fresh(preferred)
+        renamed_var = var if name == var.name else replace(var, name=name)
+        self.declare([renamed_var.name])
+        self.variables[var] = renamed_var
+        return renamed_var
 
     def value(self, var: ir.Var) -> ir.Var:
-        """The same of a ``Let``, without the loop before ``__``: a number at the end is the next one of the block."""
-        wanted = var.name.rpartition("__")[2]
-        stem = re.sub(r"_\d+$", "", wanted)
-        if stem == wanted:
-            return self.variable(var, wanted)
+        """Declare the variable of a ``Let``: a loop prefix before ``__`` is dropped, a number at the end becomes the block's
+        next one."""
+        preferred = var.name.rpartition("__")[2]
+        stem = re.sub(r"_\d+$", "", preferred)
+        if stem == preferred:
+            return self.variable(var, preferred)
         return self.variable(var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.fits([n])))
 
-    def buffer(self, buffer: ir.Buffer, wanted: str, body: ir.Stmt | None = None) -> ir.Buffer:
-        """The same of a buffer, which in registers is several scalars; ``body`` says which."""
-        chosen = buffer if wanted == buffer.name else replace(buffer, name=wanted)
-        while not self.fits(parts := _declared(chosen, body, buffer)):
-            chosen = replace(buffer, name=self.fresh(wanted))
+    def buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
+        """Declare a buffer; one in registers is several scalars, which ``body`` determines."""
+        renamed_buffer = buffer if preferred == buffer.name else replace(buffer, name=preferred)
+        while not self.fits(parts := _declared_names(renamed_buffer, body, buffer)):
+            renamed_buffer = replace(buffer, name=self.fresh(preferred))
         self.declare(parts)
-        self.buffers[buffer] = chosen
-        return chosen
+        self.buffers[buffer] = renamed_buffer
+        return renamed_buffer
 
     def fits(self, names: Iterable[str]) -> bool:
-        return all(self.is_free(name) and not any(name in block for block in self.seen) for name in names)
+        return all(self.is_free(name) and not any(name in block for block in self.scopes) for name in names)
 
     def is_free(self, name: str) -> bool:
-        """A value may be called like a function of mathematics that this function does not call (``log2``)."""
-        return name not in self.called if is_mathematical(name) else is_free(name)
+        """Test whether a variable may have this name; it may be that of a mathematical function that is not called here
+        (``log2``)."""
+        return name not in self.called_names if is_mathematical(name) else is_free(name)
 
     @cached_property
-    def called(self) -> set[str]:
+    def called_names(self) -> set[str]:
         names = {expr.name for expr in walk_all_exprs(self.func.body) if isinstance(expr, ir.Call)}
         return names | {f"{name}f" for name in names}
 
     def declare(self, names: Iterable[str]) -> None:
-        self.seen[-1].update(names)
+        self.scopes[-1].update(names)
 
     def fresh(self, stem: str) -> str:
         number = 2
-        while f"{stem}_{number}" in self.taken or not self.is_free(f"{stem}_{number}"):
+        while f"{stem}_{number}" in self.used_names or not self.is_free(f"{stem}_{number}"):
             number += 1
-        self.taken.add(f"{stem}_{number}")
+        self.used_names.add(f"{stem}_{number}")
         return f"{stem}_{number}"
 
     def block(self, stmt: ir.Stmt) -> ir.Stmt:
-        """A statement between braces."""
-        self.seen.append(set())
-        made = self.statement(stmt)
-        self.seen.pop()
-        return made
+        """Rename a statement inside braces."""
+        self.scopes.append(set())
+        body_in_scope = self.statement(stmt)
+        self.scopes.pop()
+        return body_in_scope
 
     def statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """The statement under the names of the place; what it declares is gone from ``variables`` and ``buffers`` behind it."""
+        """Rename a statement. Its own declarations are removed from ``variables`` and ``buffers`` behind it."""
         match stmt:
             case ir.Seq(body):
                 return ir.Seq(tuple(self.statement(child) for child in body))
             case ir.Store(buffer, indices, value):
-                where = tuple(self.expr(i) for i in indices)
-                return ir.Store(self.buffers.get(buffer, buffer), where, self.expr(value))
+                indices_ = tuple(self.expr(i) for i in indices)
+                return ir.Store(self.buffers.get(buffer, buffer), indices_, self.expr(value))
             case ir.Evaluate(value):
                 return ir.Evaluate(self.expr(value))
             case ir.If(condition, then, otherwise):
                 return ir.If(self.expr(condition), self.block(then), self.block(otherwise) if otherwise else None)
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.expr(extent), self.variables.get(var)
-                self.seen.append(set())
+                self.scopes.append(set())
                 counter = self.variable(var, axis_name(var.name, self.stages))
-                made: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
-                self.seen.pop()
+                renamed_stmt: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
+                self.scopes.pop()
                 self.restore(var, outer)
-                return made
+                return renamed_stmt
             case ir.Let(var, value, body):
                 value, outer = self.expr(value), self.variables.get(var)
-                made = ir.Let(self.value(var), value, self.statement(body))
+                renamed_stmt = ir.Let(self.value(var), value, self.statement(body))
                 self.restore(var, outer)
-                return made
+                return renamed_stmt
             case ir.Alloc(buffer, body):
                 before = self.buffers.get(buffer)
-                wanted = _SUFFIX.sub("", buffer.name)
-                made = ir.Alloc(self.buffer(buffer, wanted, body), self.statement(body))
+                preferred = _SUFFIX.sub("", buffer.name)
+                renamed_stmt = ir.Alloc(self.buffer(buffer, preferred, body), self.statement(body))
                 if before is not None:
                     self.buffers[buffer] = before
-                return made
+                return renamed_stmt
             case _:
                 raise InternalError(f"cannot print {type(stmt).__name__} as C")
 
@@ -282,24 +283,24 @@ class _Names:
             self.variables[var] = outer
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        return map_expr(expr, self.renamed)
+        return map_expr(expr, self.rename)
 
-    def renamed(self, expr: ir.Expr) -> ir.Expr:
+    def rename(self, expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Var():
                 return self.variables.get(expr, expr)
             case ir.Load(buffer, indices):
-                chosen = self.buffers.get(buffer, buffer)
-                return expr if chosen is buffer else ir.Load(chosen, indices)
+                renamed_buffer = self.buffers.get(buffer, buffer)
+                return expr if renamed_buffer is buffer else ir.Load(renamed_buffer, indices)
             case ir.AddressOf(buffer):
-                chosen = self.buffers.get(buffer, buffer)
-                return expr if chosen is buffer else replace(expr, buffer=chosen)
+                renamed_buffer = self.buffers.get(buffer, buffer)
+                return expr if renamed_buffer is buffer else replace(expr, buffer=renamed_buffer)
             case _:
                 return expr
 
 
-def _declared(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
-    """The names that a buffer takes; ``original``: what it is called in ``body``."""
+def _declared_names(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
+    """Return the C names that a buffer takes; ``original``: the buffer as ``body`` refers to it."""
     if buffer.scope != "register" or body is None:
         return [buffer.name]
     before = (original or buffer).name

@@ -1,4 +1,4 @@
-"""Functions of <math.h> and conversions of 16-bit floats in portable C."""
+"""Portable C for functions of <math.h>, and for conversions of 16-bit floats."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from microc.codegen.c.c_expressions import single
+from microc.codegen.c.c_expressions import float32_literal
 
-# ---- Conversions between float32 and floats of 16 bits, in integers: the same bits on every core, with or without an
-# FPU for them; and the one operation that is done in float16 where cores have it.
+# ---- Conversions between float32 and 16-bit floats, in integer arithmetic: the same bits on every core, with or without an
+# FPU for them. And the one operation that is done in float16 where cores have it.
 #
-# To 16 bits they round to the nearest, ties to even; NaN stays NaN.
+# Conversions to 16 bits round to nearest, ties to even; NaN stays NaN.
 #
-# ``float16_fma`` rounds a * b + c once. The product of two float16 has 22 bits, so it is exact in double; so is the sum, or what
-# double drops lies so far below the last bit of a float16 that c, or infinity, is the result anyhow. Rounded to odd, a float32
-# says on which side of a tie the sum lies.
+# ``float16_fma`` rounds a * b + c once. The product of two float16 numbers has 22 bits, so it is exact in double. The sum is
+# exact, too, or what double drops is so far below the last bit of a float16 that the result is c, or infinity, in any case. A
+# float32 rounded to odd keeps on which side of a tie the sum is.
 
 _WIDEN = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
 _BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
@@ -128,11 +128,11 @@ HALVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def _horner(coefficients: tuple[float, ...], variable: str) -> str:
-    """A polynomial in C, the highest power first."""
-    text = single(np.float32(coefficients[0]))
+    """Print a polynomial in C by Horner's rule; coefficients begin with the highest power."""
+    text = float32_literal(np.float32(coefficients[0]))
     for number, coefficient in enumerate(coefficients[1:], 1):
         sign = "-" if coefficient < 0 else "+"
-        text = f"{text if number == 1 else f'({text})'} * {variable} {sign} {single(np.float32(abs(coefficient)))}"
+        text = f"{text if number == 1 else f'({text})'} * {variable} {sign} {float32_literal(np.float32(abs(coefficient)))}"
     return text
 
 
@@ -145,7 +145,7 @@ _SIN = (-1.9517235e-4, 8.332178e-3, -0.16666655)
 _COS = (2.4433082e-5, -1.3887315e-3, 4.1666646e-2)
 _ERF = (-6.090360e-4, 5.0119627e-3, -2.6778908e-2, 0.1128214, -0.37612525, 0.12837915)
 _ERFC = (1.2515606e-3, -1.5579036e-2, 9.110913e-2, 0.65075535, 1.1201907, 1.8776512e-3)
-"""Coefficients, the highest power first; of -log(erfc(x)) the last."""
+"""Coefficients, beginning with the highest power; the last ones are those of -log(erfc(x))."""
 _TEXTS = {
     "exp_scaled": """
 static float exp_scaled_f32(float x, int scale)
@@ -539,12 +539,14 @@ static float rint_f32(float x)
 OWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {f"{name}_f32": tuple(text.strip().splitlines()) for name, text in _TEXTS.items()}
 )
-"""Lines of C by the name of the helper."""
+"""Lines of C by helper name."""
 ERRORS: Mapping[str, float] = MappingProxyType({
     "acosh": 3.5, "asin": 3.0, "asinh": 4.0, "atan2": 2.5, "atanh": 3.5, "cos": 2.0, "cosh": 2.0, "erf": 2.0, "exp": 2.0,
     "exp2": 2.0, "expm1": 3.0, "log": 1.5, "log10": 2.5, "log1p": 2.5, "log2": 2.5, "pow": 2.0, "rint": 0.0, "sin": 2.0,
     "sinh": 3.0, "tan": 4.0, "tanh": 2.5,
 })  # fmt: skip
-"""Bounds of errors in units in the last place of the result, a subnormal result's that of the smallest number. Measured against
-extended precision: 3,000,000 arguments or more of each function with glibc below it, 200,000 with avr-libc 2.0.0 in simavr, of
-all exponents and near zeros, poles and limits (``tests/codegen/test_libm.py``)."""
+"""Error bounds in units in the last place of the result (of the smallest number for subnormal results).
+
+Measured against extended precision: at least 3,000,000 arguments of each function with glibc below it, 200,000 with avr-libc
+2.0.0 in simavr, of all exponents and near zeros, poles and limits (``tests/codegen/test_libm.py``).
+"""

@@ -1,7 +1,8 @@
-"""MISRA C:2012 and this compiler: which rules its C does not follow, where, and why. The page docs/misra.md is made of it.
+"""MISRA C:2012 deviations of generated C, the runtime and the ports, with reasons. The page docs/misra.md is made from this
+file.
 
-Categories are those of MISRA C:2012 with amendments 1 and 2. Mandatory rules have no deviations. What cppcheck's addon says of
-generated projects must be told here (``tests/misra``); rules that are not named hold for all C that the addon was shown.
+Categories are those of MISRA C:2012 with amendments 1 and 2. Mandatory rules have no deviations. Everything that cppcheck's
+addon reports for generated projects must be listed (``tests/misra``); for rules not listed it reports nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ ADVISORY = frozenset({
 # fmt: on
 
 GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
-"""Parts of a project: what is printed for the network, the RPC runtime, and the board's registers and start-up."""
+"""Parts of a project: C printed for the network, the RPC runtime, and the board's registers and start-up."""
 
 
 @frozen
 class Deviation:
-    """A rule that some part's C does not follow, or that the checker believes broken where it is not (``mistaken``)."""
+    """A rule that a part's C does not follow, or that the checker reports in error (``mistaken``)."""
 
     rule: str
     parts: tuple[str, ...]
@@ -39,7 +40,7 @@ class Deviation:
 
 
 def category(rule: str) -> str:
-    """``mandatory``, ``required`` or ``advisory``."""
+    """Return ``mandatory``, ``required`` or ``advisory``."""
     return "mandatory" if rule in MANDATORY else "advisory" if rule in ADVISORY else "required"
 
 
@@ -155,16 +156,16 @@ ANALYSERS: tuple[tuple[str, str], ...] = (
         "Offsets are computed in int32_t, in which the compiler proves that they fit; tensors have fewer than 2**31 bytes.",
     ),
 )
-"""Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are left out, and why."""
+"""Checks of clang-tidy's ``bugprone-*`` and ``cert-*`` that are disabled, and why."""
 
 
 def find(rule: str, part: str) -> Deviation | None:
-    """The deviation that allows ``rule`` to be broken in ``part``."""
+    """Return the deviation that permits breaking ``rule`` in ``part``."""
     return next((d for d in REQUIRED + ADVISED if d.rule == rule and part in d.parts), None)
 
 
 def markdown() -> str:
-    """The page docs/misra.md."""
+    """Return the text of docs/misra.md."""
     lines = [
         "# MISRA C:2012",
         "",

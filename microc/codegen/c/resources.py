@@ -1,4 +1,4 @@
-"""What code takes: library functions, stack, flash around networks."""
+"""Estimate resources of code: library functions, stack, flash around networks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from microc.target import Board
 from microc.tir import ir
 from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_expr
 
-# ---- Functions of the compiler's library that kernels call, and what they take: stack, flash, RAM.
+# ---- Functions of the compiler's library that kernels call: their stack, flash and RAM.
 #
-# ``library.json`` holds a table for each core, measured by ``benchmarks/library.py``: operations (a sum of floats, ``sinf``, a
-# division of 64 bits) with the deepest stack below them and the sections that they need, sections with their bytes. A kernel's
-# operations follow from its expressions and their types. Which of them are instructions of the core is in the table: these take
-# nothing.
+# ``library.json`` has a table for each core, measured by ``benchmarks/library.py``. Operations (a sum of floats, ``sinf``, a
+# 64-bit division) have the deepest stack below them and the linker sections that they need; sections have sizes. A kernel's
+# operations follow from its expressions and their types. Operations that are instructions of the core take nothing in the
+# table.
 
 LIBRARY_TABLE = Path(__file__).with_name("library.json")
 LIKE: Mapping[str, str] = {
@@ -34,77 +34,80 @@ LIKE: Mapping[str, str] = {
 }  # fmt: skip
 """Cores that have the libraries of another one."""
 UNMEASURED = 1.5
-"""Factor on the largest stack of all measured cores, for a core without a row: Xtensa's register windows take 16 bytes a call
-beside the frame, and 64-bit pointers make frames of saved registers twice as large. Measured: none of these cores."""
-REMEMBERED = 256
-"""Kernels whose operations are kept: stack and flash ask for them several times."""
+"""Factor on the largest stack of all measured cores, for a core without a row.
+
+Xtensa's register windows take 16 bytes a call beside the frame; 64-bit pointers double the frames of saved registers. Not
+measured on any of these cores.
+"""
+CACHED_KERNELS = 256
+"""Size of the cache of operation counts: stack and flash estimates use them several times."""
 ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
 @frozen
 class Library:
-    """The table of a core. ``factor``: on its stacks."""
+    """Table of a core. ``factor`` multiplies its stacks."""
 
     operations: Mapping[str, tuple[int, Sequence[int]]]
     sections: Sequence[tuple[int, int]]
     factor: float = 1.0
 
     def stack(self, used: Iterable[str]) -> int:
-        """Bytes of stack below the deepest of some operations."""
+        """Return the bytes of stack below the deepest of some operations."""
         return round(
             self.factor * max((self.operations[name][0] for name in used if name in self.operations), default=0)
         )
 
     def memory(self, used: Iterable[str]) -> tuple[int, int]:
-        """Bytes of flash and of RAM that some operations take together: sections that they share count once."""
+        """Return the bytes of flash and RAM that some operations take together; shared sections count once."""
         sections = set().union(*(self.operations[name][1] for name in used if name in self.operations))
         return sum(self.sections[k][0] for k in sections), sum(self.sections[k][1] for k in sections)
 
 
 @cache
 def _library_tables() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(LIBRARY_TABLE.read_text(encoding="utf-8"))
-    return found
+    tables: Mapping[str, Any] = json.loads(LIBRARY_TABLE.read_text(encoding="utf-8"))
+    return tables
 
 
 @cache
 def library_of(cpu: str) -> Library:
-    """The table of a core. A core without one has the most that any core takes, times :data:`UNMEASURED`."""
+    """Return the table of a core; for a core without one, the maximum of all cores times :data:`UNMEASURED`."""
     tables, name = _library_tables(), cpu.partition("+")[0]
     table = tables.get(LIKE.get(name, name))
     if table is not None:
         return Library(table["operations"], table["sections"])
     rows: dict[str, tuple[int, Sequence[int]]] = {}
     sections: list[tuple[int, int]] = []
-    for each in tables.values():
-        for operation, (stack, _) in each["operations"].items():
+    for table in tables.values():
+        for operation, (stack, _) in table["operations"].items():
             rows[operation] = max(rows.get(operation, (0, ())), (stack, ()))
     return Library(rows, sections, 1.0 if name == "host" else UNMEASURED)
 
 
-def operations_of(module: Module) -> frozenset[str]:
-    """Operations of all kernels of a network, in the words of ``library.json``."""
+def network_operations(module: Module) -> frozenset[str]:
+    """Return the operations of all kernels of a network, by their names in ``library.json``."""
     return frozenset().union(*(kernel_operations(kernel.func) for kernel in module.kernels))
 
 
 def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
-    """Operations of a kernel. Compilers copy and clear memory where they see fit, so that every kernel may."""
+    """Return the operations of a kernel, always including "copy": compilers may copy and clear memory anywhere."""
     return frozenset({"copy", *_counts(func.body, SCALAR.entries)})
 
 
 def operation_count(func: ir.PrimFunc, kind: str) -> int:
-    """Operations in the text of a kernel whose names have ``kind`` in them."""
+    """Count the operations of a kernel whose names contain ``kind``."""
     return sum(count for name, count in _counts(func.body, SCALAR.entries).items() if kind in name)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=CACHED_KERNELS)
 def _counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
-    """Count each operation in the text of a kernel; what an intrinsic means depends on the plugins that hold."""
+    """Count each operation of a kernel. The second argument keys the cache: plugins change the meaning of intrinsics."""
     return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations(expr)))
 
 
 def _operations(expr: ir.Expr) -> set[str]:
-    """Operations of one node of an expression, and of what an intrinsic means."""
+    """Return the operations of one expression node, and of the meaning if it is an intrinsic."""
     match expr:
         case ir.Bin(op, a) if dtypes.is_float(a.dtype):
             return {f"{_wide(a.dtype)}.{op if op in ARITHMETIC else 'compare'}"}
@@ -128,14 +131,14 @@ def _operations(expr: ir.Expr) -> set[str]:
 
 
 def _meaning(name: str) -> set[str]:
-    """Operations of an intrinsic as portable C."""
+    """Return the operations of an intrinsic's portable meaning."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
     return set().union(*map(_operations, exprs))
 
 
 def _wide(dtype: str) -> str:
-    """The type that C computes in: 32 bits at least; floats of 16 bits are computed as float32."""
+    """Return the type that C computes in: at least 32 bits; 16-bit floats are computed as float32."""
     if dtypes.is_float(dtype):
         return "float64" if dtype == "float64" else "float32"
     if dtypes.nbytes(dtype) < 4:
@@ -164,20 +167,22 @@ def _wide(dtype: str) -> str:
 # operators and networks for 13 boards; another 1,500 builds exceeded no bound. It is an estimate: a network unlike these may
 # exceed it. ``benchmarks/stack.py`` compares bounds and frames again.
 
-INLINED = frozenset({"fabs", "fmax", "fmin", "fma", "sqrt"})
+INLINED_FUNCTIONS = frozenset({"fabs", "fmax", "fmin", "fma", "sqrt"})
 """Functions that picolibc inlines at every level, where RISC-V has an instruction for them."""
 CALLED_BYTES = 40
-"""Bytes of stack of the deepest library function that a compiler calls although the core has its instruction: ``fmaf``, by gcc
+"""Stack in bytes of the deepest library function that compilers call although the core has the instruction: ``fmaf``, by gcc
 at -O0 and by clang. Measured with -fno-builtin on all cores of ``benchmarks/library.py``."""
 FULL_NODES = 100
-"""Nodes of expressions beyond which a frame grows no more: the registers are full. Chosen; the weights are fitted to it."""
+"""Expression nodes beyond which a frame grows no more, as the registers are full. Chosen; the weights are fitted to it."""
 
 
 @frozen
 class Frame:
-    """Bytes that each property of a kernel adds to its frame, helpers that it calls included; ``run``, ``run_argument``: bytes
-    of run and step function. ``node``: of optimised code for :data:`FULL_NODES` nodes at most. ``scalar``: a factor on the bytes
-    of variables. ``vector``: a factor on the bytes of vector results."""
+    """Weights in bytes of a kernel's properties for its frame, including helpers that it calls.
+
+    ``run`` and ``run_argument`` are for the frames of run and step function. ``node`` counts at most :data:`FULL_NODES` nodes
+    of optimised code. ``scalar`` is a factor on the bytes of variables, ``vector`` on those of vector results.
+    """
 
     run: int
     run_argument: int
@@ -227,8 +232,10 @@ Cortex-M55, measured with clang 14, and a third more."""
 
 @frozen
 class StackBounds:
-    """Bytes of stack that a run and its callers in a project's firmware take at most, by how the network is compiled: with -O1,
-    -O2, -O3 or -Os, by gcc and by clang, and with -O0."""
+    """Bounds of the stack in bytes for a run and its callers in a project's firmware, by compilation of the network.
+
+    ``gcc`` and ``clang`` are for -O1, -O2, -O3 and -Os, ``unoptimised`` is for -O0.
+    """
 
     gcc: int
     clang: int
@@ -236,12 +243,12 @@ class StackBounds:
 
 
 def stack_bound(module: Module) -> int:
-    """Bound the stack of a run where gcc compiles the network with -O1, -O2, -O3 or -Os, as projects do."""
+    """Return the stack bound of a run for gcc with -O1, -O2, -O3 or -Os, which projects use."""
     return stack_bounds(module).gcc
 
 
 def stack_bounds(module: Module) -> StackBounds:
-    """Bound the stack of a run. External code is not counted."""
+    """Return the stack bounds of a run. External code is not counted."""
     cpu = module.options["cpu"]
     core, library = CORES[cpu], library_of(cpu)
     kind = _kind(core)
@@ -251,22 +258,22 @@ def stack_bounds(module: Module) -> StackBounds:
         func, facts = kernel.func, _Facts(kernel.func.body)
         below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
-        own = (
-            _bound_optimised(GCC[kind], facts, count),
-            _bound_optimised(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
-            _bound_unoptimised(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
+        frames = (
+            _optimised_frame(GCC[kind], facts, count),
+            _optimised_frame(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
+            _unoptimised_frame(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
         )
-        deepest = [max(most, below + facts.arrays + each) for most, each in zip(deepest, own, strict=True)]
+        deepest = [max(largest, below + facts.arrays + each) for largest, each in zip(deepest, frames, strict=True)]
         arguments = max(arguments, count)
     runs = (table[kind].run + table[kind].run_argument * arguments for table in (GCC, CLANG, UNOPTIMISED))
     gcc, clang, unoptimised = (
-        4 * ceil((CALLERS[kind] + run + most) / 4) for run, most in zip(runs, deepest, strict=True)
+        4 * ceil((CALLERS[kind] + run + largest) / 4) for run, largest in zip(runs, deepest, strict=True)
     )
     return StackBounds(gcc, clang, max(gcc, unoptimised))
 
 
 def _kind(core: Core) -> str:
-    """Choose the weights of a core."""
+    """Return the type of core that selects the weights."""
     if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
         return "64"
     if core.family == "arm" and any(instructions.unit for instructions in core.sets):
@@ -274,41 +281,41 @@ def _kind(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _bound_optimised(frame: Frame, facts: _Facts, arguments: int) -> float:
-    found = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
-    return found + frame.node * min(facts.nodes, FULL_NODES)
+def _optimised_frame(frame: Frame, facts: _Facts, arguments: int) -> float:
+    nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.deepest + frame.loop * facts.loops
+    return nbytes + frame.node * min(facts.nodes, FULL_NODES)
 
 
-def _bound_unoptimised(frame: Frame, facts: _Facts, arguments: int) -> float:
-    found = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
-    found += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
-    return found + frame.vector * facts.vectors
+def _unoptimised_frame(frame: Frame, facts: _Facts, arguments: int) -> float:
+    nbytes = frame.kernel + frame.argument * arguments + frame.scalar * facts.scalars + frame.node * facts.nodes
+    nbytes += frame.wide * facts.wide + frame.conditional * facts.conditionals + frame.call * facts.calls
+    return nbytes + frame.vector * facts.vectors
 
 
 class _Facts:
     """Properties of a kernel's body that frames depend on. Counts are those of printed C, where subexpressions repeat.
 
     ``scalars``: bytes of all variables, ``deepest``: of those that one scope sees. ``loops``: of the deepest nest. ``inlined``:
-    bytes of parameters and results of :data:`INLINED` functions.
+    bytes of parameters and results of :data:`INLINED_FUNCTIONS` functions.
     """
 
     def __init__(self, body: ir.Stmt) -> None:
         self.scalars = self.deepest = self.arrays = self.loops = 0
         self.nodes = self.wide = self.conditionals = self.calls = self.vectors = self.inlined = 0
         self.math = False
-        ahead = [(body, 0, 0)]
-        while ahead:
-            stmt, seen, loops = ahead.pop()
-            declared = self._count_declared(stmt)
+        pending = [(body, 0, 0)]
+        while pending:
+            stmt, in_scope, loops = pending.pop()
+            declared = self._declared_bytes(stmt)
             self.scalars += declared
-            seen, loops = seen + declared, loops + isinstance(stmt, ir.For)
-            self.deepest, self.loops = max(self.deepest, seen), max(self.loops, loops)
+            in_scope, loops = in_scope + declared, loops + isinstance(stmt, ir.For)
+            self.deepest, self.loops = max(self.deepest, in_scope), max(self.loops, loops)
             for expr in stmt_exprs(stmt):
                 for node in walk_expr(expr):
                     self._count(node)
-            ahead += ((child, seen, loops) for child in stmt_children(stmt))
+            pending += ((child, in_scope, loops) for child in stmt_children(stmt))
 
-    def _count_declared(self, stmt: ir.Stmt) -> int:
+    def _declared_bytes(self, stmt: ir.Stmt) -> int:
         """Count bytes of the variables that a statement declares."""
         match stmt:
             case ir.Let(var) | ir.For(var):
@@ -334,7 +341,7 @@ class _Facts:
             case ir.Call(name, args):
                 self.calls += 1
                 self.math |= name in MATH
-                if name in INLINED:
+                if name in INLINED_FUNCTIONS:
                     self.inlined += nbytes * (len(args) + 1)
 
 
@@ -350,31 +357,33 @@ class _Facts:
 
 FIRMWARE_TABLE = Path(__file__).with_name("firmware.json")
 PARTS = ("network", "calls", "tensors", "integer code", "float code", "float operations", "functions")
-"""Terms of the bound of a network's code: one a network, its calls, its values that are no constants, bytes of kernels that
-the cost model counts (of integers alone, with floats), operations of floats in these, functions that the library of the core
-lacks, which are printed."""
+"""Terms of the bound of a network's code: 1 per network, calls, non-constant values, code bytes of integer kernels and of
+kernels with floats as the cost model counts them, float operations in the latter, printed functions that the core's library
+lacks."""
 
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
-    return found
+    tables: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
+    return tables
 
 
 def around(board: Board, protocol: str) -> tuple[int, int]:
-    """Least and most bytes of flash around the networks. A board without a row is between those of its core, or between all.
-    What a vendor's framework takes is not counted."""
+    """Return the smallest and largest measured bytes of flash around networks.
+
+    A board without a row is bounded by the boards with its core, or by all. A vendor's framework is not counted.
+    """
     rows = _tables()["boards"]
     core = board.target.cpu.partition("+")[0]
-    like = [row for row in rows.values() if LIKE.get(row["core"], row["core"]) == LIKE.get(core, core)]
-    named = [rows[board.name]] if board.name in rows and rows[board.name]["core"] == core else like
-    measured = [row for row in named if protocol in row] or [row for row in rows.values() if protocol in row]
-    found = [row[protocol][0] for row in measured]
-    return min(found), max(found)
+    same_core = [row for row in rows.values() if LIKE.get(row["core"], row["core"]) == LIKE.get(core, core)]
+    candidates = [rows[board.name]] if board.name in rows and rows[board.name]["core"] == core else same_core
+    measured = [row for row in candidates if protocol in row] or [row for row in rows.values() if protocol in row]
+    flash_bytes = [row[protocol][0] for row in measured]
+    return min(flash_bytes), max(flash_bytes)
 
 
 def parts_of(module: Module) -> tuple[float, ...]:
-    """Count each of PARTS of a network."""
+    """Return the value of each of PARTS for a network."""
     integers = floats = operations = 0
     for kernel in module.kernels:
         if any("float" in name for name in kernel_operations(kernel.func)):
@@ -384,12 +393,14 @@ def parts_of(module: Module) -> tuple[float, ...]:
             integers += kernel.code_bytes
     values = sum(value.storage != "const" for value in module.values.values())
     library = library_of(module.options["cpu"])
-    lacking = {name for name in operations_of(module) if name.partition(".")[2] in MATH} - library.operations.keys()
+    lacking = {
+        name for name in network_operations(module) if name.partition(".")[2] in MATH
+    } - library.operations.keys()
     return 1, len(module.calls), values, integers, floats, operations, len(lacking)
 
 
 def code_bound(module: Module) -> int:
-    """Estimate from above the bytes of a network's code, without library functions."""
+    """Return an upper estimate of the bytes of a network's code, without library functions."""
     rows: Mapping[str, Sequence[float]] = _tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(LIKE.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
@@ -397,12 +408,15 @@ def code_bound(module: Module) -> int:
 
 
 def library_bytes(modules: Sequence[Module]) -> int:
-    """Bytes of library functions that kernels call, beside those that every firmware has; the most of all cores where that of the
-    networks is not measured. Compilers subtract where a negative constant is added, and the other way."""
-    used = set().union(*map(operations_of, modules))
+    """Return the bytes of library functions that kernels call beyond those of every firmware.
+
+    If the networks' core is not measured, it is the maximum of all cores. Add and sub count together, because compilers
+    replace one by the other for negative constants.
+    """
+    used = set().union(*map(network_operations, modules))
     for dtype in ("float32", "float64"):
-        both = {f"{dtype}.add", f"{dtype}.sub"}
-        used |= both if both & used else set()
+        add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
+        used |= add_and_sub if add_and_sub & used else set()
     own = library_of(modules[0].options["cpu"])
     libraries = [own] if own.sections else [library_of(core) for core in _tables()["cores"]]
     return max(each.memory(used)[0] - each.memory({"copy"})[0] for each in libraries)

@@ -1,4 +1,4 @@
-"""A planned module as C text: kernels, comments, calls, the files of a network."""
+"""Print a planned module as C: kernels, comments, calls, and the files of a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import NARROWEST, WIDEST, ExprPrinter
-from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, helper_texts, wrapped
+from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, helper_texts, wrap_line
 from microc.codegen.c.interface import (
     ALIGNED,
     ArenaContext,
@@ -22,11 +22,11 @@ from microc.codegen.c.interface import (
     aligned_declaration,
     arena_context,
     classes_of,
-    copying,
     definition,
-    given_at,
-    placed_at,
+    pointer_from_caller,
+    pointer_inside_run,
     tensor_of,
+    weight_copy_calls,
 )
 from microc.codegen.c.resources import StackBounds, stack_bounds
 from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, unit_context
@@ -43,16 +43,19 @@ from microc.tir.rewrite import walk_stmt
 # ---- Kernels as C functions with their comments, and the calls of them.
 
 HOT_CODE = "MICROC_HOT_CODE"
-"""The macro before kernels that run from RAM; what it is says the board's header, or whoever builds."""
+"""Macro in front of kernels that run from RAM; the board's header, or the user's build, defines it."""
 
 
 def kernel_text(module: Module, name: str) -> Code:
-    """One kernel as it stands in the network's C."""
+    """Return one kernel as printed in the network's C."""
     return kernel_function(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
 
 
 def printer_of(module: Module) -> StmtPrinter:
-    """A printer for all kernels of a network. Cores whose flash is a space of its own have an ``int`` of 16 bits."""
+    """Return a printer for all kernels of a network.
+
+    Cores with a separate address space for flash have an ``int`` of 16 bits.
+    """
     family = FAMILIES[CORES[module.options["cpu"]].family]
     small = family.flash_space
     space = f"{module.name.upper()}_FLASH " if small else ""
@@ -62,7 +65,7 @@ def printer_of(module: Module) -> StmtPrinter:
 
 
 def threads_of(module: Module) -> int:
-    """How many threads run the parallel loops of a network; 1 where there are none."""
+    """Return the number of threads for a network's parallel loops; 1 if it has none."""
     parallel = any(
         isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
     )
@@ -70,6 +73,7 @@ def threads_of(module: Module) -> int:
 
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
+    # A kernel's comment lists the layers that it computes, the schedule's remarks, shapes, and parameters that overlap.
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
@@ -79,38 +83,41 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     head = [
         line for note in notes for line in textwrap.wrap(f" * {Note(note)}", C_STMT_WIDTH, subsequent_indent=" *     ")
     ]
-    declared = f"{module.name.upper()}_KERNEL"
+    signature = f"{module.name.upper()}_KERNEL"
     if kernel.external is None:
-        code = printer.function(kernel.func, declared, kernel.blocks)
+        code = printer.function(kernel.func, signature, kernel.blocks)
     else:
-        declared += "_STATUS" if kernel.external.fails else ""
-        code = printer.foreign(kernel.func, kernel.external.lines, declared)
+        signature += "_STATUS" if kernel.external.fails else ""
+        code = printer.foreign(kernel.func, kernel.external.lines, signature)
     flags = dict(kernel.func.annotations).get(FLAGS)
-    start = next(k for k, line in enumerate(code) if line.startswith(declared))
+    start = next(k for k, line in enumerate(code) if line.startswith(signature))
     code[start:start] = [
         *([HOT_CODE] if module.plan and module.plan.code and kernel.name in module.plan.code.kernels else []),
         *([f'{module.name.upper()}_OPTIMIZE("{flags}")'] if flags else []),
     ]
-    return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))
+    return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrap_line(whole))]))
 
 
 def _in_place(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
-    """Which parameters lie over each other, and in which steps."""
+    """Return which parameters overlap in memory, and in which steps."""
     steps: dict[str, list[int]] = {}
     for step, call in uses:
-        places = [(p.name, name, _place(module, name)) for p, name in zip(kernel.func.params, call.args, strict=False)]
-        for over, written, a in places:
-            for under, read, b in places:
+        ranges = [
+            (p.name, name, _arena_range(module, name)) for p, name in zip(kernel.func.params, call.args, strict=False)
+        ]
+        for written_param, written, a in ranges:
+            for read_param, read, b in ranges:
                 if written in call.writes and read in call.reads and max(a.start, b.start) < min(a.stop, b.stop):
-                    steps.setdefault(f"{over} is written over {under}", []).append(step)
+                    steps.setdefault(f"{written_param} is written over {read_param}", []).append(step)
     return [
-        f"in place: {what}" + (f" in step {', '.join(map(str, found))}" if len(found) < len(uses) else "")
-        for what, found in steps.items()
+        f"in place: {overlap}"
+        + (f" in step {', '.join(map(str, steps_in_place))}" if len(steps_in_place) < len(uses) else "")
+        for overlap, steps_in_place in steps.items()
     ]
 
 
-def _place(module: Module, name: str) -> range:
-    """The bytes of the arena that a value takes; none elsewhere."""
+def _arena_range(module: Module, name: str) -> range:
+    """Return the bytes of the arena that a value takes; empty if it is elsewhere."""
     assert module.plan is not None
     base, offset = module.base_of(name)
     start = module.plan.offsets.get(base)
@@ -118,7 +125,7 @@ def _place(module: Module, name: str) -> range:
 
 
 def short_layer(module: Module, call: Call, limit: int = 100) -> str:
-    """A layer's location in its file; converters glue the names of fused layers together, of which the first says enough."""
+    """Return a layer's location in its file; of joined names of fused layers, as converters write them, only the first."""
     layer = call.layer.removeprefix(f"{module.source} ")
     if len(layer) <= limit:
         return layer
@@ -136,25 +143,25 @@ def call_text(module: Module, call: Call) -> Code:
     names = {size.scalar: size.name for size in module.sizes}
     args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
     indent = 2 * INDENT
-    called = f"{call.kernel}({', '.join(args)})"
+    call_expression = f"{call.kernel}({', '.join(args)})"
     if kernel.external is not None and kernel.external.fails:
         lines = (
-            *wrapped(f"{indent}if ({called} != 0) {{"),
+            *wrap_line(f"{indent}if ({call_expression} != 0) {{"),
             f"{indent}{INDENT}return {error_of(module)};",
             f"{indent}}}",
         )
     else:
-        lines = tuple(wrapped(f"{indent}{called};"))
+        lines = tuple(wrap_line(f"{indent}{call_expression};"))
     return Code("\n".join(lines).removeprefix(indent))
 
 
 def error_of(module: Module) -> Name:
-    """What a run returns where external code failed."""
+    """Return the error code of a run in which external code failed."""
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
 def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
-    """A C expression for the address of a value, as a pointer to ``dtype``."""
+    """Print the address of a value, as a pointer to ``dtype``."""
     base, offset = module.base_of(name)
     value = module.values[base]
     kind = dtypes.c_name(dtype)
@@ -167,18 +174,18 @@ def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
         if offset or value.dtype != dtype:
             return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
         return place
-    arena, offset = placed_at(module, module.plan.offsets[base] + offset)
+    arena, offset = pointer_inside_run(module, module.plan.offsets[base] + offset)
     where = f"{arena} + {offset}" if offset else arena
     step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
     return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
 
 
-# ---- A planned module as C text: what the templates of the generated project are filled with.
+# ---- Contexts of the templates of a generated project.
 
 
 @frozen
 class SizeMember:
-    """A size in the header: its name, its macros' stem, what it may be, what the model calls it."""
+    """A size in the header: its name, the stem of its macros, its range and step, the model's name for it."""
 
     name: Name
     macro: Name
@@ -189,12 +196,12 @@ class SizeMember:
 
 
 NEAR_FLASH = 60 * 1024
-"""Bytes of constants that surely lie within the first 64 KiB of flash: only the vectors stand before them."""
+"""Bytes of constants that surely fit the first 64 KiB of flash, where only the vectors precede them."""
 
 
 @frozen
 class ModelContext:
-    """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
+    """All values that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
 
     name: Name
     upper: Name
@@ -242,7 +249,7 @@ class ModelContext:
 
 @frozen
 class Step:
-    """One case of the step function: the call and where it comes from, and ``before`` it copies of weights."""
+    """One case of the step function: the call, its layer, and ``before`` it copies of weights."""
 
     number: int
     before: tuple[Code, ...]
@@ -251,21 +258,23 @@ class Step:
 
 
 def model_context(module: Module, version: str, stem: str = "model") -> ModelContext:
-    """Print every part of the module once. ``stem``: what the names of the files begin with."""
+    """Print every part of the module once. ``stem``: the common beginning of file names."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
+    # The printer collects helpers and headers while it prints, so kernels come first, then helpers, then what depends on
+    # both.
     printer = printer_of(module)
     space = printer.space
     kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()
-    consts = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
+    stored = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
-        Step(k, copying(module, k), call_text(module, call), Text(short_layer(module, call)))
+        Step(k, weight_copy_calls(module, k), call_text(module, call), Text(short_layer(module, call)))
         for k, call in enumerate(module.calls)
     )
-    prefixed = [_prefixed(module, v) for v in consts]
+    constants = [_public_constant(module, v) for v in stored]
     attribute = f"{module.name.upper()}_ALIGNED"
     resets = _resets(module)
     return ModelContext(
@@ -301,63 +310,66 @@ def model_context(module: Module, version: str, stem: str = "model") -> ModelCon
         resets=resets,
         copies=any(step >= 0 for step in plan.copies.values()),
         kept=any(step < 0 for step in plan.copies.values()),
-        data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in prefixed),
+        data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in constants),
         data_definitions=tuple(
-            Code("\n".join(definition(v, attribute, space))) for v in prefixed if v.data is not None
+            Code("\n".join(definition(v, attribute, space))) for v in constants if v.data is not None
         ),
         flash_space=_flash_space(module) if space else None,
-        data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
+        data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         stem=Name(stem),
         threads=threads_of(module),
         unit=unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_includes(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
-        aligned=any(value.align > ALIGNED for value in consts),
+        aligned=any(value.align > ALIGNED for value in stored),
         hot_code=plan.code is not None,
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
 
 
 def _includes(module: Module) -> Iterator[str]:
-    """The headers of external code."""
+    """Return the headers of external code."""
     for kernel in module.kernels:
         if kernel.external is not None:
             yield from kernel.external.includes
 
 
 def _flash_space(module: Module) -> Name:
-    """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
+    """Return gcc's address space for constants on AVR: 16-bit pointers into the first 64 KiB if that suffices, else 24-bit
+    ones."""
     constants = module.const_bytes + (module.self_test.nbytes if module.self_test else 0)
     return Name("__flash" if constants <= NEAR_FLASH else "__memx")
 
 
-def _prefixed(module: Module, value: Value) -> Value:
-    """A constant under its public C name."""
+def _public_constant(module: Module, value: Value) -> Value:
+    """Return a constant under its public C name."""
     return replace(value, name=f"{module.name}_{value.name}", storage="const")
 
 
 def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
-    """All helpers that the kernels use, and those that helpers use, each after what it needs."""
+    """Print all helpers that kernels use, and those that helpers use, each behind what it needs."""
     names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
     texts = helper_texts(names, module.options["cpu"], printer.expr).values()
-    return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
+    return tuple(Code("\n".join(part for line in lines for part in wrap_line(line))) for lines in texts)
 
 
 def _resets(module: Module) -> tuple[Code, ...]:
-    """Statements that copy the weights that lie in RAM, and put every state tensor to its initial content: one byte, one number
-    of more bytes, or a constant."""
+    """Print statements that copy weights to RAM, and set every state tensor to its initial content.
+
+    The content is printed as the shortest of: one repeated byte, one repeated number, a constant.
+    """
     assert module.plan is not None
     lines = []
     for name in (name for name, step in module.plan.copies.items() if step < 0):
-        arena, offset = given_at(module, module.plan.offsets[name])
+        arena, offset = pointer_from_caller(module, module.plan.offsets[name])
         lines.append(
             f"(void)memcpy((uint8_t *){arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes});"
         )
     for name in module.state:
         value = module.values[name]
         assert value.data is not None
-        arena, offset = given_at(module, module.plan.offsets[name])
+        arena, offset = pointer_from_caller(module, module.plan.offsets[name])
         place, raw = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
         width = value.data.itemsize
         if name in module.starts:
@@ -380,12 +392,12 @@ def _resets(module: Module) -> tuple[Code, ...]:
     return tuple(map(Code, lines))
 
 
-# ---- A network by itself: its C files, and these with entry points for a desktop library.
+# ---- The files of a network alone, and with entry points for a desktop library.
 
 
 @frozen
 class SharedContext:
-    """What ``shared.c.j2`` shows: entry points of a desktop library."""
+    """Context of ``shared.c.j2``: entry points of a desktop library."""
 
     name: Name
     upper: Name
@@ -401,7 +413,7 @@ class SharedContext:
 
 @frozen
 class ArenaStart:
-    """Where an arena of several begins in the one block that the library is given."""
+    """Start of one of several arenas in the single block that the library gets."""
 
     name: Name
     start: int
@@ -409,8 +421,10 @@ class ArenaStart:
 
 @frozen
 class ProbeContext:
-    """How the library asks whether this computer has the instructions that it was compiled to:
-    :class:`microc.isa.instruction_set.Probe`."""
+    """Context of the test whether this computer has the instructions of a build.
+
+    :class:`microc.isa.instruction_set.Probe`.
+    """
 
     guard: Code
     text: Code
@@ -419,49 +433,51 @@ class ProbeContext:
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
-    """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
+    """Return the network's own files: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
     return render_network(model_context(module, version))
 
 
 def render_network(context: ModelContext) -> dict[str, str]:
-    """The network's own files, by the names that the context's stem gives them."""
+    """Render the network's own files; names begin with the context's stem."""
     ends = (".c", ".h", "_data.c", "_data.h")
     return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
-    """The network with entry points for a desktop library, and what its external code is built from."""
+    """Return the network with entry points for a desktop library, and the sources of its external code."""
     data = manifest(module, version)
-    foreign = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
-    own = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
-    return {**own, **foreign}
+    external_sources = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
+    files = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+    return {**files, **external_sources}
 
 
-def own_files(module: Module, version: str) -> dict[str, str]:
-    """The network for this computer, to be compared with what a board computes."""
+def desktop_files(module: Module, version: str) -> dict[str, str]:
+    """Return the network compiled for this computer, to compare with a board's results."""
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
 def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> str:
-    """``shared.c``: a manifest's network as a desktop library; ``level``: its place where a library has several of them, for one
-    core each, which all are called ``model``."""
+    """Render ``shared.c``: a manifest's network as a desktop library.
+
+    ``level`` distinguishes networks of one library, each for another core; all of them then have the name ``model``.
+    """
     end, core = entry_end(level), CORES.get(data["options"]["cpu"])
     probe = core.probe if core else None
-    asked = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
+    probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
     sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
-    last = ", const int32_t *sizes" if sizes else ""
+    sizes_arg = ", const int32_t *sizes" if sizes else ""
     several = [arena for arena in data.get("arenas", ()) if arena["size"]]
     prototypes = (
         f"extern const int8_t microc_manifest{end}[];",
         f"int microc_runs_here{end}(void);",
-        f"int microc_run_kernel{end}(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
-        f"int microc_run{end}(void *arena, const void *const *inputs, void *const *outputs{last});",
+        f"int microc_run_kernel{end}(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{sizes_arg});",
+        f"int microc_run{end}(void *arena, const void *const *inputs, void *const *outputs{sizes_arg});",
         f"int microc_run_batch{end}(void *arena, const void *const *inputs, const size_t *input_steps, void *const *outputs,\n"
-        f"    const size_t *output_steps, size_t count{last});",
+        f"    const size_t *output_steps, size_t count{sizes_arg});",
         f"void microc_reset{end}(void *arena);",
     )
-    told = {**data, "model": model or data["model"]}
-    manifest_lines = definition(_text_value(f"microc_manifest{end}", json.dumps(told, ensure_ascii=True)))
+    renamed_manifest = {**data, "model": model or data["model"]}
+    manifest_lines = definition(_text_value(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True)))
     context = SharedContext(
         name=Name(data["model"]),
         upper=Name(data["model"].upper()),
@@ -472,17 +488,20 @@ def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> s
         sizes=sizes,
         arenas=tuple(ArenaStart(Name(a["memory"]), a["start"]) for a in several) if len(several) > 1 else (),
         end=Code(end),
-        probe=ProbeContext(*map(Code, asked)),
+        probe=ProbeContext(*map(Code, probe_parts)),
     )
     return render("project/shared.c.j2", context)
 
 
 def entry_end(level: int) -> str:
-    """What the names of a level's entry points end with."""
+    """Return the suffix of a level's entry points."""
     return f"_{level}" if level else ""
 
 
 def _text_value(name: str, text: str) -> Value:
-    """ASCII text as an array of bytes with a final zero: C99 promises string literals of 4095 characters only."""
+    """Return ASCII text as an array of bytes with a final zero.
+
+    C99 guarantees string literals of up to 4095 characters only.
+    """
     data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
     return Value(name, data.shape, "int8", "const", data)

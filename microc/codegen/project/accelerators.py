@@ -13,18 +13,19 @@ from microc.isa import CORES
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.module import External, Module, Sources
 
-# ---- What external code is built from, beside the network: its files in a folder of the project, and how they are
-# compiled.
+# ---- The sources of external code: its files in a folder of the project, and how they are compiled.
 
 FOLDER = "external"
 OWN = "own"
-"""Where a project keeps its network in code of ours, which external code is compared with."""
+"""Folder of a project for its network in our own code, to compare external code with."""
 
 
 @frozen
 class ExternalContext:
-    """Of all backends together: C files and folders of headers, in the project, definitions, libraries and
-    where these are."""
+    """Build settings of all backends together.
+
+    C files and include folders in the project, definitions, libraries and their folders.
+    """
 
     sources: tuple[Word, ...]
     include: tuple[Word, ...]
@@ -34,25 +35,25 @@ class ExternalContext:
 
 
 def external_of(modules: Sequence[Module]) -> tuple[Sources, ...]:
-    """What the external code of some networks is built from, each backend's once."""
-    found: dict[str, Sources] = {}
-    for each in (sources for module in modules for sources in module.sources):
-        known = found.get(each.name)
-        found[each.name] = each if known is None else _joined(known, each)
-    return tuple(found.values())
+    """Return the sources of the external code of some networks, merged by backend."""
+    merged: dict[str, Sources] = {}
+    for sources in (sources for module in modules for sources in module.sources):
+        existing = merged.get(sources.name)
+        merged[sources.name] = sources if existing is None else _merge_sources(existing, sources)
+    return tuple(merged.values())
 
 
-def _joined(one: Sources, other: Sources) -> Sources:
-    differs = [path for path in one.files.keys() & other.files.keys() if one.files[path] != other.files[path]]
-    if differs or one.defines != other.defines:
+def _merge_sources(first: Sources, second: Sources) -> Sources:
+    differs = [path for path in first.files.keys() & second.files.keys() if first.files[path] != second.files[path]]
+    if differs or first.defines != second.defines:
         raise UsageError(
-            f"networks have different copies of {one.name}: {min(differs, default='its definitions')}",
+            f"networks have different copies of {first.name}: {min(differs, default='its definitions')}",
             hint="compile all of a firmware with one copy",
         )
-    files, libraries = {**one.files, **other.files}, dict.fromkeys((*one.libraries, *other.libraries))
-    include, folders = ((*one.include, *other.include), (*one.folders, *other.folders))
+    files, libraries = {**first.files, **second.files}, dict.fromkeys((*first.libraries, *second.libraries))
+    include, folders = ((*first.include, *second.include), (*first.folders, *second.folders))
     return replace(
-        one,
+        first,
         files=files,
         include=tuple(dict.fromkeys(include)),
         libraries=tuple(libraries),
@@ -60,26 +61,30 @@ def _joined(one: Sources, other: Sources) -> Sources:
     )
 
 
-def external_context(found: Sequence[Sources]) -> ExternalContext | None:
-    """None where there is no external code."""
-    if not found:
+def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
+    """Return the build settings; None if there is no external code."""
+    if not all_sources:
         return None
     return ExternalContext(
-        sources=tuple(Word(f"{FOLDER}/{each.name}/{path}") for each in found for path in each.compiled),
-        include=tuple(Word(f"{FOLDER}/{each.name}/{path}".rstrip("/")) for each in found for path in each.include),
-        defines=tuple(Word(name) for each in found for name in each.defines),
-        libraries=tuple(Word(name) for each in found for name in each.libraries),
-        folders=tuple(Word(name) for each in found for name in each.folders),
+        sources=tuple(Word(f"{FOLDER}/{each.name}/{path}") for each in all_sources for path in each.compiled),
+        include=tuple(
+            Word(f"{FOLDER}/{each.name}/{path}".rstrip("/")) for each in all_sources for path in each.include
+        ),
+        defines=tuple(Word(name) for each in all_sources for name in each.defines),
+        libraries=tuple(Word(name) for each in all_sources for name in each.libraries),
+        folders=tuple(Word(name) for each in all_sources for name in each.folders),
     )
 
 
-def external_files(found: Sequence[Sources]) -> dict[str, bytes]:
-    """The files by their paths in a project."""
-    return {f"{FOLDER}/{Word(each.name)}/{Word(path)}": data for each in found for path, data in each.files.items()}
+def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
+    """Return the files by their paths in a project."""
+    return {
+        f"{FOLDER}/{Word(each.name)}/{Word(path)}": data for each in all_sources for path, data in each.files.items()
+    }
 
 
 def external_data(module: Module) -> dict[str, Any]:
-    """What a manifest says of it: whose code, of which version and licence, how it is built, and which steps it computes."""
+    """Return the manifest's entry: backends with version and licence, build settings, and the steps that they compute."""
     context = external_context(module.sources)
     kernels = {kernel.name: kernel.external for kernel in module.kernels if kernel.external is not None}
     if not kernels:
@@ -96,19 +101,19 @@ def external_data(module: Module) -> dict[str, Any]:
                 for each in module.sources
             ],
             "kernels": [
-                {"index": k, "backend": found.backend, "bound": found.bound, **_difference(found)}
+                {"index": k, "backend": external.backend, "bound": external.bound, **_difference(external)}
                 for k, call in enumerate(module.calls)
-                if (found := kernels.get(call.kernel)) is not None
+                if (external := kernels.get(call.kernel)) is not None
             ],
         }
     }
 
 
-def _difference(found: External) -> dict[str, str]:
-    return {"differs": str(Label(found.differs))} if found.differs else {}
+def _difference(external: External) -> dict[str, str]:
+    return {"differs": str(Label(external.differs))} if external.differs else {}
 
 
-# ---- The tensor unit in a network's C: what its model is made from, where kernels use it.
+# ---- The tensor unit in a network's C: parameters of the model that stands for it.
 
 UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
 """Functions that ``templates/project/tensor_unit.c.j2`` defines."""
@@ -116,7 +121,7 @@ UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
 
 @frozen
 class UnitContext:
-    """The unit as templates show it; memories in elements."""
+    """Parameters of the unit for templates; memories in elements."""
 
     name: Word
     rows: int
@@ -133,7 +138,7 @@ class UnitContext:
 
 
 def unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
-    """That of the module's core, if ``helpers``, the functions that kernels call, are of a unit."""
+    """Return the tensor unit of the module's core if kernels call its functions (``helpers``), else None."""
     if not UNIT_NAMES & set(helpers):
         return None
     unit = CORES[module.options["cpu"]].tensor_unit

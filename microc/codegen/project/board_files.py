@@ -1,4 +1,4 @@
-"""Files about a board: header, linker script, editor tasks, ids of build systems."""
+"""Files about a board: header, linker script, editor tasks, ids in build systems."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from microc.codegen.project.manifest import to_json
 from microc.codegen.render import Code, Name, Text, Word, render
 from microc.target import Board, Region
 
-# ---- A board as its header and its linker script show it.
+# ---- A board's header and linker script.
 
 KERNELS, NETWORKS = "kernels", "networks"
-"""What firmware may take as code."""
+"""Types of code that a firmware may load over its serial line."""
 
 HOT_SECTIONS = {"": ".hot_code", "esp-idf": ".iram1.microc"}
-"""Where kernels go that run from RAM, by framework: into a section of our linker script, or the framework's own for code."""
+"""Section for kernels that run from RAM, by framework: one of our linker script, or the framework's own."""
 
 _ADDRESSES = ("base", "address", "mask")
-"""Ends of the names of facts that are read in hexadecimal digits."""
+"""Suffixes of facts that are printed in hexadecimal."""
 
 
 @frozen
@@ -35,14 +35,14 @@ class RegionContext:
 
 @frozen
 class BoardContext:
-    """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
+    """Variables of ``microc_board.h.j2`` and ``linker.ld.j2``.
 
-    ``facts``: macros of the console, the timer and the accelerator, with their values. ``setup``: what happens to registers
-    before main, in calls of macros. ``takes``: code that comes over the line, ``kernels`` or ``networks``, for which RAM is
-    left; ``core``, ``abi``: what it must be compiled for. ``self_test``: networks check themselves at boot. ``read_at``: where
-    constants in the first flash region are read, if elsewhere than code runs. ``hot_code``: the region that kernels run from,
-    empty where none do, by ``hot_section``. ``npu_constants``: the region with what an accelerator reads, empty where that is
-    the first one.
+    ``facts`` are macros of the console, the timer and the accelerator, with their values. ``setup`` are writes to registers
+    before main, as calls of macros. ``takes`` is the code that is loaded over the line, ``kernels`` or ``networks``, for
+    which RAM is reserved; ``core`` and ``abi`` are what it must be compiled for. ``self_test``: networks check themselves at
+    boot. ``read_at``: the address of constants in the first flash region, if it differs from that of code. ``hot_code`` is
+    the region that kernels run from (empty: none), ``hot_section`` its section. ``npu_constants`` is the region of an
+    accelerator's constants, empty if that is the first one.
     """
 
     title: Text
@@ -63,23 +63,26 @@ class BoardContext:
 
 
 def board_header(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> str:
-    """``microc_board.h``, which the build includes before every other file."""
+    """Return ``microc_board.h``, which the build includes before every other file."""
     return render("board/microc_board.h.j2", board_context(board, takes=takes, self_test=self_test, hot_code=hot_code))
 
 
 def linker_script(board: Board, *, takes: str = "", hot_code: str = "") -> str:
-    """``linker.ld`` of a board with a flash and a RAM region."""
+    """Return ``linker.ld`` of a board with a flash and a RAM region."""
     return render("board/linker.ld.j2", board_context(board, takes=takes, hot_code=hot_code))
 
 
 def abi_of(board: Board) -> int:
-    """What tells code for a core from other code for it: the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
+    """Return the id of a board's ABI for loaded code: the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
 def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot_code: str = "") -> BoardContext:
-    """The parts of a board's file that these two files show; ``takes``: ``kernels`` or ``networks``, as code over the line;
-    ``hot_code``: the region that kernels run from, if any do."""
+    """Return the variables of header and linker script.
+
+    ``takes``: ``kernels`` or ``networks`` if code is loaded over the line; ``hot_code``: the region that kernels run from, if
+    any.
+    """
     raw = board.raw
     slots: Mapping[str, int] = {k: v for k, v in raw.get("slots", {}).items() if takes == NETWORKS and k != "sources"}
     npu = {key: int(value) for key, value in raw.get("npu", {}).items() if not isinstance(value, str)}
@@ -99,7 +102,8 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
         setup=tuple(_register(entry) for entry in raw["setup"]["registers"]),
         stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
         regions=tuple(
-            RegionContext(Name(r.name), Name(r.kind), r.origin, _below(slots.get("base", 0), r)) for r in board.regions
+            RegionContext(Name(r.name), Name(r.kind), r.origin, _bytes_before_slots(slots.get("base", 0), r))
+            for r in board.regions
         ),
         takes=Word(takes),
         self_test=self_test,
@@ -110,8 +114,8 @@ def board_context(board: Board, *, takes: str = "", self_test: bool = False, hot
     )
 
 
-def _below(slots: int, region: Region) -> int:
-    """Bytes of a region that slots leave to the firmware, in front of them."""
+def _bytes_before_slots(slots: int, region: Region) -> int:
+    """Return the bytes of a region in front of the slots; all of it if they are elsewhere."""
     return slots - region.origin if region.origin < slots < region.origin + region.size else region.size
 
 
@@ -120,7 +124,8 @@ def _number(value: int, *, hexadecimal: bool = True) -> Code:
 
 
 def _register(entry: Mapping[str, int]) -> Code:
-    """A register's turn in the setup, in a call of its kind's macro; registers of fewer bits have one that takes their type."""
+    """Print one register access of the setup as a call of its macro; registers narrower than 32 bits have a macro with a
+    type."""
     kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
     mask = entry.get("mask", 0)
     numbers = {
@@ -135,13 +140,12 @@ def _register(entry: Mapping[str, int]) -> Code:
     return Code(f"{macro}({arguments})" if bits == 32 else f"MICROC_{macro}_AS(uint{bits}_t, {arguments})")
 
 
-# ---- What build systems call a board, for the templates of exports: ``[ids]`` of its file, through the filters of
-# text.
+# ---- A board's names in build systems, for the templates of exports: ``[ids]`` of its file.
 
 
 @frozen
 class PlatformIO:
-    """A board of PlatformIO and the platform that has it; Arduino is its framework."""
+    """A PlatformIO board and its platform; the framework is Arduino."""
 
     platform: Word
     board: Word
@@ -149,7 +153,7 @@ class PlatformIO:
 
 @frozen
 class Cmsis:
-    """A device (``VENDOR::NAME``) and its pack; ``version``: of the pack, empty where any will do."""
+    """A CMSIS device (``VENDOR::NAME``) and its pack; ``version`` is the pack's, empty for any."""
 
     pack: Word
     version: Word
@@ -158,8 +162,11 @@ class Cmsis:
 
 @frozen
 class Ids:
-    """A board by build system. Where one has no name for it, its text is empty or its table ``None``: an export is then for
-    whatever stands for all boards there, as a simulator. ``emulated``: it is a machine of QEMU, and no programmer flashes it."""
+    """A board's names by build system.
+
+    Where a build system has no name for it, the text is empty or the table None: the export is then for a generic board
+    there, such as a simulator. ``emulated``: it is a QEMU machine, without a programmer.
+    """
 
     arduino: Word
     platformio: PlatformIO | None
@@ -170,22 +177,21 @@ class Ids:
 
 
 def board_ids(board: Board) -> Ids:
-    """The names of a board."""
-    found = board.ids
-    platformio, cmsis = found.get("platformio"), found.get("cmsis")
+    """Return the names of a board."""
+    names = board.ids
+    platformio, cmsis = names.get("platformio"), names.get("cmsis")
     runners = {runner["name"] for runner in board.raw.get("flash", {}).get("runner", ())}
     return Ids(
-        arduino=Word(found.get("arduino", "")),
+        arduino=Word(names.get("arduino", "")),
         platformio=platformio and PlatformIO(Word(platformio["platform"]), Word(platformio["board"])),
-        zephyr=Word(found.get("zephyr", "")),
-        esp_idf=Word(found.get("esp-idf", "")),
+        zephyr=Word(names.get("zephyr", "")),
+        esp_idf=Word(names.get("esp-idf", "")),
         cmsis=cmsis and Cmsis(Word(cmsis["pack"]), Word(cmsis.get("version", "")), Word(cmsis["device"])),
         emulated="emulator" in board.raw and runners <= {"gdb"},
     )
 
 
-# ---- Tasks of a project for Visual Studio Code and what reads its files: build, flash, run, verify, with problems in
-# its list.
+# ---- Tasks of a project for Visual Studio Code and compatible editors: build, flash, run, verify, with a problem list.
 
 TASKS = ".vscode/tasks.json"
 _PROBLEMS = {
@@ -198,7 +204,7 @@ _PROBLEMS = {
         {"regexp": r"^  --> (.*)$", "file": 1},
     ],
 }
-"""How errors of ours look (:mod:`microc.errors`): a line of what, one of where."""
+"""Format of our errors (:mod:`microc.errors`): a line with code and text, a line with the place."""
 _SAMPLE = {
     "id": "sample",
     "type": "promptString",
@@ -208,8 +214,8 @@ _SAMPLE = {
 
 
 def tasks(networks: Sequence[Name], is_host: bool) -> str:
-    """The text of ``tasks.json``. Compilers' messages are found by the editor's own matcher, those of microc by one here."""
-    found = [
+    """Return the text of ``tasks.json``. The editor matches compilers' messages itself; a pattern here matches ours."""
+    task_list = [
         {
             "label": "build",
             "type": "shell",
@@ -219,17 +225,17 @@ def tasks(networks: Sequence[Name], is_host: bool) -> str:
         }
     ]
     if not is_host:
-        found.append(_task("flash", "build"))
+        task_list.append(_task("flash", "build"))
     for name in networks:
-        which = ("--network", str(name)) if len(networks) > 1 else ()
-        label = f" {name}" if which else ""
-        found.append(_task("run", "build", "--input", "${input:sample}", *which, label=label))
-        found.append({**_task("verify", "build", *which, label=label), "group": "test"})
-    return to_json({"version": "2.0.0", "tasks": found, "inputs": [_SAMPLE]})
+        arguments = ("--network", str(name)) if len(networks) > 1 else ()
+        label = f" {name}" if arguments else ""
+        task_list.append(_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
+        task_list.append({**_task("verify", "build", *arguments, label=label), "group": "test"})
+    return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE]})
 
 
 def _task(command: str, after: str, *words: str, label: str = "") -> dict[str, Any]:
-    """A command of microc on the project, after another task."""
+    """Return a task that runs a microc command on the project, after another task."""
     return {
         "label": command + label,
         "type": "process",

@@ -17,14 +17,13 @@ from microc.errors import InternalError
 from microc.module import Call, Module, Streaming, Value
 from microc.tir import ir
 
-# ---- The schema of manifest.json: a generated project is data of others, so that its manifest is checked before
-# anybody reads it.
+# ---- The schema of manifest.json. A generated project may come from others, so its manifest is checked before it is used.
 
-_MOST = 1 << 53
+MAX_INTEGER = 1 << 53
 _TEXT = {"type": "string", "maxLength": 1 << 16}
 _IDENTIFIER = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 4096}
-_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
-_INTEGER = {"type": "integer", "minimum": -_MOST, "maximum": _MOST}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
+_INTEGER = {"type": "integer", "minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
 _REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
 _NAMES = {"type": "array", "items": _TEXT}
 _COUNTS = {"type": "array", "items": _COUNT}
@@ -32,12 +31,12 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    """Schema of an object: keys that it must have, keys that it may have, other ``types`` that may stand in its place."""
+    """Return the schema of an object: required keys, optional keys, and other ``types`` that may be in its place."""
     return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
 
 
 def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
-    """Schema of an array of objects."""
+    """Return the schema of an array of objects."""
     return {"type": "array", "items": object_schema(required, optional=optional)}
 
 
@@ -45,7 +44,7 @@ def _mapping(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": values}
 
 
-_DESCRIBED = {
+VALUE_SCHEMA = {
     "name": _TEXT,
     "label": _TEXT,
     "kind": {"enum": ["input", "output", "state", "const", "intermediate", "workspace"]},
@@ -54,9 +53,9 @@ _DESCRIBED = {
     "bytes": _COUNT,
 }
 _TENSOR = {
-    **_DESCRIBED,
+    **VALUE_SCHEMA,
     "scale": {"type": ["number", "null"], "minimum": -1e38, "maximum": 1e38},
-    "zero_point": {"type": ["integer", "null"], "minimum": -_MOST, "maximum": _MOST},
+    "zero_point": {"type": ["integer", "null"], "minimum": -MAX_INTEGER, "maximum": MAX_INTEGER},
     "buffer": _TEXT,
     "offset": _COUNT,
     "written_by": _COUNTS,
@@ -109,7 +108,7 @@ _NETWORK = {
     "planner": _TEXT,
     "io_in_arena": {"type": "boolean"},
     "const_bytes": _COUNT,
-    "stack_bound": {"type": ["integer", "null"], "minimum": 0, "maximum": _MOST},
+    "stack_bound": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_INTEGER},
     "macs": _COUNT,
     "nominal_macs": _COUNT,
     "options": {"type": "object", "properties": {"cpu": _TEXT, "optimize": _TEXT, "protocol": _TEXT}},
@@ -125,10 +124,10 @@ _NETWORK = {
         {"hop": _COUNT, "inputs": _mapping(_INTEGER), "outputs": _mapping(object_schema(_OUTPUT))}, "null"
     ),
     "tensors": objects_schema(_TENSOR, {"extents": {"type": "array"}}),
-    "memory": objects_schema({**_DESCRIBED, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
+    "memory": objects_schema({**VALUE_SCHEMA, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
     "kernels": objects_schema(_KERNEL, {"tensor_unit": object_schema(_UNIT)}),
 }
-_SOMETIMES = {
+OPTIONAL_KEYS = {
     "arenas": objects_schema({**_AREA, "start": _COUNT, "accesses": _COUNT}),
     "copies": _mapping(_INTEGER),
     "hot_code": object_schema({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
@@ -138,39 +137,39 @@ _SOMETIMES = {
     "external": object_schema(_EXTERNAL),
     "board": _TEXT,
 }
-_VERSIONED = {"schema_version": {"type": "integer"}, "microc": _TEXT}
-NETWORK: Mapping[str, Any] = object_schema({**_VERSIONED, **_NETWORK}, optional=_SOMETIMES)
-"""The schema of a network's manifest."""
+VERSION_KEYS = {"schema_version": {"type": "integer"}, "microc": _TEXT}
+NETWORK: Mapping[str, Any] = object_schema({**VERSION_KEYS, **_NETWORK}, optional=OPTIONAL_KEYS)
+"""Schema of a network's manifest."""
 TABLE: Mapping[str, Any] = object_schema(
-    {**_VERSIONED, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, optional={"board": _TEXT}
+    {**VERSION_KEYS, "models": {"type": "array", "items": _IDENTIFIER, "minItems": 1}}, optional={"board": _TEXT}
 )
-"""The schema of the manifest of a project of several networks."""
+"""Schema of the manifest of a project of several networks."""
 
 
 def fault(data: Any) -> str:
-    """Say what is wrong with the manifest of a project or of a network; empty where it is whole."""
+    """Return what is wrong with a manifest of a project or a network; empty if it is valid."""
     import jsonschema
 
     schema = TABLE if isinstance(data, dict) and "models" in data else NETWORK
     wrong = next(iter(jsonschema.Draft202012Validator(schema).iter_errors(data)), None)
     if wrong is not None:
-        place = "/".join(map(str, wrong.absolute_path))
-        found = (
+        path = "/".join(map(str, wrong.absolute_path))
+        message = (
             wrong.message
             if wrong.validator == "required"
             else f"got {type(wrong.instance).__name__}, expected {_describe_constraint(wrong)}"
         )
-        return f"{place}: {found}" if place else found
+        return f"{path}: {message}" if path else message
     return "" if "models" in data else next(_inconsistencies(data), "")
 
 
 def _describe_constraint(wrong: Any) -> str:
-    words = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
-    return str(words.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
+    expectations = {"type": "{}", "enum": "one of {}", "minimum": "at least {}", "maximum": "at most {}"}
+    return str(expectations.get(wrong.validator, f"{wrong.validator} {{}}")).format(wrong.validator_value)
 
 
 def _inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
-    """Names that nothing has, and sizes that are not those of shapes."""
+    """Yield errors that the schema cannot express: names that do not exist, wrong indices and dtypes."""
     tensors = {tensor["name"]: tensor for tensor in data["tensors"]}
     for end in ("inputs", "outputs"):
         yield from (f"{end}: there is no tensor {name!r}" for name in data[end] if name not in tensors)
@@ -192,15 +191,14 @@ def _inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-# ---- Who lies where in the arena and from which step to which, and what every step takes: the facts behind maps of
-# memory.
+# ---- Positions and lifetimes of values in the arena, and operands of every step: the data behind memory maps.
 
 BEFORE = -1
-"""The step at which inputs are written and state is already there; the step after the last one reads the outputs."""
+"""Step at which inputs are written and state exists already. The step after the last one reads the outputs."""
 
 
-def described(value: Value) -> dict[str, Any]:
-    """What a manifest says of a value wherever it names one."""
+def value_data(value: Value) -> dict[str, Any]:
+    """Return the manifest's entry for a value, common to all places that list one."""
     return {
         "name": value.name,
         "label": value.label,
@@ -212,8 +210,8 @@ def described(value: Value) -> dict[str, Any]:
 
 
 class Memory:
-    """The tensors of a planned module and their places. ``names``: the board's tensor table (inputs, outputs, state, then every
-    intermediate that has memory of its own)."""
+    """Tensors of a planned module and their memory. ``names``: the board's tensor table (inputs, outputs, state, then every
+    intermediate that has memory)."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -234,60 +232,61 @@ class Memory:
         for name in module.outputs:
             self._reads[self._spans[name][0]].append((len(module.calls), name))
         written = {name for call in module.calls for name in call.writes}
-        made = (n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
-        self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *made)))
+        intermediates = (n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
+        self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediates)))
 
     def arena(self) -> list[dict[str, Any]]:
-        """Every value in the arena, plain data: ``offset`` and ``bytes``, alive from step ``first`` to step ``last``, both of
-        them included.
+        """Return every value in the arena as plain data: ``offset``, ``bytes``, and the steps ``first`` to ``last``
+        (inclusive) of its life.
 
-        A value whose memory others read through views of it lives as long as they do. Workspaces live for one step.
+        A value whose memory is read through views lives as long as those do. Workspaces live for one step.
         """
         lives = [(name, *self._lifetime(name)) for name in self.names]
-        lives += [(name, *self._copied(name, step)) for name, step in self._copies().items()]
+        lives += [(name, *self._copy_lifetime(name, step)) for name, step in self._copies().items()]
         lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
         entries = ((name, self._offset(name), first, last) for name, first, last in lives)
         return [self._entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
     def operands(self, step: int) -> list[str]:
-        """The tensors whose memory a step reads, by their names in the table; none that is written later only."""
+        """Return the tensors whose memory a step reads, by their names in the table, except those that are only written
+        later."""
         call = self.module.calls[step]
         bases = {self._spans[name][0] for name in call.reads}
-        near = [name for name in self.names if self._spans[name][0] in bases]
+        candidates = [name for name in self.names if self._spans[name][0] in bases]
         ready = {*self.module.inputs, *self.module.state}
         return [
             name
-            for name in near
-            if any(self._meet(name, other) for other in call.reads)
+            for name in candidates
+            if any(self._overlaps(name, other) for other in call.reads)
             and (name in ready or any(k < step for k in self._steps(self._writes, name)))
         ]
 
     def writers(self, name: str) -> list[int]:
-        """The steps that write a tensor's memory, under any name."""
+        """Return the steps that write a tensor's memory, under any name."""
         return sorted(set(self._steps(self._writes, name)))
 
     def constants(self, call: Call) -> list[dict[str, Any]]:
-        """Weights and tables that a step reads: their C names and bytes."""
+        """Return the weights and tables that a step reads: C names and bytes."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
     def _entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
-        return {**described(self.module.values[name]), "offset": offset, "first": first, "last": last}
+        return {**value_data(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
     def _offset(self, name: str) -> int | None:
-        """Where a value starts in the arena; None when it lies elsewhere."""
+        """Return a value's offset in the arena; None if it is elsewhere."""
         assert self.module.plan is not None
         base, start, _ = self._spans[name]
-        found = self.module.plan.offsets.get(base)
-        return None if found is None else found + start
+        base_offset = self.module.plan.offsets.get(base)
+        return None if base_offset is None else base_offset + start
 
     def _copies(self) -> Mapping[str, int]:
         assert self.module.plan is not None
         return self.module.plan.copies
 
-    def _copied(self, name: str, step: int) -> tuple[int, int]:
-        """From when to when a copy of a constant lies in the arena: in all runs, or to the step that reads it."""
+    def _copy_lifetime(self, name: str, step: int) -> tuple[int, int]:
+        """Return first and last step of a constant's copy in the arena: all runs, or until the step that reads it."""
         if step == BEFORE:
             return BEFORE, len(self.module.calls)
         return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
@@ -300,36 +299,37 @@ class Memory:
         return first, max((first, *writes, *reads))
 
     def _steps(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
-        """The steps that use a name's memory."""
-        return [step for step, other in uses[self._spans[name][0]] if self._meet(name, other)]
+        """Return the steps that use a name's memory."""
+        return [step for step, other in uses[self._spans[name][0]] if self._overlaps(name, other)]
 
-    def _meet(self, one: str, other: str) -> bool:
-        """Whether two names speak of the same memory, in part at least."""
+    def _overlaps(self, one: str, other: str) -> bool:
+        """Test whether two names share memory, at least in part."""
         (a, start, stop), (b, begin, end) = self._spans[one], self._spans[other]
         return a == b and start < end and begin < stop
 
 
-# ---- manifest.json: what the host must know about a generated project: tensors, kernels, memory, in a versioned
-# schema.
+# ---- manifest.json: the host's description of a generated project (tensors, kernels, memory) in a versioned schema.
 
 SCHEMA_VERSION = 2
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:
-    """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table.
+    """Return a network's manifest as plain data for JSON. ``tensors`` are in the order of the board's tensor table.
 
-    A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
-    may keep elsewhere. ``memory`` holds what lies in the arena, workspaces too, with the steps from which and to which it lives.
+    A tensor is at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller may
+    keep elsewhere. ``memory`` lists the values in the arena, workspaces too, with the first and last step of their lives.
 
-    Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
-    ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
-    an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
-    plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
-    inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
-    network checks itself with (None: nothing). ``arenas``: of a board with several memories for tensors, where the arena's
-    bytes lie; on this computer they are one block. ``copies``: constants that lie there, by the step at whose start they are
-    copied (-1: when the network is reset). ``hot_code``: the kernels that run from a memory of the board.
-    ``external``, where it has some: what code of others is built from, and which kernels it computes.
+    For networks of varying sizes ``sizes`` lists these; the board has a tensor of them behind all others. ``shape`` and
+    ``bytes`` of a tensor are those at the maxima, ``extents`` its shape as numbers, names of sizes, and lists of an operator
+    (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
+
+    ``sha256`` has hashes of the model's file (``model``) and of plugins by their names; ``deviations`` are sentences for
+    auditors. ``ties`` is the rounding of quantised inputs halfway between two integers. ``classes`` has the names of classes
+    and their output. ``self_test`` describes the data of the self-test (None: there is none). ``arenas``, for a board with
+    several memories for tensors, says which bytes of the arena are in which; on this computer they are one block. ``copies``
+    maps constants in the arena to the step at whose start they are copied (-1: at reset). ``hot_code`` lists the kernels that
+    run from a memory of the board. ``external``, if present, describes external code, its build, and the kernels that it
+    computes.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -399,26 +399,31 @@ _ROUNDING = {
 
 
 def deviations(module: Module) -> tuple[str, ...]:
-    """What an auditor must know about the numbers and the code, under the options of the network."""
+    """Return what an auditor must know about numbers and code, under the network's options."""
     options = module.options
-    found = [_ROUNDING[options.get("rounding", "tflm")]]
+    sentences = [_ROUNDING[options.get("rounding", "tflm")]]
     if options.get("requantize") == "fixed":
-        found.append("QDQ networks are requantised in fixed point, which may differ from ONNX by quanta")
+        sentences.append("QDQ networks are requantised in fixed point, which may differ from ONNX by quanta")
     if options.get("hybrid", "float") == "float":
-        found.append("layers of floats with integer weights are computed in floats, where LiteRT quantises data")
-    found.append("sums of floats are taken in another order than a framework's: within 1e-4 of the largest, as a rule")
-    found.append("deviations from MISRA C:2012 are those of docs/misra.md")
-    return tuple(found)
+        sentences.append("layers of floats with integer weights are computed in floats, where LiteRT quantises data")
+    sentences.append(
+        "sums of floats are taken in another order than a framework's: within 1e-4 of the largest, as a rule"
+    )
+    sentences.append("deviations from MISRA C:2012 are those of docs/misra.md")
+    return tuple(sentences)
 
 
 def streaming_data(streaming: Streaming) -> dict[str, Any]:
-    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    """Return how a network processes a sequence piece by piece, as :class:`Streaming` describes it."""
     outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
     return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
 def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
-    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    """Return the manifest of a project of several networks: their names in the board's order.
+
+    Each has its own in its folder.
+    """
     return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
@@ -429,8 +434,8 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
     outside = module.values[base].storage in ("input", "output")
     names = {size.scalar.name: size.name for size in module.sizes}
     return {
-        **described(value),
-        **({"extents": [_plain(extent, names) for extent in value.extents]} if value.extents else {}),
+        **value_data(value),
+        **({"extents": [_extent_data(extent, names) for extent in value.extents]} if value.extents else {}),
         "scale": value.scale,
         "zero_point": value.zero_point,
         "buffer": base if outside else "arena",
@@ -438,19 +443,19 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
     }
 
 
-def _plain(extent: ir.Expr, names: Mapping[str, str]) -> Any:
-    """An extent as data for JSON."""
+def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
+    """Return an extent as data for JSON."""
     match extent:
         case ir.Const(value):
             return value
         case ir.Var(name):
             return names[name]
         case ir.Bin(op, a, b):
-            return [op, _plain(a, names), _plain(b, names)]
+            return [op, _extent_data(a, names), _extent_data(b, names)]
         case _:
             raise InternalError(f"{extent} is no expression over sizes")
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Stable text: sorted nothing, indented, one trailing newline."""
+    """Return stable JSON: keys in their order, indented, one newline at the end."""
     return json.dumps(data, indent=2, ensure_ascii=True) + "\n"

@@ -16,30 +16,33 @@ from microc.codegen.c.interface import definition
 from microc.codegen.render import Code, Name
 from microc.module import Module, Value
 
-# ---- The sample that the example of an export runs on: one input of every tensor, or a sequence of them.
+# ---- The sample of an export's example: one array for every input, or a sequence of frames.
 #
-# A network that keeps something from run to run is given frame after frame, each another one: what it says of a frame depends on
-# those before, so that one input again and again would show little of it. The example resets it once, before the first.
+# A network with state gets different frames, one after the other: its results depend on earlier ones, and one input again and
+# again would show little. The example resets it once, before the first frame.
 
 Frame = tuple[Array, ...]
 """An array for every input of the network, in order."""
-FRAMES = 8
-"""Frames for a network with state, where they take little flash."""
-BYTES = 16 * 1024
-"""What all frames take at most, unless two of them take more."""
+MAX_FRAMES = 8
+"""Maximum number of frames for a network with state."""
+MAX_SAMPLE_BYTES = 16 * 1024
+"""Maximum bytes of all frames, unless two frames take more."""
 
 
 def sample_frames(module: Module) -> tuple[Frame, ...]:
-    """Frames that are the same everywhere: bytes of a pattern, floats from -1 on to 1. One for a network without state."""
+    """Return frames that are the same everywhere: integers in a pattern, floats from -1 to 1.
+
+    One frame for a network without state.
+    """
     size = sum(module.values[name].nbytes for name in module.inputs)
-    count = min(FRAMES, max(2, BYTES // max(size, 1))) if module.state else 1
+    count = min(MAX_FRAMES, max(2, MAX_SAMPLE_BYTES // max(size, 1))) if module.state else 1
     return tuple(
         tuple(_pattern(module.values[name], k, frame) for k, name in enumerate(module.inputs)) for frame in range(count)
     )
 
 
 def sample(module: Module) -> Frame:
-    """The first of :func:`sample_frames`."""
+    """Return the first of :func:`sample_frames`."""
     return sample_frames(module)[0]
 
 
@@ -55,22 +58,22 @@ def _pattern(value: Value, number: int, frame: int) -> Array:
 
 
 def definitions(module: Module, frames: Sequence[Frame], space: str) -> tuple[Code, ...]:
-    """Arrays of C, one for every input: its frames one after the other. ``space`` as in :func:`definition`."""
+    """Return C arrays, one for every input, with its frames one after the other. ``space`` as in :func:`definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
-        Code("static " + "\n".join(definition(_stored(f"{name}_values", array), space=space)))
+        Code("static " + "\n".join(definition(_as_constant(f"{name}_values", array), space=space)))
         for name, array in zip(module.inputs, arrays, strict=bool(frames[0]))
     )
 
 
-def _stored(name: str, array: Array) -> Value:
-    """An array as a constant of C; halves of floats are their bits there."""
+def _as_constant(name: str, array: Array) -> Value:
+    """Return an array as a constant of C; 16-bit floats become their bits."""
     bits = array.view(np.uint16) if str(array.dtype) in dtypes.HALF else array
     return Value(name, bits.shape, str(bits.dtype), "const", bits)
 
 
 def literals(frames: Sequence[Frame], width: int = 24) -> tuple[tuple[tuple[Code, ...], ...], ...]:
-    """Of every frame, every input: literals of bytes in Python, which stand side by side."""
+    """Return Python literals of bytes, several lines for every input of every frame."""
     return tuple(tuple(_lines(array.tobytes(), width) for array in frame) for frame in frames)
 
 
@@ -79,12 +82,12 @@ def _lines(data: bytes, width: int) -> tuple[Code, ...]:
     return tuple(Code('b"' + "".join(f"\\x{byte:02x}" for byte in row) + '"') for row in rows)
 
 
-# ---- The samples that a network checks itself with, as its C shows them.
+# ---- The samples of a network's self-test, in its C.
 
 
 @frozen
 class TestTensor:
-    """An input or output of the self-test: its constant with all samples, elements of one, what floats may differ by."""
+    """An input or output of the self-test: the constant with all samples, elements of one sample, tolerance of floats."""
 
     name: Name
     constant: Name
@@ -94,7 +97,7 @@ class TestTensor:
 
 @frozen
 class TestContext:
-    """What ``model.c.j2`` shows of the self-test."""
+    """Variables of ``model.c.j2`` for the self-test."""
 
     samples: int
     inputs: tuple[TestTensor, ...]
@@ -102,15 +105,15 @@ class TestContext:
 
 
 def test_context(module: Module) -> TestContext | None:
-    """The self-test of a module, if it has one."""
-    found = module.self_test
-    if found is None:
+    """Return the variables of a module's self-test; None if it has none."""
+    self_test = module.self_test
+    if self_test is None:
         return None
 
     def tensors(values: Mapping[str, Value]) -> tuple[TestTensor, ...]:
         return tuple(_tensor(module, name, value) for name, value in values.items())
 
-    return TestContext(found.samples, tensors(found.inputs), tensors(found.outputs))
+    return TestContext(self_test.samples, tensors(self_test.inputs), tensors(self_test.outputs))
 
 
 def _tensor(module: Module, name: str, value: Value) -> TestTensor:
@@ -126,9 +129,15 @@ def _tensor(module: Module, name: str, value: Value) -> TestTensor:
 
 
 def test_data(module: Module) -> dict[str, Any] | None:
-    """What a manifest says of it, plain data: samples, bytes of flash, the symbols that hold them."""
-    found = module.self_test
-    if found is None:
+    """Return the manifest's entry for the self-test: samples, bytes of flash, symbols of its constants; None if it has
+    none."""
+    self_test = module.self_test
+    if self_test is None:
         return None
-    symbols = [f"{module.name}_{value.name}" for value in found.values]
-    return {"samples": found.samples, "bytes": found.nbytes, "symbols": symbols, "bounds": dict(found.bounds)}
+    symbols = [f"{module.name}_{value.name}" for value in self_test.values]
+    return {
+        "samples": self_test.samples,
+        "bytes": self_test.nbytes,
+        "symbols": symbols,
+        "bounds": dict(self_test.bounds),
+    }

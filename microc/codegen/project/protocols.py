@@ -1,4 +1,4 @@
-"""The network as a board's protocol sees it: RPC, MLPerf Tiny, loaded networks."""
+"""The network's interface for each protocol of a firmware: RPC, MLPerf Tiny, loaded networks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.interface import ArenaContext, arena_context, placed_at
+from microc.codegen.c.interface import ArenaContext, arena_context, pointer_inside_run
 from microc.codegen.c.source import network_files
 from microc.codegen.project.manifest import Memory
 from microc.codegen.render import Code, Name, Text, Word, render
@@ -15,16 +15,17 @@ from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
 
-# ---- The network as the RPC runtime sees it: the descriptor of its tensors, and the sizes of a board's buffers.
+# ---- RPC: the descriptor of the network's tensors, and the sizes of a board's buffers.
 
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
 FAST_BAUD = 400_000
 PAYLOAD, SMALL_PAYLOAD, LARGE_PAYLOAD = 256, 64, 512
-"""Largest payload of a frame: the runtime's default, for boards with less RAM than SMALL_RAM, and for lines from FAST_BAUD on,
-which would stand still for a quarter of the time with shorter ones, since the host waits for an answer to every frame."""
+"""Maximum payload of a frame in bytes: the runtime's default, for boards with less RAM than SMALL_RAM, and for lines from
+FAST_BAUD on. The host waits for an answer to every frame, so that shorter frames would leave such a line idle for a quarter
+of the time."""
 RING, SMALL_RING = 512, 128
-"""Bytes that the console keeps until they are read: the ports' default, and for boards with no more RAM than SMALLEST_RAM."""
+"""Bytes of the console's receive buffer: the ports' default, and for boards with at most SMALLEST_RAM."""
 
 _DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
 _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
@@ -44,7 +45,7 @@ class RpcTensor:
 
 @frozen
 class RpcContext:
-    """What ``rpc_model.c.j2`` shows: the descriptor of the model for the RPC runtime."""
+    """Variables of ``rpc_model.c.j2``: the model's descriptor for the RPC runtime."""
 
     name: Name
     upper: Name
@@ -59,21 +60,24 @@ class RpcContext:
     arenas: ArenaContext
     self_test: bool
     self_test_places: tuple[Code, ...]
-    """Where inputs and outputs lie that have no place in the arena."""
+    """Addresses of inputs and outputs that are not in the arena."""
 
 
 def rpc_context(module: Module, several: bool) -> RpcContext:
-    """The descriptor's rows, in the manifest's order; one of ``several`` networks shares its arena, unless it has state."""
+    """Return the descriptor's rows, in the manifest's order; with ``several`` networks, one without state shares its
+    arena."""
     assert module.plan is not None
-    own = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
-    buffers = tuple(Code(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];") for n in own)
+    caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
+    buffers = tuple(
+        Code(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];") for n in caller_owned
+    )
     return RpcContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
         tensors=tuple(_rpc_tensor(module, name) for name in Memory(module).names),
         buffers=buffers,
-        inputs=tuple((Name(n), _place(module, n)) for n in module.inputs),
-        outputs=tuple((Name(n), _place(module, n)) for n in module.outputs),
+        inputs=tuple((Name(n), _address(module, n)) for n in module.inputs),
+        outputs=tuple((Name(n), _address(module, n)) for n in module.outputs),
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
@@ -82,16 +86,16 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         self_test=module.self_test is not None,
         self_test_places=()
         if module.plan.io_in_arena
-        else tuple(_place(module, n) for n in (*module.inputs, *module.outputs)),
+        else tuple(_address(module, n) for n in (*module.inputs, *module.outputs)),
     )
 
 
-def _place(module: Module, name: str) -> Code:
-    """The address of a value as a constant expression."""
+def _address(module: Module, name: str) -> Code:
+    """Return the address of a value as a constant expression."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
-        arena, at = placed_at(module, module.plan.offsets[base] + offset)
+        arena, at = pointer_inside_run(module, module.plan.offsets[base] + offset)
         return Code(f"(void *)((uint8_t *){arena} + {at})")
     return Code(f"(void *)((uint8_t *)buffer_{base} + {offset})")
 
@@ -100,7 +104,7 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
     value = module.values[name]
     last = [k for k, call in enumerate(module.calls) if name in call.writes]
     return RpcTensor(
-        place=_place(module, name),
+        place=_address(module, name),
         size=value.nbytes,
         kernel=Code(last[-1] if last else "MICROC_NO_KERNEL"),
         dtype=Name(f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}"),
@@ -110,19 +114,19 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
 
 
 def max_payload(board: Board) -> int:
-    """Largest payload of a frame, in bytes."""
+    """Return the maximum payload of a frame, in bytes."""
     if 0 < board.ram_bytes < SMALL_RAM:
         return SMALL_PAYLOAD
     return LARGE_PAYLOAD if board.raw["console"].get("baud", FAST_BAUD) >= FAST_BAUD else PAYLOAD
 
 
 def ring_size(board: Board) -> int:
-    """Size of the console's ring of received bytes."""
+    """Return the size of the console's receive buffer, in bytes."""
     return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
 
 
 def buffer_sizes(board: Board) -> str:
-    """Definitions for a board with little RAM, or with much."""
+    """Return the definitions that differ from the runtime's defaults for this board."""
     lines = []
     if max_payload(board) != PAYLOAD:
         lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
@@ -131,7 +135,7 @@ def buffer_sizes(board: Board) -> str:
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-# ---- Firmware that speaks the text protocol of MLPerf Tiny's runner instead of RPC.
+# ---- MLPerf Tiny: firmware with the text protocol of the EEMBC runner instead of RPC.
 
 VENDOR = "microc"
 OUTPUTS = ("int8", "uint8", "int16", "float32")
@@ -139,7 +143,7 @@ OUTPUTS = ("int8", "uint8", "int16", "float32")
 
 @frozen
 class BenchmarkContext:
-    """What ``main_mlperf.c.j2`` shows. ``error``: 1 where the result is how far the output is from the input."""
+    """Variables of ``main_mlperf.c.j2``. ``error``: 1 if the result is the output's distance from the input."""
 
     name: Name
     board_title: Text
@@ -150,8 +154,11 @@ class BenchmarkContext:
 
 
 def benchmark_main(modules: Sequence[Module], board: Board) -> str:
-    """``main.c``. An autoencoder of floats (output like input) answers with its mean squared error, all others with the
-    first output as real numbers. UsageError for a network that the runner cannot feed or read."""
+    """Return ``main.c``. A float autoencoder (output shaped like input) answers its mean squared error, others the first
+    output as reals.
+
+    UsageError for a network whose input the runner cannot feed or whose output it cannot read.
+    """
     if len(modules) > 1:
         raise UsageError("MLPerf Tiny's runner knows one network", hint="compile one, or use --protocol rpc")
     (module,) = modules
@@ -182,16 +189,15 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
     return render("project/main_mlperf.c.j2", context)
 
 
-# ---- A network as code that a board loads while it runs: linked for the address at which it will lie, its constants
-# elsewhere.
+# ---- Networks linked for a known address, with their constants elsewhere.
 
 LOADING_SCRIPT, SOURCES = "image.ld", ("model.c", "load.c")
-"""The linker script, and what is compiled."""
+"""The linker script, and the files to compile."""
 
 
 @frozen
 class ImageContext:
-    """What ``load.c.j2`` and ``image.ld.j2`` show: the network, the addresses of its constants, and its own."""
+    """Variables of ``load.c.j2`` and ``image.ld.j2``: the network, the addresses of its constants, and its own."""
 
     name: Name
     upper: Name
@@ -202,7 +208,8 @@ class ImageContext:
 
 
 def image_files(module: Module, version: str, constants: Mapping[str, int], start: int) -> dict[str, str]:
-    """The C and the linker script of a planned module that begins at ``start``; ``constants``: addresses by their names."""
+    """Return the C files and linker script of a planned module that is linked at ``start``; ``constants`` maps names to
+    addresses."""
     values = {n: replace(v, data=None) if v.storage == "const" else v for n, v in module.values.items()}
     files = network_files(replace(module, values=values), version)  # constants without data are defined elsewhere
     context = ImageContext(
@@ -213,26 +220,25 @@ def image_files(module: Module, version: str, constants: Mapping[str, int], star
         constants=tuple((Name(f"{module.name}_{name}"), Code(f"{at:#x}")) for name, at in sorted(constants.items())),
         start=Code(f"{start:#x}"),
     )
-    own = {name: render(f"loading/{name}.j2", context) for name in ("load.c", LOADING_SCRIPT)}
-    return {name: text for name, text in files.items() if name != "model_data.c"} | own
+    files_around = {name: render(f"loading/{name}.j2", context) for name in ("load.c", LOADING_SCRIPT)}
+    return {name: text for name, text in files.items() if name != "model_data.c"} | files_around
 
 
-# ---- A network that is loaded: what a project has beside it where the firmware is fixed, and the network comes over
-# the line.
+# ---- Relocatable networks: the firmware is fixed, the network is sent over the line.
 
 RELOCATABLE_SCRIPT, ENTRY, HEADER = "network.ld", "network.c", "network.h"
-"""The linker script, how a board enters the network, and what the compiler reads before the network's files."""
+"""The linker script, the network's entry for a board, and the header in front of the network's files."""
 LINKED = {"network.elf": 0x0010_0000, "network_moved.elf": 0x0334_5640}
-"""The programs that are linked of it, each for an address of its own: they must have the same bytes. Boards place networks at
-multiples of 64; the second address is one of no larger power of two, so that code that asks for more differs."""
+"""Programs linked from one network, each for another address; they must have the same bytes. Boards load networks at
+multiples of 64. The second address is aligned to 64 only, so that code that relies on a larger alignment differs."""
 BLOB_SUFFIX = ".bin"
-"""Of the file that holds a network alone, instead of a project."""
+"""Suffix of a file that holds a network alone, instead of a project."""
 POSITION_INDEPENDENT = "-fpie"
 
 
 @frozen
 class NetworkContext:
-    """What the templates of ``loading/network`` show: the network, and where in its memory inputs and outputs lie."""
+    """Variables of the templates in ``loading/network``: the network, and the offsets of inputs and outputs in its memory."""
 
     name: Name
     upper: Name
@@ -242,12 +248,12 @@ class NetworkContext:
 
 
 def is_relocatable(options: Mapping[str, str]) -> bool:
-    """Whether a network was compiled to be loaded, by its options."""
+    """Test whether a network was compiled to be loaded, by its options."""
     return options.get("relocatable") == str(True)
 
 
 def entry_files(modules: Sequence[Module]) -> dict[str, str]:
-    """What makes the one network of a project a program that may lie anywhere; UsageError for several."""
+    """Return the files that make a project's network a relocatable program; UsageError for several networks."""
     if len(modules) > 1:
         raise UsageError(
             "networks are loaded one by one", hint="compile each into a project of its own; they share one firmware"

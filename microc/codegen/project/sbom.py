@@ -1,7 +1,7 @@
-"""sbom.spdx.json: a project's bill of materials, for auditors: SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/).
+"""Write sbom.spdx.json, a project's bill of materials for auditors: SPDX 2.3 (https://spdx.github.io/spdx-spec/v2.3/).
 
-Files with their hashes, the model that they were generated from, and the packages whose versions have a say in them. The same
-project has the same document: its name space is a hash of its content, its date SOURCE_DATE_EPOCH's, else the epoch.
+It lists files with their hashes, the model that they were generated from, and the packages whose versions affect them. Equal
+projects have equal documents: the namespace is a hash of the content, the date is SOURCE_DATE_EPOCH's, else the epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from microc.target import Board
 
 NAME = "sbom.spdx.json"
 _LIBRARIES = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
-"""What reads models, computes constants and prints: the packages that every compilation goes through."""
+"""Packages that every compilation uses: they read models, compute constants and print."""
 _NONE = "NOASSERTION"
 _RUNTIME_LICENSE = "Apache-2.0"
 
@@ -32,7 +32,7 @@ _RUNTIME_LICENSE = "Apache-2.0"
 def with_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
-    """The files of a project and the bill of them."""
+    """Return the files of a project with its bill of materials."""
     return {**files, NAME: _document(files, modules, board, version)}
 
 
@@ -42,11 +42,11 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
     licences = {f"{FOLDER}/{each.name}/": each.licence for each in external_of(modules)} | {
         "runtime/": _RUNTIME_LICENSE
     }
-    listed = [_file(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
+    file_entries = [_file(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
     models = [_model(k, module) for k, module in enumerate(modules)]
     tools = [_tool("microc", version), *(_tool(name, _version(name)) for name in _LIBRARIES)]
     packages = [_project(title, contents, modules, board, version), *models, *tools]
-    found = {
+    document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
@@ -59,27 +59,27 @@ def _document(files: Mapping[str, str | bytes], modules: Sequence[Module], board
         },
         "documentDescribes": ["SPDXRef-Project"],
         "packages": packages,
-        "files": listed,
-        "relationships": _relationships(listed, models, tools),
+        "files": file_entries,
+        "relationships": _relationships(file_entries, models, tools),
     }
-    digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-    return to_json({**found, "documentNamespace": f"https://spdx.org/spdxdocs/microc-{digest}"})
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    return to_json({**document, "documentNamespace": f"https://spdx.org/spdxdocs/microc-{digest}"})
 
 
 def created() -> str:
-    """The date of what is reproducible: SOURCE_DATE_EPOCH (seconds) where it is set, else the epoch.
+    """Return the date for reproducible output.
 
-    UsageError where that is no number.
+    SOURCE_DATE_EPOCH (seconds) if it is set, else the epoch; UsageError if it is no number.
     """
-    given = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
     try:
-        return datetime.fromtimestamp(int(given), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"SOURCE_DATE_EPOCH is {given!r}", hint="seconds since 1970, or leave it unset") from error
+        raise UsageError(f"SOURCE_DATE_EPOCH is {seconds!r}", hint="seconds since 1970, or leave it unset") from error
 
 
 def _file(number: int, name: str, data: bytes, licences: Mapping[str, str]) -> dict[str, Any]:
-    licence = next((each for folder, each in licences.items() if name.startswith(folder)), _NONE)
+    licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NONE)
     return {
         "SPDXID": f"SPDXRef-File-{number}",
         "fileName": f"./{name}",
@@ -98,7 +98,7 @@ def _project(
 ) -> dict[str, Any]:
     code = hashlib.sha1("".join(sorted(map(_sha1, contents.values()))).encode(), usedforsecurity=False).hexdigest()
     options = {module.name: dict(module.options) for module in modules}
-    said = list(dict.fromkeys(line for module in modules for line in deviations(module)))
+    all_deviations = list(dict.fromkeys(line for module in modules for line in deviations(module)))
     return {
         "SPDXID": "SPDXRef-Project",
         "name": title,
@@ -115,7 +115,7 @@ def _project(
         "licenseDeclared": _NONE,
         "licenseComments": f"The runtime is {_RUNTIME_LICENSE}; the network's files hold its model's weights.",
         "copyrightText": _NONE,
-        "comment": json.dumps({"board": board.name, "options": options, "deviations": said}, sort_keys=True),
+        "comment": json.dumps({"board": board.name, "options": options, "deviations": all_deviations}, sort_keys=True),
     }
 
 
@@ -153,27 +153,29 @@ def _tool(name: str, version: str) -> dict[str, Any]:
 def _relationships(
     files: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    def related(one: str, kind: str, other: str) -> dict[str, str]:
+    def relationship(one: str, kind: str, other: str) -> dict[str, str]:
         return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
 
     compiler, *libraries = (tool["SPDXID"] for tool in tools)
     return [
-        related("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-Project"),
-        *(related("SPDXRef-Project", "CONTAINS", file["SPDXID"]) for file in files),
-        *(related("SPDXRef-Project", "GENERATED_FROM", model["SPDXID"]) for model in models),
-        related(compiler, "BUILD_TOOL_OF", "SPDXRef-Project"),
-        *(related(library, "BUILD_DEPENDENCY_OF", compiler) for library in libraries),
+        relationship("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-Project"),
+        *(relationship("SPDXRef-Project", "CONTAINS", file["SPDXID"]) for file in files),
+        *(relationship("SPDXRef-Project", "GENERATED_FROM", model["SPDXID"]) for model in models),
+        relationship(compiler, "BUILD_TOOL_OF", "SPDXRef-Project"),
+        *(relationship(library, "BUILD_DEPENDENCY_OF", compiler) for library in libraries),
     ]
 
 
 def _sha1(data: bytes) -> str:
-    """What SPDX asks for beside a hash that can be trusted."""
+    """Return the SHA-1 that SPDX requires beside a trustworthy hash."""
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def _version(distribution: str) -> str:
-    """A package's version, from the name of the folder that an installer leaves beside it: to read that folder as
-    :mod:`importlib.metadata` does takes as long as to print a network."""
+    """Return an installed package's version from the name of its ``.dist-info`` folder.
+
+    :mod:`importlib.metadata` reads the folder's content, which takes as long as printing a network.
+    """
     found = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
     names = (name for folder in sys.path for name in _names(folder or os.curdir))
     return next((match[1] for name in names if (match := found.fullmatch(name))), _NONE)

@@ -47,7 +47,7 @@ class Axis:
 
 @frozen
 class ResizeRule:
-    """How source positions and weights are computed; fields are Resize's attributes."""
+    """Formulas of source positions and weights; fields are Resize's attributes."""
 
     mode: str
     coordinates: str
