@@ -1,13 +1,13 @@
-"""Signals before the network: filters, spectra, features of raw samples, as operators in front of it (docs/features.md).
+"""Signal processing in front of a network: filters, spectra and features of raw samples, as operators (docs/features.md).
 
     front = microc.features.log_mel(n_mels=40, input_dtype="int16")
     y = front(samples)                                     # numpy: exact for integers
-    graph = microc.features.join(front, "model.tflite")    # raw samples in; microc.compile(graph, stream=1) takes hops
+    graph = microc.features.join(front, "model.tflite")    # takes raw samples; microc.compile(graph, stream=1) takes hops
 
 A :class:`Pipeline` is a list of stages, each declared by its fields: filters (:class:`Preemphasis`, :class:`Fir`,
-:class:`Biquads`, :class:`Resample`), :class:`Frames`, spectra (:class:`Spectrogram`, :class:`Mel`, :class:`Bands`, :class:`Log`,
-:class:`Dct`), numbers of a frame (:class:`Statistics`, :class:`Spectral`), and normalisation (:class:`Normalise`,
-:class:`MinMax`, :class:`Pcen`).
+:class:`Biquads`, :class:`Resample`), :class:`Frames`, spectra (:class:`Spectrogram`, :class:`Mel`, :class:`Bands`,
+:class:`Log`, :class:`Dct`), statistics of frames (:class:`Statistics`, :class:`Spectral`), and normalisation
+(:class:`Normalise`, :class:`MinMax`, :class:`Pcen`).
 """
 
 from microc.features.declared_features import Declared, join, read

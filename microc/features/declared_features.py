@@ -1,4 +1,4 @@
-"""Feature pipelines in a TOML file, and joined with a network."""
+"""Feature pipelines declared in a TOML file, and joined to a network."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 
-# ---- Features in front of a network, as one graph: raw samples go in.
+# ---- A graph of features and network: its input is raw samples.
 
 Front = Pipeline | MicroFrontend
 
 
 def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False) -> Graph:
-    """One graph of a pipeline and a network: (1, samples) go in, as many as the network's frames need.
+    """Join a pipeline and a network to one graph that takes (1, samples), as many as the network's frames need.
 
-    ``model``: what :func:`microc.compile` takes. ``input``: which of its inputs takes the features (its only one unless given),
-    of shape (1, frames, numbers), with further axes of 1 or flattened; ``bands_first``: (1, numbers, frames). Integers are
-    quantised to the input's type and scale. UsageError where shapes do not fit.
+    ``model``: anything that :func:`microc.compile` takes. ``input``: the input that gets the features (default: the only
+    one), of shape (1, frames, numbers), possibly with further axes of 1, or flattened; ``bands_first``: (1, numbers, frames).
+    Features of an integer input are quantised to its type and scale. UsageError if shapes do not fit.
     """
     if not isinstance(front, (Pipeline, MicroFrontend)):
         raise validation.refused("front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend")
     network = load(model)
     name = _input_of(network, input)
-    kind, width = network.types[name], _width(front)
-    frames = kind.size // width
-    if frames * width != kind.size or not frames:
+    input_type, width = network.types[name], _width(front)
+    frames = input_type.size // width
+    if frames * width != input_type.size or not frames:
         hint = f"the features are {width} numbers a frame: give the pipeline as many as the network was trained on"
         raise UsageError(
-            f"input {name!r} of shape {list(kind.shape)} is no number of frames", where=network.name, hint=hint
+            f"input {name!r} of shape {list(input_type.shape)} is no number of frames", where=network.name, hint=hint
         )
-    _check_order(kind, frames, width, bands_first, network.name, name)
+    _check_order(input_type, frames, width, bands_first, network.name, name)
     net = GraphBuilder("features")
     net.types.update(network.types)
     signal = front.write(net, front.samples(frames))
     if signal.shape[1] != frames:
         raise UsageError(f"the pipeline makes {signal.shape[1]} frames where {frames} are wanted", where=network.name)
-    signal = _ordered(signal, bands_first)
-    features = net.graph("features", {"features": _stored(signal, kind, network.name, name)})
-    reshaped = Node("reshape", features.outputs, (name,), {"shape": kind.shape}, network.place(name))
-    inputs = tuple(features.inputs[0] if each == name else each for each in network.inputs)
-    known = {**features.types, **network.types}
+    signal = _to_axis_order(signal, bands_first)
+    features = net.graph("features", {"features": _to_input_type(signal, input_type, network.name, name)})
+    reshaped = Node("reshape", features.outputs, (name,), {"shape": input_type.shape}, network.place(name))
+    inputs = tuple(features.inputs[0] if input_name == name else input_name for input_name in network.inputs)
+    types = {**features.types, **network.types}
     consts, state = {**features.consts, **network.consts}, {**features.state, **network.state}
     updates = {**features.updates, **network.updates}
-    both = replace(network, inputs=inputs, types=known, consts=consts, state=state, updates=updates)
-    return both.with_nodes((*features.nodes, reshaped, *network.nodes))
+    joined = replace(network, inputs=inputs, types=types, consts=consts, state=state, updates=updates)
+    return joined.with_nodes((*features.nodes, reshaped, *network.nodes))
 
 
 def _input_of(network: Graph, name: str) -> str:
@@ -75,7 +75,7 @@ def _input_of(network: Graph, name: str) -> str:
 
 
 def _width(front: Front) -> int:
-    """How many numbers a frame has."""
+    """Return the number of features in a frame."""
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:
         raise UsageError(
@@ -88,28 +88,28 @@ def _width(front: Front) -> int:
 
 
 def _check_order(kind: TensorType, frames: int, width: int, bands_first: bool, where: str, name: str) -> None:
-    """Refuse an input whose axes stand the other way round than is said."""
+    """Refuse an input whose axes are in the opposite order."""
     found = [extent for extent in kind.shape if extent != 1]
-    wanted = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
-    if found == wanted[::-1] and found != wanted:
+    expected = [extent for extent in ((width, frames) if bands_first else (frames, width)) if extent != 1]
+    if found == expected[::-1] and found != expected:
         hint = "bands_first=False" if bands_first else "bands_first=True"
         raise UsageError(
             f"input {name!r} of shape {list(kind.shape)} has its axes the other way round", where=where, hint=hint
         )
 
 
-def _ordered(signal: Signal, bands_first: bool) -> Signal:
+def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
     if not bands_first:
         return signal
     axes: Sequence[int] = (0, *range(2, len(signal.shape)), 1)
     quant = signal.net.type(signal.value).quant
-    turned = signal.op("transpose", axes=tuple(axes))
-    signal.net.set_quant(turned.value, quant)
-    return turned
+    transposed = signal.op("transpose", axes=tuple(axes))
+    signal.net.set_quant(transposed.value, quant)
+    return transposed
 
 
-def _stored(signal: Signal, kind: TensorType, where: str, name: str) -> str:
-    """The features as the network's input holds them."""
+def _to_input_type(signal: Signal, kind: TensorType, where: str, name: str) -> str:
+    """Convert features to the type of the network's input; return the value."""
     if kind.dtype == "float32":
         return signal.real().value
     if kind.quant is None or len(kind.quant.scale) != 1 or kind.dtype not in ("int8", "uint8", "int16", "uint16"):
@@ -117,11 +117,11 @@ def _stored(signal: Signal, kind: TensorType, where: str, name: str) -> str:
         raise UnsupportedError(f"input {name!r} is {kind.dtype} without a scale", where=where, hint=hint)
     net = signal.net
     attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None, "out_dtype": kind.dtype}
-    made = net.emit("quantize", (signal.value,), {**registry.get("quantize").defaults, **attrs})
-    return net.set_quant(made, kind.quant)
+    quantised = net.emit("quantize", (signal.value,), {**registry.get("quantize").defaults, **attrs})
+    return net.set_quant(quantised, kind.quant)
 
 
-# ---- A pipeline declared in a TOML file, checked: ``microc import MODEL --features FILE``.
+# ---- A pipeline declared in a TOML file: ``microc import MODEL --features FILE``.
 #
 # Either a preset with its arguments::
 #
@@ -139,24 +139,26 @@ def _stored(signal: Signal, kind: TensorType, where: str, name: str) -> str:
 #     length = 480
 #     step = 320
 #
-# and in both, what :func:`microc.features.join` is told: ``input``, ``bands_first``.
+# Both may have arguments of :func:`microc.features.join`: ``input``, ``bands_first``.
 
-LARGEST = 1 << 20
-"""Bytes of a file, at most."""
+MAX_FILE_BYTES = 1 << 20
+"""Maximum size of a file, in bytes."""
 _STAGES: tuple[type[Stage], ...] = (
     *(Bands, Biquads, Dct, Fir, Frames, Log, Mel, MinMax, Normalise),
     *(Pcen, Preemphasis, Resample, Spectral, Spectrogram, Statistics),
 )
-KINDS: Mapping[str, type[Stage]] = MappingProxyType({each.__name__.lower(): each for each in _STAGES})
+KINDS: Mapping[str, type[Stage]] = MappingProxyType(
+    {stage_class.__name__.lower(): stage_class for stage_class in _STAGES}
+)
 PRESETS: Mapping[str, Callable[..., Front]] = MappingProxyType(
     {"log_mel": log_mel, "mfcc": mfcc, "microfrontend": MicroFrontend, "spectrogram": spectrogram}
 )
-_JOINING = {"input": str, "bands_first": bool}
+JOIN_ARGUMENTS = {"input": str, "bands_first": bool}
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a file says: the pipeline, and which input of the network it is for, in which order of axes."""
+    """The content of a file: the pipeline, the network's input that it is for, and the order of that input's axes."""
 
     pipeline: Front
     input: str = ""
@@ -164,13 +166,15 @@ class Declared:
 
 
 def read(path: Path) -> Declared:
-    """The pipeline of a file; OutputError where it cannot be read, UsageError, with the file and the place in it, where it makes
-    no sense."""
+    """Read a pipeline from a file.
+
+    OutputError if it cannot be read; UsageError, with the file and the table in it, if it is invalid.
+    """
     try:
-        content = read_bytes(path, LARGEST)
+        content = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
-            what = f"the file has more than {LARGEST} bytes"
+            what = f"the file has more than {MAX_FILE_BYTES} bytes"
             raise UsageError(what, where=path.name, hint="a file of stages is short") from error
         hint = "give the path of a TOML file (docs/features.md)"
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
@@ -178,24 +182,28 @@ def read(path: Path) -> Declared:
         data = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"no TOML: {error}", where=path.name, hint="docs/features.md shows a file") from error
-    return _declared(data, path.name)
+    return _parse(data, path.name)
 
 
-def _declared(data: dict[str, Any], where: str) -> Declared:
-    joining = {name: data.pop(name) for name in _JOINING if name in data}
-    for name, value in joining.items():
-        if not isinstance(value, _JOINING[name]):
-            raise UsageError(f"{name} is {value!r}", where=where, hint=f"a {_JOINING[name].__name__}")
+def _parse(data: dict[str, Any], where: str) -> Declared:
+    join_arguments = {name: data.pop(name) for name in JOIN_ARGUMENTS if name in data}
+    for name, value in join_arguments.items():
+        if not isinstance(value, JOIN_ARGUMENTS[name]):
+            raise UsageError(f"{name} is {value!r}", where=where, hint=f"a {JOIN_ARGUMENTS[name].__name__}")
     if "preset" in data:
-        made = _made(PRESETS, "preset", data, _arguments, where)
+        pipeline = _build_from_table(PRESETS, "preset", data, _arguments, where)
     else:
         stages = data.pop("stage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
             raise UsageError("stage is no list of tables", where=where, hint="write [[stage]] above each")
-        places = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
-        built = [_made(KINDS, "kind", s, _fields, p) for s, p in zip(stages, places, strict=True)]
-        made = _called(Pipeline, {"stages": tuple(built)}, data, _fields(Pipeline) - {"stages"}, where)
-    return Declared(made, **joining)
+        stage_names = [f"{where} stage {number}" for number in range(1, len(stages) + 1)]
+        built_stages = [
+            _build_from_table(KINDS, "kind", s, _fields, p) for s, p in zip(stages, stage_names, strict=True)
+        ]
+        pipeline = _call_with_keys(
+            Pipeline, {"stages": tuple(built_stages)}, data, _fields(Pipeline) - {"stages"}, where
+        )
+    return Declared(pipeline, **join_arguments)
 
 
 def _fields(kind: Any) -> set[str]:
@@ -203,31 +211,36 @@ def _fields(kind: Any) -> set[str]:
 
 
 def _arguments(preset: Callable[..., Front]) -> set[str]:
-    """The names that a preset takes; those of :func:`mfcc`, which hands the others on, are those of :func:`log_mel`, too."""
+    """Return the parameter names of a preset.
+
+    :func:`mfcc` passes its ``others`` on, so it has those of :func:`log_mel`, too.
+    """
     names = set(inspect.signature(preset).parameters)
     return names - {"others"} | (_arguments(log_mel) if "others" in names else set())
 
 
-def _made(
-    known: Mapping[str, Any], key: str, data: dict[str, Any], names: Callable[[Any], set[str]], where: str
+def _build_from_table(
+    table_types: Mapping[str, Any], key: str, data: dict[str, Any], names: Callable[[Any], set[str]], where: str
 ) -> Any:
-    """What a table names under ``key``, called with the table's other values."""
+    """Construct the preset or stage that a table names under ``key``, with the table's other values as arguments."""
     name = data.pop(key, None)
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or name not in table_types:
         what = f"there is no {key} {name!r}" if name is not None else f"{key} is missing"
-        raise UsageError(what, where=where, hint=suggestion(str(name or ""), known, f"a {key} is one of"))
-    return _called(known[name], {}, data, names(known[name]), where)
+        raise UsageError(what, where=where, hint=suggestion(str(name or ""), table_types, f"a {key} is one of"))
+    return _call_with_keys(table_types[name], {}, data, names(table_types[name]), where)
 
 
-def _called(make: Any, given: dict[str, Any], data: Mapping[str, Any], known: set[str], where: str) -> Any:
+def _call_with_keys(
+    make: Any, fixed_arguments: dict[str, Any], data: Mapping[str, Any], keys: set[str], where: str
+) -> Any:
     for name in data:
-        if name not in known:
-            raise UsageError(f"there is no key {name!r}", where=where, hint=suggestion(name, sorted(known), "keys"))
+        if name not in keys:
+            raise UsageError(f"there is no key {name!r}", where=where, hint=suggestion(name, sorted(keys), "keys"))
     try:
-        return make(**given, **data)
+        return make(**fixed_arguments, **data)
     except MicrocError as error:
         error.where = error.where or where
         raise
     except TypeError as error:
         missing = str(error).partition("missing ")[2] or str(error)
-        raise UsageError(f"misses {missing}", where=where, hint="keys: " + ", ".join(sorted(known))) from error
+        raise UsageError(f"misses {missing}", where=where, hint="keys: " + ", ".join(sorted(keys))) from error

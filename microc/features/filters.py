@@ -1,4 +1,4 @@
-"""What stages of a pipeline are made of, and filters over samples."""
+"""Base of a pipeline's stages, and filters over samples."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 from microc.ops.signal.biquads import COEFFICIENT_BITS, state_shape
 
-# ---- What stages of a pipeline are made of: a signal on its way, what writes it, and the checks of declared numbers.
+# ---- Base of stages: the signal that passes through them, their interface, and checks of declared numbers.
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A value of the graph on its way through the stages.
+    """A value of the graph under construction, passing through the stages.
 
-    Axis 1 is time: samples, then frames; the last axis of frames is what a frame holds. Integers q stand for ``scale`` q.
-    ``rate``: samples a second, before they became frames.
+    Axis 1 is time: samples, later frames; the last axis of frames is the content of one frame. An integer q represents
+    ``scale`` * q. ``rate``: samples per second, before they became frames.
     """
 
     net: GraphBuilder
@@ -44,12 +44,12 @@ class Signal:
         return self.dtype == "float32"
 
     def op(self, op: str, *others: str, **attrs: Attr) -> Signal:
-        """What an operator makes of it."""
+        """Return the signal after an operator."""
         self.net.at(len(self.net.types), op)
         return replace(self, value=self.net.emit(op, (self.value, *others), attrs))
 
     def constant(self, array: Array | float) -> str:
-        """A constant of the signal's dtype, or as it is where it is an integer array."""
+        """Return a constant in the signal's dtype; integer arrays keep theirs."""
         data: Array = np.asarray(array)
         return self.net.constant("constant", data.astype(np.float32) if data.dtype.kind == "f" else data)
 
@@ -60,14 +60,14 @@ class Signal:
         return self.op("add", self.constant(np.asarray(number, np.float32)))
 
     def real(self) -> Signal:
-        """The same as floats."""
+        """Return the signal as floats."""
         if self.is_float:
             return self
         cast = self.op("cast", dtype="float32")
         return replace(cast if self.scale == 1.0 else cast.times(self.scale), scale=1.0)
 
     def last(self, first: int, end: int) -> Signal:
-        """Elements of the last axis."""
+        """Slice elements ``first`` to ``end`` (exclusive) of the last axis."""
         shape = self.shape
         begin = (*(0,) * (len(shape) - 1), first)
         return self.op("slice", begin=begin, end=(*shape[:-1], end), strides=(1,) * len(shape))
@@ -77,7 +77,7 @@ class Signal:
 class Stage:
     """A step of a pipeline; subclasses are declared by their fields and build themselves.
 
-    :meth:`build` gives the signal behind the stage; :meth:`needs` how many samples it needs for so many of its results.
+    :meth:`build` returns the signal behind the stage; :meth:`needs` the number of input samples for ``count`` results.
     """
 
     def build(self, signal: Signal) -> Signal:
@@ -97,52 +97,53 @@ class Stage:
         return UsageError(f"{type(self).__name__} {what}", hint=hint)
 
     def set(self, name: str, value: object) -> None:
-        """Keep what a check made of a field."""
+        """Store the checked value of a field."""
         object.__setattr__(self, name, value)
 
     def number(self, name: str, least: float, most: float) -> None:
-        self.set(name, float(validation.number(self._called(name), getattr(self, name), least, most)))
+        self.set(name, float(validation.number(self._field_name(name), getattr(self, name), least, most)))
 
     def integer(self, name: str, least: int, most: int = 1 << 24) -> None:
-        self.set(name, validation.integer(self._called(name), getattr(self, name), least, most))
+        self.set(name, validation.integer(self._field_name(name), getattr(self, name), least, most))
 
     def truth(self, name: str) -> None:
-        self.set(name, validation.truth(self._called(name), getattr(self, name)))
+        self.set(name, validation.truth(self._field_name(name), getattr(self, name)))
 
     def choice(self, name: str, known: Sequence[str]) -> None:
-        value = validation.text(self._called(name), getattr(self, name))
+        value = validation.text(self._field_name(name), getattr(self, name))
         if value not in known:
-            raise UsageError(f"{self._called(name)} is {value!r}", hint=suggestion(value, known, "known"))
+            raise UsageError(f"{self._field_name(name)} is {value!r}", hint=suggestion(value, known, "known"))
 
     def array(self, name: str, dimensions: int) -> Array:
-        """A field as a finite float64 array; the field becomes nested tuples, or a number."""
+        """Check that a field is a finite array; return it as float64 and store it as nested tuples, or as a number."""
         try:
-            found = np.asarray(getattr(self, name), np.float64)
+            array = np.asarray(getattr(self, name), np.float64)
         except (TypeError, ValueError):
-            found = np.zeros(0)
-        if found.ndim != dimensions or not found.size or not np.isfinite(found).all():
-            raise UsageError(f"{self._called(name)} is no array of finite numbers of {dimensions} dimensions")
-        listed = found.tolist()
-        self.set(name, tuple(map(tuple, listed)) if dimensions == 2 else tuple(listed) if dimensions else listed)
-        return found
+            array = np.zeros(0)
+        if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
+            raise UsageError(f"{self._field_name(name)} is no array of finite numbers of {dimensions} dimensions")
+        values = array.tolist()
+        self.set(name, tuple(map(tuple, values)) if dimensions == 2 else tuple(values) if dimensions else values)
+        return array
 
-    def _called(self, name: str) -> str:
+    def _field_name(self, name: str) -> str:
         return f"{type(self).__name__}.{name}"
 
 
-# ---- Filters over samples: pre-emphasis, FIR, IIR, and resampling by a ratio of integers. All are causal and start
-# from silence.
+# ---- Filters over samples: pre-emphasis, FIR, IIR, and resampling by a rational factor. All are causal and start from
+# silence.
 #
-# int16 samples stay int16: taps have as many fractional bits as fit 16, sums are exact and rounded once.
+# int16 samples stay int16: taps have as many fractional bits as fit 16 bits, sums are exact and rounded once.
 
-LONGEST = 1 << 14
-"""Taps of a filter, at most."""
-_KAISER, _ZEROS = 5.0, 10
-"""Of the resampler's default filter: the window's beta, and zero crossings on either side, as ``scipy.signal.resample_poly``."""
+MAX_TAPS = 1 << 14
+"""Maximum number of taps of a filter."""
+KAISER_BETA, ZERO_CROSSINGS = 5.0, 10
+"""Parameters of the resampler's default filter: the window's beta, and zero crossings on either side, as in
+``scipy.signal.resample_poly``."""
 
 
-def _filtered(signal: Signal, taps: Array, down: int, pad: int) -> Signal:
-    """The signal behind ``pad`` zeros, by taps (phases, K), ``down`` samples a step."""
+def _apply_fir(signal: Signal, taps: Array, down: int, pad: int) -> Signal:
+    """Apply an FIR filter of taps (phases, K) after ``pad`` zeros, with a step of ``down`` samples."""
     margin = ((0, 0), (pad, 0), *((0, 0),) * (len(signal.shape) - 2))
     padded = signal.op("pad", padding=margin, value=0) if pad else signal
     if signal.is_float:
@@ -162,7 +163,7 @@ class Preemphasis(Stage):
         self.number("coefficient", -1.0, 1.0)
 
     def build(self, signal: Signal) -> Signal:
-        return _filtered(signal, np.array([[-self.coefficient, 1.0]]), 1, 1)
+        return _apply_fir(signal, np.array([[-self.coefficient, 1.0]]), 1, 1)
 
 
 @dataclass(frozen=True)
@@ -172,22 +173,23 @@ class Fir(Stage):
     taps: Sequence[float]
 
     def __post_init__(self) -> None:
-        if self.array("taps", 1).size > LONGEST:
-            raise self.refused(f"has more than {LONGEST} taps", "decimate first: Resample")
+        if self.array("taps", 1).size > MAX_TAPS:
+            raise self.refused(f"has more than {MAX_TAPS} taps", "decimate first: Resample")
 
     def build(self, signal: Signal) -> Signal:
         taps = np.array(self.taps)
         if not signal.is_float and np.abs(taps).max() >= 2**15:
             raise self.refused("has taps of 32768 or more", "scale them: int16 samples would saturate")
-        return _filtered(signal, taps[None, ::-1], 1, taps.size - 1)
+        return _apply_fir(signal, taps[None, ::-1], 1, taps.size - 1)
 
 
 @dataclass(frozen=True)
 class Biquads(Stage):
-    """A cascade of second-order sections (``scipy.signal.sosfilt``): rows b0 b1 b2 a0 a1 a2, as ``output="sos"`` gives them.
+    """A cascade of second-order sections (``scipy.signal.sosfilt``): rows b0 b1 b2 a0 a1 a2, as ``output="sos"`` returns
+    them.
 
-    For int16 coefficients have 28 fractional bits, so each is below 8 in magnitude once divided by a0; signals between sections
-    have twelve fractional bits and saturate at four times the range of int16.
+    For int16, coefficients have 28 fractional bits, so each must be below 8 in magnitude after division by a0. Signals
+    between sections have twelve fractional bits and saturate at four times the range of int16.
     """
 
     sos: Sequence[Sequence[float]]
@@ -217,9 +219,9 @@ class Biquads(Stage):
 
 @dataclass(frozen=True)
 class Resample(Stage):
-    """From rate to rate ``up`` / ``down``, by the polyphase form of an FIR filter at ``up`` times the rate.
+    """Resampling by the factor ``up`` / ``down``, by the polyphase form of an FIR filter at ``up`` times the rate.
 
-    The filter is that of ``scipy.signal.resample_poly`` (2 * 10 * max(up, down) + 1 taps under a Kaiser window, beta 5), or
+    The filter is that of ``scipy.signal.resample_poly`` (2 * 10 * max(up, down) + 1 taps with a Kaiser window, beta 5), or
     ``taps``, multiplied by ``up``. It is causal: result n is ``scipy.signal.upfirdn(taps * up, x, up, down)[n]``.
     """
 
@@ -230,8 +232,8 @@ class Resample(Stage):
     def __post_init__(self) -> None:
         self.integer("up", 1, 1024)
         self.integer("down", 1, 1024)
-        if len(self.taps) and self.array("taps", 1).size > LONGEST:
-            raise self.refused(f"has more than {LONGEST} taps", "resample in two steps")
+        if len(self.taps) and self.array("taps", 1).size > MAX_TAPS:
+            raise self.refused(f"has more than {MAX_TAPS} taps", "resample in two steps")
 
     @property
     def ratio(self) -> tuple[int, int]:
@@ -240,13 +242,13 @@ class Resample(Stage):
         return self.up // common, self.down // common
 
     def filter(self) -> Array:
-        """The taps at ``up`` times the rate, multiplied by ``up``."""
+        """Return the taps at ``up`` times the rate, multiplied by ``up``."""
         up, down = self.ratio
         if len(self.taps):
             return np.array(self.taps) * up
-        most = max(up, down)
-        n = np.arange(-_ZEROS * most, _ZEROS * most + 1)
-        taps = np.sinc(n / most) * np.kaiser(n.size, _KAISER)
+        factor = max(up, down)
+        n = np.arange(-ZERO_CROSSINGS * factor, ZERO_CROSSINGS * factor + 1)
+        taps = np.sinc(n / factor) * np.kaiser(n.size, KAISER_BETA)
         return np.asarray(taps / taps.sum() * up)
 
     def build(self, signal: Signal) -> Signal:
@@ -254,13 +256,15 @@ class Resample(Stage):
         if (up, down) == (1, 1) and not len(self.taps):
             return signal
         taps = self.filter()
-        back, ahead = (taps.size - 1) // up, (up - 1) * down // up
-        phases = np.zeros((up, back + 1 + ahead))
+        taps_before, taps_after = (taps.size - 1) // up, (up - 1) * down // up
+        phases = np.zeros((up, taps_before + 1 + taps_after))
+        # Result ``up * n + phase`` reads inputs from ``down * n + offset`` back, so each phase has every up-th tap, shifted
+        # by its offset.
         for phase in range(up):
             offset, first = divmod(phase * down, up)
-            own = taps[first::up]
-            phases[phase, back + offset - np.arange(own.size)] = own
-        return replace(_filtered(signal, phases, down, back), rate=signal.rate * up / down)
+            phase_taps = taps[first::up]
+            phases[phase, taps_before + offset - np.arange(phase_taps.size)] = phase_taps
+        return replace(_apply_fir(signal, phases, down, taps_before), rate=signal.rate * up / down)
 
     def needs(self, count: int) -> int:
         up, down = self.ratio

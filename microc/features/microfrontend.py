@@ -1,11 +1,12 @@
-"""The audio frontend of TFLite Micro, microWakeWord and ESPHome, in fixed point, bit for bit: :class:`MicroFrontend`.
+"""The audio frontend of TFLite Micro, microWakeWord and ESPHome in fixed point, bit for bit: :class:`MicroFrontend`.
 
-A frame goes through a window, a transform of 16 bits scaled to its loudest sample, triangles of the mel scale, a square root,
-noise reduction, gain control by the noise (PCAN) and a logarithm. The noise is state: the graph takes hops of samples by itself,
-and is compiled without ``stream``.
+A frame passes through a window, a 16-bit FFT scaled to its loudest sample, triangular mel filters, a square root, noise
+reduction, gain control by the noise (PCAN) and a logarithm. The noise estimate is state: the graph takes hops of samples by
+itself, and is compiled without ``stream``.
 
-Source: ``tensorflow/lite/experimental/microfrontend/lib`` (``window_util.c``, ``filterbank_util.c``, ``noise_reduction_util.c``,
-``pcan_gain_control_util.c``), whose tables are computed in float32, as here; pymicro-features for the defaults.
+Source: ``tensorflow/lite/experimental/microfrontend/lib`` (``window_util.c``, ``filterbank_util.c``,
+``noise_reduction_util.c``, ``pcan_gain_control_util.c``), whose tables are computed in float32, as here; pymicro-features for
+the defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from microc.graph.ir import Attr, Graph, Quant, fresh_name
 from microc.ops.meaning import evaluate
 
 SCALE = 0.0390625
-"""What a step of a feature stands for, as pymicro-features says."""
+"""Value of one step of an integer feature, as pymicro-features defines it."""
 _WINDOW_BITS, _BANK_BITS, _NOISE_BITS, _SNR_BITS, _GAIN_BITS, _SMOOTHING_BITS = 12, 12, 14, 12, 21, 10
 _STRENGTH, _OFFSET, _LOG_SHIFT = 0.95, 80.0, 6
 _f = np.float32
@@ -37,10 +38,11 @@ def _mel(hertz: Any) -> Any:
 
 @dataclass(frozen=True)
 class MicroFrontend:
-    """Frames of ``window_ms`` every ``step_ms`` of int16 samples become ``bands`` numbers between ``lower`` and ``upper`` Hz.
+    """Frames of ``window_ms`` every ``step_ms`` of int16 samples become ``bands`` features between ``lower`` and ``upper``
+    Hz.
 
-    The noise follows the signal by ``even_smoothing`` and ``odd_smoothing`` of it; ``least_remaining`` of the signal stays;
-    ``pcan``: with gain control.
+    The noise estimate is smoothed by ``even_smoothing`` and ``odd_smoothing``, for even and odd bands. At least the share
+    ``least_remaining`` of the signal remains after noise reduction. ``pcan`` enables gain control.
     """
 
     sample_rate: int = 16000
@@ -74,20 +76,20 @@ class MicroFrontend:
 
     @property
     def step(self) -> int:
-        """Samples from a frame to the next."""
+        """Samples from one frame to the next."""
         return self.step_ms * self.sample_rate // 1000
 
     @property
     def lead(self) -> int:
-        """Frames before the first that has all of its samples: they are zeros."""
+        """Number of frames before the first complete one; their features are zeros."""
         return -(-(self.length - self.step) // self.step)
 
     def samples(self, frames: int) -> int:
-        """How many samples a run takes that makes so many frames."""
+        """Return the number of samples of a run that makes ``frames`` frames."""
         return self.step * validation.integer("frames", frames, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """A run over so many new samples, written behind a new input of them: (1, frames, bands)."""
+        """Write a run over ``samples`` new samples, with a new input for them; return the features (1, frames, bands)."""
         frames = samples // self.step
         value = net.input(SAMPLES, (1, samples), "int16")
         history = self._state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
@@ -103,9 +105,9 @@ class MicroFrontend:
             row, noise = self._frame(line, frame, tables, noise, age if missing > 0 else "", missing)
             rows.append(net.reshape(row, (1, 1, self.bands)))
         net.update(first, noise)
-        made = rows[0] if frames == 1 else net.op("concat", *rows, axis=1)
-        net.set_quant(made, Quant((SCALE,), (0,)))
-        return replace(line, value=made)
+        features = rows[0] if frames == 1 else net.op("concat", *rows, axis=1)
+        net.set_quant(features, Quant((SCALE,), (0,)))
+        return replace(line, value=features)
 
     def _state(self, net: GraphBuilder, name: str, start: Array) -> str:
         return net.state(fresh_name(net.types, f"frontend_{name}"), start)
@@ -113,10 +115,10 @@ class MicroFrontend:
     def _frame(
         self, line: Signal, frame: int, tables: dict[str, str], noise: str, age: str, missing: int
     ) -> tuple[str, str]:
-        """The features of a frame, and the noise behind it; ``missing``: how many runs have to be before it has all samples."""
+        """Write one frame; return its features and the new noise. ``missing``: earlier runs that it needs to be complete."""
         net, begin = line.net, frame * self.step
-        own = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
-        windowed = replace(own, value=net.reshape(own.value, (self.length,)))
+        frame_samples = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
+        windowed = replace(frame_samples, value=net.reshape(frame_samples.value, (self.length,)))
         windowed = windowed.op("signal_window", tables["window"], shift=_WINDOW_BITS)
         net.at(len(net.types), "fft_auto_scale")
         scaled, scale = net.emit_all("fft_auto_scale", (windowed.value,))
@@ -127,14 +129,14 @@ class MicroFrontend:
         sums = net.op("filter_bank", energy, *banks, channels=self.bands, name="filter_bank")
         signal = net.op("filter_bank_square_root", sums, scale, name="square_root")
         if age:
-            whole = net.op("greater_equal", age, net.constant("missing", np.array([missing], np.int32)))
-            signal = net.op("where", whole, signal, net.constant("nothing", np.zeros(1, np.uint32)))
+            is_complete = net.op("greater_equal", age, net.constant("missing", np.array([missing], np.int32)))
+            signal = net.op("where", is_complete, signal, net.constant("nothing", np.zeros(1, np.uint32)))
         shares = {"smoothing": self.even_smoothing, "alternate_smoothing": self.odd_smoothing}
         attrs: dict[str, Attr] = {"smoothing_bits": _SMOOTHING_BITS, "spectral_subtraction_bits": _NOISE_BITS}
         for name, share in shares.items():
             attrs[name] = int(_f(share) * _f(1 << _NOISE_BITS))
-            other = name.replace("smoothing", "one_minus_smoothing")
-            attrs[other] = (1 << _NOISE_BITS) - int(_f(share) * _f(1 << _NOISE_BITS))
+            complement = name.replace("smoothing", "one_minus_smoothing")
+            attrs[complement] = (1 << _NOISE_BITS) - int(_f(share) * _f(1 << _NOISE_BITS))
         attrs["min_signal_remaining"] = int(_f(self.least_remaining) * _f(1 << _NOISE_BITS))
         net.at(len(net.types), "spectral_subtraction")
         signal, noise = net.emit_all("spectral_subtraction", (signal, noise), {**attrs, "clamping": False})
@@ -152,7 +154,7 @@ class MicroFrontend:
 
     @property
     def _correction(self) -> int:
-        """Bits that a magnitude lacks of the transform's length."""
+        """Bits by which a magnitude is smaller than the FFT's length."""
         return max(0, self._fft_length.bit_length() - 1 - _BANK_BITS // 2)
 
     def _tables(self, line: Signal) -> dict[str, str]:
@@ -169,13 +171,13 @@ class MicroFrontend:
 
     @property
     def _centers(self) -> Array:
-        """Of the bands and of one more, on the mel scale."""
+        """Centres of the bands, and of one more, on the mel scale."""
         low, high = _mel(self.lower), _mel(self.upper)
         return np.asarray(low + (high - low) / _f(self.bands + 1) * np.arange(1, self.bands + 2, dtype=_f))
 
     @property
     def _edges(self) -> list[int]:
-        """The first frequency of every band that rises, and the end of the last."""
+        """First frequency bin of the rising side of every band, and the end of the last band."""
         mels = _mel(np.arange(self._fft_length // 2 + 2, dtype=_f) * self._per_bin)
         edges = [int(_f(1.5) + _f(self.lower) / self._per_bin)]
         for center in self._centers:
@@ -189,13 +191,13 @@ class MicroFrontend:
         return edges[0], min(edges[-1], self._fft_length // 2 + 1)
 
     def _bank(self) -> dict[str, Array]:
-        """Weights that rise in one band and fall in the one before."""
-        edges, centers, parts = self._edges, self._centers, []
+        """Return the filter bank: weights that rise in one band and fall in the band before."""
+        edges, centers, weight_parts = self._edges, self._centers, []
         for band, center in enumerate(centers):
             below = centers[band - 1] if band else _mel(self.lower)
             mels = _mel(np.arange(edges[band], edges[band + 1], dtype=_f) * self._per_bin)
-            parts.append((center - mels) / (center - below))
-        weights, widths, one = np.concatenate(parts), np.diff(edges), _f(1 << _BANK_BITS)
+            weight_parts.append((center - mels) / (center - below))
+        weights, widths, one = np.concatenate(weight_parts), np.diff(edges), _f(1 << _BANK_BITS)
         return {
             "weights": np.floor(weights * one + _f(0.5)).astype(np.int16),
             "complements": np.floor((_f(1) - weights) * one + _f(0.5)).astype(np.int16),
@@ -205,35 +207,37 @@ class MicroFrontend:
         }
 
     def _gains(self) -> Array:
-        """A parabola for every highest bit of the noise: three points, two differences each."""
+        """Return the gain table: a parabola for every highest bit of the noise, as first value and two differences."""
         bits = _SMOOTHING_BITS - self._correction
 
         def gain(noise: int) -> int:
-            raised = np.power(_f(noise) / _f(1 << bits) + _f(_OFFSET), _f(-_STRENGTH))
-            found = _f(1 << _GAIN_BITS) * raised
-            return 32767 if found > 32767 else int(found + _f(0.5))
+            power = np.power(_f(noise) / _f(1 << bits) + _f(_OFFSET), _f(-_STRENGTH))
+            scaled_gain = _f(1 << _GAIN_BITS) * power
+            return 32767 if scaled_gain > 32767 else int(scaled_gain + _f(0.5))
 
         table = np.zeros(125, np.int64)
         table[0], table[1] = gain(0), gain(1)
         for highest in range(2, 33):
             x = 1 << highest - 1
             ends = (x, x + (x >> 1), 2 * x - 1 if highest == 32 else 2 * x)
-            first, middle, last = (gain(each) for each in ends)
+            first, middle, last = (gain(point) for point in ends)
             slope = 4 * (middle - first) - (last - first)
             table[4 * highest - 6 : 4 * highest - 3] = first, slope, last - first - slope
         return table.astype(np.int16)
 
     def graph(self, samples: int) -> Graph:
-        """The graph of a run over so many new samples, a multiple of :attr:`step`, with the state that it keeps."""
+        """Return the graph of a run over ``samples`` new samples, a multiple of :attr:`step`, with its state."""
         if validation.integer("samples", samples, 1) % self.step:
             raise UsageError(f"a run over {samples} samples", hint=f"a multiple of {self.step}")
         net = GraphBuilder(FEATURES)
         signal = self.write(net, samples)
-        made = net.graph(FEATURES, {FEATURES: signal.value})
-        return replace(made, types={**made.types, FEATURES: replace(made.types[FEATURES], quant=Quant((SCALE,), (0,)))})
+        graph_ = net.graph(FEATURES, {FEATURES: signal.value})
+        return replace(
+            graph_, types={**graph_.types, FEATURES: replace(graph_.types[FEATURES], quant=Quant((SCALE,), (0,)))}
+        )
 
     def stored(self, samples: Any) -> tuple[Array, float]:
-        """All frames of a recording as integers, and what one of their steps stands for; numpy, exact."""
+        """Return all frames of a recording as integers, and the value of one step of them; computed in numpy, exactly."""
         x = np.asarray(samples)
         if x.dtype != np.int16 or x.ndim != 1 or len(x) < self.length:
             what = f"samples are {x.dtype} of shape {x.shape}"
@@ -245,6 +249,6 @@ class MicroFrontend:
         return np.array(rows[self.lead :]), SCALE
 
     def __call__(self, samples: Any) -> Array:
-        """The same as float32: what they stand for."""
-        made, scale = self.stored(samples)
-        return (made * scale).astype(np.float32)
+        """Return all frames of a recording as float32."""
+        integers, scale = self.stored(samples)
+        return (integers * scale).astype(np.float32)

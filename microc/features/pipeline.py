@@ -17,8 +17,7 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
 
-# ---- A pipeline: samples in, features out, through stages; in numpy, and as a graph of operators compiled with the
-# network.
+# ---- A pipeline: features of samples, in numpy or as a graph of operators that is compiled with the network.
 
 DTYPES = ("float32", "int16")
 SAMPLES, FEATURES = "samples", "features"
@@ -26,11 +25,11 @@ SAMPLES, FEATURES = "samples", "features"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages over samples at ``sample_rate`` a second.
+    """Stages over samples with ``sample_rate`` samples per second.
 
-    ``input_dtype``: ``float32``, or ``int16``, which stand for ``sample_scale`` times themselves (0: 1 / 32768, so that they are
-    within -1 .. 1). ``channels``: of an accelerometer, say; samples are (time,) or (time, channels), and features (frames,
-    numbers of a frame) or (frames, channels, numbers).
+    ``input_dtype``: ``float32``, or ``int16``, whose values are multiplied by ``sample_scale`` (0: 1 / 32768, for a range of
+    -1 to 1). ``channels``: channels of a sample, such as the axes of an accelerometer. Samples are (time,) or (time,
+    channels), features (frames, numbers of a frame) or (frames, channels, numbers).
     """
 
     stages: Sequence[Stage]
@@ -50,14 +49,14 @@ class Pipeline:
             raise UsageError("a pipeline without stages", hint="microc.features.log_mel() is one with some")
 
     def samples(self, frames: int) -> int:
-        """How many samples make so many frames, and no fewer."""
+        """Return the smallest number of samples that makes ``frames`` frames."""
         count = validation.integer("frames", frames, 1)
         for stage in reversed(self.stages):
             count = stage.needs(count)
         return max(count, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """The stages, written behind a new input of so many samples."""
+        """Write the stages, behind a new input of ``samples`` samples; return the features."""
         shape = (1, samples) if self.channels == 1 else (1, samples, self.channels)
         value = net.input(SAMPLES, shape, self.input_dtype)
         scale = 1.0 if self.input_dtype == "float32" else self.sample_scale or 1 / 32768
@@ -72,37 +71,41 @@ class Pipeline:
         return signal
 
     def graph(self, samples: int) -> Graph:
-        """The graph that makes features of (1, samples) or (1, samples, channels). Those of integers are int16 with a scale."""
+        """Return the graph from (1, samples) or (1, samples, channels) to features.
+
+        Integer features are int16 with a scale.
+        """
         net = GraphBuilder(FEATURES)
         signal = self.write(net, validation.integer("samples", samples, 1))
-        made = net.graph(FEATURES, {FEATURES: signal.value})
+        graph_ = net.graph(FEATURES, {FEATURES: signal.value})
         quant = net.type(signal.value).quant
-        return replace(made, types={**made.types, FEATURES: replace(made.types[FEATURES], quant=quant)})
+        return replace(graph_, types={**graph_.types, FEATURES: replace(graph_.types[FEATURES], quant=quant)})
 
     def stored(self, samples: Any) -> tuple[Array, float]:
-        """The features as the board has them, and what one of their integers stands for (1.0 of floats); numpy, exact for
-        integers."""
+        """Return the features as computed on the board, and the value of one step of integers (1.0 for floats).
+
+        Computed in numpy; exact for integers.
+        """
         x = np.asarray(samples)
-        wanted = (x.shape[0],) if self.channels == 1 and x.ndim == 1 else (*x.shape[:1], self.channels)
-        if x.dtype != self.input_dtype or x.shape != wanted or not x.size:
+        expected_shape = (x.shape[0],) if self.channels == 1 and x.ndim == 1 else (*x.shape[:1], self.channels)
+        if x.dtype != self.input_dtype or x.shape != expected_shape or not x.size:
             shape = "(time,)" if self.channels == 1 else f"(time, {self.channels})"
             what = f"samples are {x.dtype} of shape {x.shape}"
             raise UsageError(
                 what, hint=f"{self.input_dtype} of shape {shape}: samples.astype(numpy.{self.input_dtype})"
             )
         graph = self.graph(len(x))
-        ((made,), _) = evaluate(graph, {SAMPLES: x[None]})
+        ((features,), _) = evaluate(graph, {SAMPLES: x[None]})
         quant = graph.types[graph.outputs[0]].quant
-        return np.asarray(made)[0], quant.scale[0] if quant is not None else 1.0
+        return np.asarray(features)[0], quant.scale[0] if quant is not None else 1.0
 
     def __call__(self, samples: Any) -> Array:
-        """The features of samples, as float32: what they stand for."""
-        made, scale = self.stored(samples)
-        return made if made.dtype == np.float32 else (made * scale).astype(np.float32)
+        """Return the features of samples as float32."""
+        features, scale = self.stored(samples)
+        return features if features.dtype == np.float32 else (features * scale).astype(np.float32)
 
 
-# ---- The pipelines that most networks for sound take. What librosa and TensorFlow call arguments say the stages'
-# docstrings.
+# ---- Presets for audio networks. The stages' docstrings name the corresponding arguments of librosa and TensorFlow.
 
 
 def spectrogram(
@@ -116,7 +119,7 @@ def spectrogram(
     center: bool = False,
     input_dtype: str = "float32",
 ) -> Pipeline:
-    """Powers (or magnitudes) at fft_length / 2 + 1 frequencies: (frames, frequencies)."""
+    """Return the pipeline of power (or magnitude) spectra: (frames, fft_length / 2 + 1)."""
     stages = (Frames(frame_length, frame_step, center), Spectrogram(window, fft_length, power))
     return Pipeline(stages, sample_rate, input_dtype)
 
@@ -141,7 +144,7 @@ def log_mel(
     log_floor: float = 1e-10,
     input_dtype: str = "float32",
 ) -> Pipeline:
-    """Logarithms of mel bands: (frames, n_mels)."""
+    """Return the pipeline of log-mel spectra: (frames, n_mels)."""
     stages = (
         Frames(frame_length, frame_step, center),
         Spectrogram(window, fft_length, power),
@@ -152,6 +155,6 @@ def log_mel(
 
 
 def mfcc(*, n_mfcc: int = 13, lifter: int = 0, log: str = "db", **others: object) -> Pipeline:
-    """Cepstra, an orthonormal DCT-II of :func:`log_mel`, which takes the ``others``: (frames, n_mfcc)."""
+    """Return the pipeline of cepstra, the DCT-II of :func:`log_mel` (which gets the ``others``): (frames, n_mfcc)."""
     front = log_mel(log=log, **others)  # type: ignore[arg-type]
     return Pipeline((*front.stages, Dct(n_mfcc, lifter)), front.sample_rate, front.input_dtype)

@@ -16,9 +16,9 @@ from microc.features.filters import Signal, Stage
 from microc.ops.signal.logarithm import FRACTION, MOST_SUBTRACTED
 from microc.ops.signal.power_spectrum import LONGEST
 
-# ---- Windows by name, as ``scipy.signal.get_window`` and ``librosa`` have them.
+# ---- Windows by name, as in ``scipy.signal.get_window`` and ``librosa``.
 #
-# Periodic windows (the default, for spectra) are those of one sample more without the last. Source: Harris, *On the use of
+# A periodic window (the default, for spectra) is one of one sample more without its last. Source: Harris, *On the use of
 # windows for harmonic analysis with the discrete Fourier transform*, 1978.
 
 COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
@@ -36,21 +36,21 @@ COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 
 
 def window(name: str, length: int, periodic: bool = True) -> Array:
-    """A window of ``length`` samples, float64. UsageError for a name that is none of :data:`COSINES`."""
+    """Return a window of ``length`` samples, float64. UsageError for a name that is not in :data:`COSINES`."""
     if name not in COSINES:
         raise UsageError(f"there is no window {name!r}", hint=suggestion(name, COSINES, "windows"))
     if length == 1:
         return np.ones(1)
-    turn = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
-    made: Array = np.sum([(-1) ** j * a * np.cos(j * turn) for j, a in enumerate(COSINES[name])], axis=0)
-    return made
+    angle = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
+    samples: Array = np.sum([(-1) ** j * a * np.cos(j * angle) for j, a in enumerate(COSINES[name])], axis=0)
+    return samples
 
 
-# ---- The mel scale, and filter banks of triangles over it.
+# ---- The mel scale, and filter banks of triangles on it.
 #
 # Two scales: ``htk``, 2595 log10(1 + f / 700), and ``slaney``, linear up to 1 kHz and logarithmic above (Slaney, *Auditory
-# Toolbox*). Triangles are linear in ``hertz`` (librosa) or in ``mel`` (``tf.signal.linear_to_mel_weight_matrix``, HTK, where
-# frequency 0 has no part). ``slaney`` normalises a triangle's area to 1 in hertz.
+# Toolbox*). Triangles are linear in ``hertz`` (librosa) or in ``mel`` (``tf.signal.linear_to_mel_weight_matrix``, HTK;
+# frequency 0 then has weight 0). The norm ``slaney`` scales a triangle to an area of 1 in hertz.
 
 SCALES = ("htk", "slaney")
 TRIANGLES = ("hertz", "mel")
@@ -59,7 +59,7 @@ _LINEAR, _KNEE, _STEP = 200 / 3, 1000.0, np.log(6.4) / 27
 
 
 def to_mel(hertz: Array, scale: str) -> Array:
-    """Frequencies on a mel scale."""
+    """Convert frequencies in hertz to a mel scale."""
     f = np.asarray(hertz, np.float64)
     if scale == "htk":
         return np.asarray(2595 * np.log10(1 + f / 700))
@@ -67,7 +67,7 @@ def to_mel(hertz: Array, scale: str) -> Array:
 
 
 def to_hertz(mel: Array, scale: str) -> Array:
-    """And back."""
+    """Convert from a mel scale to frequencies in hertz."""
     m = np.asarray(mel, np.float64)
     if scale == "htk":
         return np.asarray(700 * (10 ** (m / 2595) - 1))
@@ -78,14 +78,14 @@ def to_hertz(mel: Array, scale: str) -> Array:
 def mel_weights(
     bins: int, rate: float, bands: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
 ) -> Array:
-    """Weights (bands, bins) by which ``bins`` frequencies from 0 to rate / 2 make ``bands``; float64."""
+    """Return weights (bands, bins) of ``bins`` frequencies from 0 to rate / 2, float64."""
     frequencies = np.linspace(0, rate / 2, bins)
-    first, last = (float(each) for each in to_mel(np.array([fmin, fmax]), scale))
+    first, last = (float(mel) for mel in to_mel(np.array([fmin, fmax]), scale))
     ends = np.linspace(first, last, bands + 2)
     corners = to_hertz(ends, scale)
-    places, edges = (frequencies, corners) if triangles == "hertz" else (to_mel(frequencies, scale), ends)
-    rising = (places - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-    falling = (edges[2:, None] - places) / (edges[2:] - edges[1:-1])[:, None]
+    positions, edges = (frequencies, corners) if triangles == "hertz" else (to_mel(frequencies, scale), ends)
+    rising = (positions - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - positions) / (edges[2:] - edges[1:-1])[:, None]
     weights: Array = np.maximum(0, np.minimum(rising, falling))
     if triangles == "mel":
         weights[:, 0] = 0
@@ -94,13 +94,12 @@ def mel_weights(
     return weights
 
 
-def packed(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
-    """The weights of bands from their first to their last that is not zero, one band behind the other; where each begins, how
-    many it has."""
+def pack_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """Pack the non-zero spans of band weights one behind the other; return them with each band's first bin and width."""
     starts, widths, parts = [], [], []
     for row in weights:
-        (inside,) = np.nonzero(row)
-        first, end = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
+        (nonzero,) = np.nonzero(row)
+        first, end = (int(nonzero[0]), int(nonzero[-1]) + 1) if nonzero.size else (0, 0)
         starts.append(first)
         widths.append(end - first)
         parts.append(row[first:end])
@@ -108,26 +107,29 @@ def packed(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
 
 
 def box_weights(bins: int, rate: float, edges: Sequence[float]) -> Array:
-    """Weights (len(edges) - 1, bins): one for the frequencies f with edge <= f < next edge."""
+    """Return weights (len(edges) - 1, bins): 1 for frequencies f with edge <= f < next edge, else 0."""
     frequencies = np.linspace(0, rate / 2, bins)
     return np.array([(frequencies >= low) & (frequencies < high) for low, high in pairwise(edges)], np.float64)
 
 
-# ---- From samples to spectra and what is made of them: frames, power spectra, mel bands, logarithms, cepstra.
+# ---- Frames, power spectra, mel bands, logarithms, cepstra.
 #
-# int16 samples stay integers up to the logarithm: the spectrum is of 32 bits, its squares and their sums uint64, the logarithm
-# int16 of nine fractional bits (of log2), and cepstra int16. Where a stage has no integer form, its input becomes floats first.
+# int16 samples stay integers: the spectrum has 32 bits, its squares and their sums are uint64, the logarithm is int16 with
+# nine fractional bits (of log2), cepstra are int16. The input of a stage without an integer form becomes floats first.
 
-_SQUARES_SHIFT = 14
-"""Of squares of integers: what is left, 47 bits, times 16 of weights stays below 2**63, whatever their sum."""
-_WEIGHT_MOST = 65535
+SQUARES_SHIFT = 14
+"""Right shift of squared integers: the remaining 47 bits, times 16 bits of weights, stay below 2**63 for any sum over
+bins."""
+MAX_WEIGHT = 65535
 
 
 @dataclass(frozen=True)
 class Frames(Stage):
-    """Frames of ``length`` samples that begin ``step`` apart (``tf.signal.frame``); samples of several channels stand one behind
-    the other, channel by channel. ``center``: length // 2 zeros in front and behind, as ``librosa.stft`` has them; a stream takes
-    those behind as a delay (``stream_allow="lookahead"``)."""
+    """Frames of ``length`` samples that begin ``step`` apart (``tf.signal.frame``); each channel has its own frames.
+
+    ``center``: length // 2 zeros in front and behind, as in ``librosa.stft``; in a stream those behind are a delay
+    (``stream_allow="lookahead"``).
+    """
 
     length: int
     step: int
@@ -156,9 +158,9 @@ class Frames(Stage):
 class Spectrogram(Stage):
     """|DFT(frame * window)| ** power, at fft_length / 2 + 1 frequencies.
 
-    ``fft_length``: a power of two; 0: the first that holds a frame. A window shorter than the frame (``window_length``, 0: as
-    long) stands in its middle, as ``librosa.stft``'s ``win_length``; frames are filled with zeros behind, as those of
-    ``tf.signal.stft``. ``power``: 2, or 1 for magnitudes. ``periodic``: the window's kind.
+    ``fft_length``: a power of two; 0: the smallest that holds a frame. A window shorter than the frame (``window_length``; 0:
+    the frame's length) is centred in it, as ``librosa.stft``'s ``win_length``; frames are padded with zeros at the end, as in
+    ``tf.signal.stft``. ``power``: 2, or 1 for magnitudes. ``periodic``: whether the window is periodic, else symmetric.
     """
 
     window: str = "hann"
@@ -174,8 +176,10 @@ class Spectrogram(Stage):
         self.integer("window_length", 0, LONGEST)
         self.truth("periodic")
         if self.fft_length and (self.fft_length < 4 or self.fft_length & (self.fft_length - 1)):
-            near = 1 << max(2, (self.fft_length - 1).bit_length())
-            raise self.refused(f"has an fft_length of {self.fft_length}", f"a power of two from 4 on, {near} for one")
+            example = 1 << max(2, (self.fft_length - 1).bit_length())
+            raise self.refused(
+                f"has an fft_length of {self.fft_length}", f"a power of two from 4 on, {example} for one"
+            )
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal)
@@ -184,34 +188,34 @@ class Spectrogram(Stage):
         if size > length or self.window_length > size:
             hint = f"frames of {size} samples"
             raise self.refused(f"has fft_length {length}, window_length {self.window_length}", hint)
-        own = self.window_length or size
-        front = (size - own) // 2
-        by = np.pad(window(self.window, own, self.periodic), (front, size - own - front))
+        window_length = self.window_length or size
+        front = (size - window_length) // 2
+        padded_window = np.pad(window(self.window, window_length, self.periodic), (front, size - window_length - front))
         if signal.is_float:
-            made = signal.op("power_spectrum", signal.constant(by.astype(np.float32)), fft_length=length)
-            return made if self.power == 2 else made.op("sqrt")
-        shift = _SQUARES_SHIFT if self.power == 2 else 0
-        stored = signal.constant(np.rint(by * 32767).astype(np.int16))
-        made = signal.op("power_spectrum", stored, fft_length=length, shift=shift)
+            spectrum = signal.op("power_spectrum", signal.constant(padded_window.astype(np.float32)), fft_length=length)
+            return spectrum if self.power == 2 else spectrum.op("sqrt")
+        shift = SQUARES_SHIFT if self.power == 2 else 0
+        stored = signal.constant(np.rint(padded_window * 32767).astype(np.int16))
+        spectrum = signal.op("power_spectrum", stored, fft_length=length, shift=shift)
         unit = signal.scale * length / 32767
         if self.power == 2:
-            return replace(made, scale=unit**2 * 2**shift)
-        root = made.op("filter_bank_square_root", signal.constant(np.array(0, np.int32)))
+            return replace(spectrum, scale=unit**2 * 2**shift)
+        root = spectrum.op("filter_bank_square_root", signal.constant(np.array(0, np.int32)))
         return replace(root.op("cast", dtype="uint64"), scale=unit)
 
 
-def _banded(signal: Signal, weights: Array) -> Signal:
-    """Sums by weights (bands, bins), of integers by weights of 16 bits."""
-    flat, starts, widths = packed(weights)
-    scale = float(flat.max(initial=0)) / _WEIGHT_MOST or 1.0
-    known = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)
-    made = signal.op("band_sums", signal.constant(known), starts=starts, widths=widths)
-    return made if signal.is_float else replace(made, scale=signal.scale * scale)
+def _sum_bands(signal: Signal, weights: Array) -> Signal:
+    """Sum bins by weights (bands, bins); sums of integers have 16-bit weights."""
+    flat, starts, widths = pack_band_weights(weights)
+    scale = float(flat.max(initial=0)) / MAX_WEIGHT or 1.0
+    stored_weights = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)
+    sums = signal.op("band_sums", signal.constant(stored_weights), starts=starts, widths=widths)
+    return sums if signal.is_float else replace(sums, scale=signal.scale * scale)
 
 
 @dataclass(frozen=True)
 class Mel(Stage):
-    """Sums of a spectrum over ``bands`` triangles from ``fmin`` to ``fmax`` Hz (0: half the rate) of the mel scale.
+    """Sums of a spectrum over ``bands`` triangles from ``fmin`` to ``fmax`` Hz (0: half the rate) on the mel scale.
 
     ``librosa.filters.mel``: scale ``slaney`` (or ``htk``), triangles ``hertz``, norm ``slaney`` (or ``none``).
     ``tf.signal.linear_to_mel_weight_matrix``: scale ``htk``, triangles ``mel``, norm ``none``.
@@ -245,12 +249,13 @@ class Mel(Stage):
         if empty.size:
             what = f"has {empty.size} bands without a frequency, the first is band {empty[0]}"
             raise self.refused(what, "fewer bands, a larger fft_length, or a higher fmin")
-        return _banded(signal, bank)
+        return _sum_bands(signal, bank)
 
 
 @dataclass(frozen=True)
 class Bands(Stage):
-    """Sums of a spectrum between ``edges`` in Hz: one band less than there are edges; each has its lower edge, not its upper."""
+    """Sums of a spectrum between ``edges`` in Hz, one band fewer than edges; a band includes its lower edge, not its
+    upper."""
 
     edges: Sequence[float]
 
@@ -264,19 +269,19 @@ class Bands(Stage):
         bank = box_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
             raise self.refused("has a band without a frequency", "wider bands, or a larger fft_length")
-        return _banded(signal, bank)
+        return _sum_bands(signal, bank)
 
 
 BASES = {"e": 1.0, "2": 1 / log(2), "10": 1 / log(10), "db": 10 / log(10)}
-"""What a natural logarithm is multiplied by."""
+"""Factors from natural logarithms to each base."""
 
 
 @dataclass(frozen=True)
 class Log(Stage):
-    """log(max(x + offset, floor)) to base ``e``, ``2`` or ``10``, or in ``db``, 10 log10, of which ``reference`` is 0.
+    """log(max(x + offset, floor)) to base ``e``, ``2`` or ``10``, or in ``db`` (10 log10) relative to ``reference``.
 
-    TensorFlow's tutorials: ``offset=1e-6``. ``librosa.power_to_db``: ``base="db"``, ``floor=1e-10``; ``range`` is its ``top_db``
-    (0: none), against the largest of all frames, which a stream does not know, and floats only.
+    TensorFlow's tutorials: ``offset=1e-6``. ``librosa.power_to_db``: ``base="db"``, ``floor=1e-10``; ``range`` is its
+    ``top_db`` (0: none), relative to the maximum of all frames, which a stream cannot know; for floats only.
     """
 
     base: str = "e"
@@ -294,21 +299,21 @@ class Log(Stage):
 
     def build(self, signal: Signal) -> Signal:
         factor = BASES[self.base]
-        below = factor * log(max(self.reference, self.floor))
+        reference_level = factor * log(max(self.reference, self.floor))
         if signal.dtype != "uint64" or self.range:
             signal = signal.real()
-            moved = signal.plus(self.offset) if self.offset else signal
-            made = moved.op("maximum", signal.constant(self.floor)).op("log")
-            made = made if factor == 1.0 else made.times(factor)
-            made = made.plus(-below) if below else made
+            shifted = signal.plus(self.offset) if self.offset else signal
+            logarithm = shifted.op("maximum", signal.constant(self.floor)).op("log")
+            logarithm = logarithm if factor == 1.0 else logarithm.times(factor)
+            logarithm = logarithm.plus(-reference_level) if reference_level else logarithm
             if not self.range:
-                return made
-            axes = tuple(range(len(made.shape)))
-            least = made.op("max", axes=axes, keepdims=True).plus(-self.range)
-            return made.op("maximum", least.value)
+                return logarithm
+            axes = tuple(range(len(logarithm.shape)))
+            least = logarithm.op("max", axes=axes, keepdims=True).plus(-self.range)
+            return logarithm.op("maximum", least.value)
         steps = [min(round(number / signal.scale), (1 << 62)) for number in (self.offset, self.floor)]
         unit = factor * log(2) / (1 << FRACTION)
-        subtract = round((below - factor * log(signal.scale)) / unit)
+        subtract = round((reference_level - factor * log(signal.scale)) / unit)
         subtract = max(-MOST_SUBTRACTED, min(subtract, MOST_SUBTRACTED))
         made = signal.op("log2_fixed", offset=steps[0], least=max(steps[1], 1), subtract=subtract)
         return replace(made, scale=unit)
@@ -318,8 +323,8 @@ class Log(Stage):
 class Dct(Stage):
     """The first ``count`` coefficients of the orthonormal DCT-II (``scipy.fft.dct(norm="ortho")``) of each frame: cepstra.
 
-    ``lifter`` L multiplies coefficient n by 1 + L / 2 sin(pi (n + 1) / L), as ``librosa.feature.mfcc`` does; 0: not. int16 stays
-    int16.
+    ``lifter`` L multiplies coefficient n by 1 + L / 2 sin(pi (n + 1) / L), as ``librosa.feature.mfcc`` does; 0: no lifter.
+    int16 stays int16.
     """
 
     count: int = 13
@@ -343,7 +348,7 @@ class Dct(Stage):
             signal = signal.real()
             return signal.op("fir", signal.constant(matrix.astype(np.float32)), axis=-1, down=size)
         bits = 14 - ceil(log2(np.abs(matrix).max()))
-        room = max(0, ceil(log2(np.abs(matrix).sum(axis=1).max())))
+        headroom = max(0, ceil(log2(np.abs(matrix).sum(axis=1).max())))
         stored = np.rint(matrix * 2.0**bits).astype(np.int16)
-        made = signal.op("fir", signal.constant(stored), axis=-1, down=size, shift=bits + room)
-        return replace(made, scale=signal.scale * 2**room)
+        made = signal.op("fir", signal.constant(stored), axis=-1, down=size, shift=bits + headroom)
+        return replace(made, scale=signal.scale * 2**headroom)

@@ -15,68 +15,71 @@ from microc.errors import UsageError, suggestion
 from microc.features.filters import Signal, Stage
 from microc.ops.signal.biquads import state_shape
 
-# ---- Numbers that describe a frame or its spectrum, in floats: int16 samples become floats first.
+# ---- Statistics of a frame or its spectrum, in floats: int16 samples become floats first.
 
-_TINY = 1e-12
-"""Added to what is divided by, so that silence gives 0."""
+EPSILON = 1e-12
+"""Added to divisors, so that silence gives 0."""
 
 
-def _last(signal: Signal) -> tuple[int, ...]:
+def _last_axis(signal: Signal) -> tuple[int, ...]:
     return (len(signal.shape) - 1,)
 
 
-def _reduced(signal: Signal, op: str) -> Signal:
-    """Over what a frame holds, an axis of one element staying."""
-    return signal.op(op, axes=_last(signal), keepdims=True)
+def _reduce(signal: Signal, op: str) -> Signal:
+    """Reduce over the content of a frame, keeping an axis of one element."""
+    return signal.op(op, axes=_last_axis(signal), keepdims=True)
 
 
-def _centred(x: Signal) -> Signal:
-    return x.op("sub", _reduced(x, "mean").value)
+def _subtract_mean(x: Signal) -> Signal:
+    return x.op("sub", _reduce(x, "mean").value)
 
 
-def _square(x: Signal) -> Signal:
+def _square_of(x: Signal) -> Signal:
     return x.op("mul", x.value)
 
 
 def _variance(x: Signal) -> Signal:
-    return _reduced(_square(_centred(x)), "mean")
+    return _reduce(_square_of(_subtract_mean(x)), "mean")
 
 
 def _moment(x: Signal, power: int) -> Signal:
-    """The standardised moment."""
-    centred, variance = _centred(x), _variance(x)
-    raised = _square(centred) if power == 4 else centred
-    total = _reduced(raised.op("mul", _square(centred).value), "mean")
-    norm = _square(variance) if power == 4 else variance.op("mul", variance.op("sqrt").value)
-    return total.op("div", norm.plus(_TINY).value)
+    """Return the standardised moment of power 3 or 4."""
+    deviation, variance = _subtract_mean(x), _variance(x)
+    raised = _square_of(deviation) if power == 4 else deviation
+    total = _reduce(raised.op("mul", _square_of(deviation).value), "mean")
+    norm = _square_of(variance) if power == 4 else variance.op("mul", variance.op("sqrt").value)
+    return total.op("div", norm.plus(EPSILON).value)
 
 
 def _crossings(x: Signal) -> Signal:
-    """How often the sign changes from one sample to the next; 0 is positive (``librosa.zero_crossings`` with pad=False)."""
+    """Count sign changes between neighbouring samples; 0 is positive (``librosa.zero_crossings`` with pad=False)."""
     size = x.shape[-1]
     if size < 2:
         raise UsageError("zero_crossings of frames of one sample", hint="longer frames")
     negative = x.op("less", x.constant(0.0))
     changes = negative.last(1, size).op("not_equal", negative.last(0, size - 1).value)
-    return _reduced(changes.op("cast", dtype="float32"), "sum")
+    return _reduce(changes.op("cast", dtype="float32"), "sum")
 
 
 STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
-        "mean": lambda x: _reduced(x, "mean"),
+        "mean": lambda x: _reduce(x, "mean"),
         "std": lambda x: _variance(x).op("sqrt"),
         "variance": _variance,
-        "rms": lambda x: _reduced(_square(x), "mean").op("sqrt"),
-        "energy": lambda x: _reduced(_square(x), "sum"),
-        "min": lambda x: _reduced(x, "min"),
-        "max": lambda x: _reduced(x, "max"),
-        "peak_to_peak": lambda x: _reduced(x, "max").op("sub", _reduced(x, "min").value),
+        "rms": lambda x: _reduce(_square_of(x), "mean").op("sqrt"),
+        "energy": lambda x: _reduce(_square_of(x), "sum"),
+        "min": lambda x: _reduce(x, "min"),
+        "max": lambda x: _reduce(x, "max"),
+        "peak_to_peak": lambda x: _reduce(x, "max").op("sub", _reduce(x, "min").value),
         "skewness": lambda x: _moment(x, 3),
         "kurtosis": lambda x: _moment(x, 4),
         "zero_crossings": _crossings,
     }
 )
-"""Of the samples of a frame. Moments are those of the whole (``ddof=0``); the kurtosis of a normal distribution is 3."""
+"""Statistics of a frame's samples.
+
+Moments divide by the number of samples (``ddof=0``); a normal distribution has kurtosis 3.
+"""
 
 
 def _frequencies(s: Signal) -> Any:
@@ -84,33 +87,33 @@ def _frequencies(s: Signal) -> Any:
 
 
 def _share(s: Signal, total: Signal) -> Signal:
-    return s.op("div", total.plus(_TINY).value)
+    return s.op("div", total.plus(EPSILON).value)
 
 
 def _centroid(s: Signal) -> Signal:
-    return _share(_reduced(s.times(_frequencies(s)), "sum"), _reduced(s, "sum"))
+    return _share(_reduce(s.times(_frequencies(s)), "sum"), _reduce(s, "sum"))
 
 
 def _bandwidth(s: Signal) -> Signal:
-    distance = _square(_centroid(s).op("sub", s.constant(_frequencies(s))))
-    return _share(_reduced(s.op("mul", distance.value), "sum"), _reduced(s, "sum")).op("sqrt")
+    distance = _square_of(_centroid(s).op("sub", s.constant(_frequencies(s))))
+    return _share(_reduce(s.op("mul", distance.value), "sum"), _reduce(s, "sum")).op("sqrt")
 
 
 def _rolloff(s: Signal) -> Signal:
-    """The first frequency up to which there is 85 % of all."""
-    below = s.op("cumsum", axis=len(s.shape) - 1).op("less", _reduced(s, "sum").times(0.85).value)
-    count = _reduced(below.op("cast", dtype="float32"), "sum")
+    """Return the first frequency up to which the spectrum holds 85 % of its sum."""
+    below = s.op("cumsum", axis=len(s.shape) - 1).op("less", _reduce(s, "sum").times(0.85).value)
+    count = _reduce(below.op("cast", dtype="float32"), "sum")
     return count.times(s.rate / 2 / (s.shape[-1] - 1))
 
 
 def _flatness(s: Signal) -> Signal:
     floored = s.op("maximum", s.constant(1e-10))
-    return _reduced(floored.op("log"), "mean").op("exp").op("div", _reduced(floored, "mean").value)
+    return _reduce(floored.op("log"), "mean").op("exp").op("div", _reduce(floored, "mean").value)
 
 
 def _peak_frequency(s: Signal) -> Signal:
-    place = s.op("argmax", axis=len(s.shape) - 1, keepdims=True, out_dtype="int32")
-    return place.op("cast", dtype="float32").times(s.rate / 2 / (s.shape[-1] - 1))
+    bin_index = s.op("argmax", axis=len(s.shape) - 1, keepdims=True, out_dtype="int32")
+    return bin_index.op("cast", dtype="float32").times(s.rate / 2 / (s.shape[-1] - 1))
 
 
 SPECTRAL: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
@@ -119,16 +122,16 @@ SPECTRAL: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
         "bandwidth": _bandwidth,
         "rolloff": _rolloff,
         "flatness": _flatness,
-        "peak": lambda s: _reduced(s, "max"),
+        "peak": lambda s: _reduce(s, "max"),
         "peak_frequency": _peak_frequency,
     }
 )
-"""Of a spectrum as it comes, powers or magnitudes; frequencies are in Hz. Those of ``librosa.feature.spectral_...``."""
+"""Statistics of a power or magnitude spectrum, as ``librosa.feature.spectral_...``; frequencies are in Hz."""
 
 
-def _together(signal: Signal, names: Sequence[str], known: Mapping[str, Any]) -> Signal:
-    """Several numbers of a frame side by side."""
-    parts: list[Signal] = [known[name](signal) for name in names]
+def _concat_statistics(signal: Signal, names: Sequence[str], functions: Mapping[str, Any]) -> Signal:
+    """Concatenate several statistics of a frame."""
+    parts: list[Signal] = [functions[name](signal) for name in names]
     if len(parts) == 1:
         return parts[0]
     net = signal.net
@@ -136,61 +139,61 @@ def _together(signal: Signal, names: Sequence[str], known: Mapping[str, Any]) ->
     return replace(signal, value=value)
 
 
-def _checked(stage: Statistics | Spectral, known: Mapping[str, Any]) -> None:
+def _check_names(stage: Statistics | Spectral, functions: Mapping[str, Any]) -> None:
     names = stage.names
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
-        raise stage.refused(f"has names {names!r}", f"a list of {', '.join(known)}")
+        raise stage.refused(f"has names {names!r}", f"a list of {', '.join(functions)}")
     for name in names:
-        if name not in known:
-            raise stage.refused(f"knows no {name!r}", suggestion(name, known, "known"))
+        if name not in functions:
+            raise stage.refused(f"knows no {name!r}", suggestion(name, functions, "known"))
     stage.set("names", tuple(names))
 
 
 @dataclass(frozen=True)
 class Statistics(Stage):
-    """Numbers of each frame's samples, of each channel: those of :data:`STATISTICS` that are named, in this order."""
+    """Statistics of each frame's samples, for each channel: those of :data:`STATISTICS` in ``names``, in this order."""
 
     names: Sequence[str] = ("mean", "std", "rms", "min", "max", "skewness", "kurtosis", "zero_crossings")
 
     def __post_init__(self) -> None:
-        _checked(self, STATISTICS)
+        _check_names(self, STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal)
-        return _together(signal.real(), self.names, STATISTICS)
+        return _concat_statistics(signal.real(), self.names, STATISTICS)
 
 
 @dataclass(frozen=True)
 class Spectral(Stage):
-    """Numbers of each frame's spectrum: those of :data:`SPECTRAL` that are named, in this order."""
+    """Statistics of each frame's spectrum: those of :data:`SPECTRAL` in ``names``, in this order."""
 
     names: Sequence[str] = ("centroid", "bandwidth", "rolloff", "flatness", "peak", "peak_frequency")
 
     def __post_init__(self) -> None:
-        _checked(self, SPECTRAL)
+        _check_names(self, SPECTRAL)
 
     def build(self, signal: Signal) -> Signal:
         self.wants_frames(signal, spectrum=True)
-        return _together(signal.real(), self.names, SPECTRAL)
+        return _concat_statistics(signal.real(), self.names, SPECTRAL)
 
 
-# ---- Features brought to the range that a network was trained on.
+# ---- Features normalised to the range of the training set.
 
 Numbers = float | Sequence[float]
 
 
 def _field(stage: Stage, name: str) -> Array:
-    """A number, or one for every feature; it is checked and kept."""
+    """Check and store a field that is a number, or one number for every feature."""
     value: Any = getattr(stage, name)
     return stage.array(name, 1 if isinstance(value, (list, tuple, np.ndarray)) else 0)
 
 
-def _scaled(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Signal:
-    """(x - subtract) / divide, of floats."""
-    low, by = (np.asarray(each, np.float64) for each in (subtract, divide))
-    for each in (low, by):
-        if each.ndim and each.size != signal.shape[-1]:
-            raise stage.refused(f"has {each.size} numbers for {signal.shape[-1]} features", "one, or one for each")
+def _normalise(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Signal:
+    """Return (x - subtract) / divide; floats, unless a change of scale suffices."""
+    low, by = (np.asarray(numbers, np.float64) for numbers in (subtract, divide))
+    for numbers in (low, by):
+        if numbers.ndim and numbers.size != signal.shape[-1]:
+            raise stage.refused(f"has {numbers.size} numbers for {signal.shape[-1]} features", "one, or one for each")
     if not low.any() and not by.ndim and not signal.is_float:
         return replace(signal, scale=signal.scale / float(by))
     real = signal.real()
@@ -200,8 +203,10 @@ def _scaled(stage: Stage, signal: Signal, subtract: Any, divide: Any) -> Signal:
 
 @dataclass(frozen=True)
 class Normalise(Stage):
-    """(x - mean) / std, by numbers known from training: one for all features, or one for each. A mean of 0 and a single ``std``
-    leave integers as they are; else they become floats."""
+    """(x - mean) / std, by numbers from training: one for all features, or one for each.
+
+    A mean of 0 and a single ``std`` only change the scale of integers; otherwise they become floats.
+    """
 
     mean: Numbers = 0.0
     std: Numbers = 1.0
@@ -214,12 +219,12 @@ class Normalise(Stage):
             )
 
     def build(self, signal: Signal) -> Signal:
-        return _scaled(self, signal, self.mean, self.std)
+        return _normalise(self, signal, self.mean, self.std)
 
 
 @dataclass(frozen=True)
 class MinMax(Stage):
-    """(x - low) / (high - low): what lay in low .. high lies in 0 .. 1. Nothing is clipped."""
+    """(x - low) / (high - low): the range low .. high becomes 0 .. 1. Nothing is clipped."""
 
     low: Numbers = 0.0
     high: Numbers = 1.0
@@ -232,7 +237,7 @@ class MinMax(Stage):
             raise UsageError("MinMax.high is not above low", hint="the range of a feature in training")
 
     def build(self, signal: Signal) -> Signal:
-        return _scaled(self, signal, self.low, np.asarray(self.high) - np.asarray(self.low))
+        return _normalise(self, signal, self.low, np.asarray(self.high) - np.asarray(self.low))
 
 
 @dataclass(frozen=True)
@@ -265,5 +270,5 @@ class Pcen(Stage):
         x.net.at(len(x.net.types), "biquads")
         smooth = replace(x, value=x.net.emit_all("biquads", names, {"axis": 1})[0])
         gained = x.op("mul", smooth.plus(self.eps).op("pow", x.constant(-self.gain)).value)
-        made = gained.plus(self.bias).op("pow", x.constant(self.power))
-        return made.plus(-(self.bias**self.power)) if self.bias else made
+        powered = gained.plus(self.bias).op("pow", x.constant(self.power))
+        return powered.plus(-(self.bias**self.power)) if self.bias else powered

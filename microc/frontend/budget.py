@@ -1,4 +1,4 @@
-"""What a model may ask for, and archives within it."""
+"""Limits of what a model may contain, and names in archives."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from microc.errors import MicrocError, ModelError, UnsupportedError
 from microc.graph.ir import TensorType
 from microc.ops import registry
 
-# ---- What a model may ask for, in one place: sizes are judged as numbers, before anything of that size is made.
+# ---- Limits of a model: sizes are checked as numbers, before anything of that size is allocated.
 #
-# Every reader asks here when it has read or inferred a shape. A model within these bounds is read in seconds and in less than
-# 2 GB; no microcontroller has memory for one beyond them.
+# Every reader checks shapes here when it has read or inferred them. A model within the limits is read in seconds and in less
+# than 2 GB; no microcontroller has memory for one beyond them.
 
 MAX_RANK = 8
 MAX_BYTES = 1 << 28
-"""Of one tensor. The generated C indexes with 32 bits; this leaves room for what is computed of indices."""
+"""Maximum bytes of one tensor. Generated C has 32-bit indices; this leaves a margin for index arithmetic."""
 MAX_STORED = 1 << 28
-"""Bytes of constants that one model unfolds: of an archive, of constants computed from constants."""
+"""Maximum bytes of constants that a model unfolds to: from an archive, or computed from other constants."""
 MAX_WINDOW, MAX_TAPS = 1 << 16, 1 << 24
-"""Of what moves over pixels: its extents, steps and paddings, and its elements."""
+"""Maximum extents, strides and paddings of a sliding window, and of its number of elements."""
 MAX_OPERANDS = 128
-"""Of one of our operators: the loops of a concatenation nest as deep as it has parts."""
+"""Maximum operands of one operator: the loops of a concatenation nest as deep as it has parts."""
 MAX_NESTED = 64
-"""Depth of what is inside of something else: graphs in operators, models in models, operands in operands."""
-_MOST_BRACKETS = 4 * MAX_NESTED
-"""Depth of a JSON text: what is nested takes a few brackets each time."""
+"""Maximum nesting depth: graphs in operators, models in models, operands in operands."""
+MAX_BRACKETS = 4 * MAX_NESTED
+"""Maximum nesting of a JSON text; each level of a model takes a few brackets."""
 
 
 def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
-    """ModelError for extents below zero, UnsupportedError for a tensor larger than any and for one of too many axes.
+    """Check the shape of a tensor: ModelError for a negative extent, UnsupportedError for too many axes or bytes.
 
-    ``shape``: extents as Python's integers, whose product does not overflow. ``dtype``: one that is none counts as a byte.
+    ``shape``: Python integers, whose product does not overflow. ``dtype``: an unknown one counts as one byte.
     """
     if len(shape) > MAX_RANK:
         raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
@@ -55,10 +55,10 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
 
 
 def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
-    """The types of what one of our operators makes of ``types``, each within the bounds.
+    """Infer the result types of an operator for operands of ``types``, each within the limits.
 
-    Raises ModelError, with the place, for operands and attributes that make no sense, UnsupportedError for those that are too
-    large or of a dtype that the operator does not take.
+    Raises ModelError, with ``where``, for invalid operands or attributes, UnsupportedError for those that are too large or
+    have a dtype that the operator does not take.
     """
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
@@ -66,38 +66,39 @@ def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], whe
         )
     _check_window(attrs, types, where)
     try:
-        made = registry.infer(op, attrs, types)
+        result_types = registry.infer(op, attrs, types)
     except ModelError as error:
-        refusal = UnsupportedError if _hangs_on_dtypes(op, attrs, types) else type(error)
+        refusal = UnsupportedError if _accepts_other_dtypes(op, attrs, types) else type(error)
         raise refusal(error.what, where=where, hint=error.hint) from error
     except (ArithmeticError, ValueError) as error:
         raise ModelError(f"{op} cannot have these sizes: {error}", where=where) from error
-    for kind in made:
-        check_shape(kind.shape, kind.dtype, where)
-    return made
+    for type_ in result_types:
+        check_shape(type_.shape, type_.dtype, where)
+    return result_types
 
 
-def _hangs_on_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+def _accepts_other_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
     """Test whether the operator takes operands of these shapes in some other dtype."""
     for dtype in ("float32", "int32", "bool"):
         with suppress(MicrocError, ArithmeticError, ValueError):
-            registry.infer(op, attrs, [replace(kind, dtype=dtype) for kind in types])
+            registry.infer(op, attrs, [replace(type_, dtype=dtype) for type_ in types])
             return True
     return False
 
 
 def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
-    """A window that moves over pixels: itself, its steps, and the pixels with what is put around them."""
+    """Check a sliding window: its extents, strides and paddings, and the size of the padded input."""
     padding = attrs.get("padding", ())
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
     if any(isinstance(n, float) for n in numbers):
         raise ModelError(f"a window of {numbers}, which are no whole numbers", where=where)
     if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
-        return  # of slices and the like, whose results say how large they are
+        return  # slices and similar operators: the inferred result's size is checked instead
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
     if largest > MAX_WINDOW:
         raise UnsupportedError(f"a window, a step or a padding of {largest}; the largest is {MAX_WINDOW}", where=where)
+    # A window over all spatial axes pads its input: the padded tensor must be within the limits, too.
     rank = len(padding) // 2
     if rank and types and len(types[0].shape) == rank + 2:
         first = 2 if attrs.get("layout") == "NCHW" else 1
@@ -111,32 +112,33 @@ def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: 
 
 
 def read_json(text: bytes, where: str) -> Any:
-    """What a JSON text of a model holds; ModelError where it is broken or nested too deeply."""
+    """Parse JSON text of a model; ModelError if it is invalid or nested too deeply."""
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"the model's JSON is broken: {error}", where=where) from error
-    level = [found]
-    for _ in range(_MOST_BRACKETS):
-        level = [inner for x in level if isinstance(x, (list, dict)) for inner in _inside(x)]
+    # The parser's own recursion limit depends on the interpreter; this one is the same everywhere.
+    level = [data]
+    for _ in range(MAX_BRACKETS):
+        level = [inner for x in level if isinstance(x, (list, dict)) for inner in _children(x)]
         if not level:
-            return found
-    raise ModelError(f"the model's JSON is nested more than {_MOST_BRACKETS} deep", where=where)
+            return data
+    raise ModelError(f"the model's JSON is nested more than {MAX_BRACKETS} deep", where=where)
 
 
-def _inside(x: Any) -> list[Any]:
+def _children(x: Any) -> list[Any]:
     return list(x.values()) if isinstance(x, dict) else x
 
 
-# ---- Zip archives and HDF5, which several formats are.
+# ---- Zip archives and HDF5, containers of several formats.
 
 ZIP = b"PK\x03\x04"
 HDF5 = b"\x89HDF\r\n\x1a\n"
-"""What each starts with."""
+"""First bytes of these containers."""
 
 
 def members(data: bytes) -> list[str]:
-    """The names of what an archive's bytes hold; none where they are no whole archive."""
+    """Return the names in a zip archive; none if the bytes are no complete archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return archive.namelist()

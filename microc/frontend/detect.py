@@ -1,4 +1,4 @@
-"""Which reader a model file needs, what to do about files that none takes, extents that a file leaves open."""
+"""Detect the format of a model file, explain files of other formats, and list unknown extents."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from microc.frontend.trees.boosters import is_lightgbm, is_xgboost
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
-# ---- Models of other tools: what a file or a folder is that no reader takes, and the way from there.
+# ---- Files and folders of other tools: their format, and how to convert them.
 #
-# What a file starts with tells most; a suffix tells only of files that are nothing that is read.
+# The first bytes decide; a suffix is used only for files that no reader takes.
 
-_WRITTEN = "manifest.json"
-"""What is in every folder that microc writes."""
-_MODELS = (".tflite", ".onnx", ".keras", ".h5", ".pt2", ".mcg")
-READ = ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
+PROJECT_MARKER = "manifest.json"
+"""File in every folder that microc writes."""
+MODEL_SUFFIXES = (".tflite", ".onnx", ".keras", ".h5", ".pt2", ".mcg")
+READABLE_FORMATS = ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
 
-_HEAD = 256
-"""Bytes that a web page begins in."""
-MOST = 1000
-"""Names of a folder that are looked at."""
+HTML_PREFIX_BYTES = 256
+"""Number of leading bytes in which HTML is recognised."""
+MAX_FOLDER_ENTRIES = 1000
+"""Maximum number of names of a folder that are looked at."""
 
 
 class Foreign(NamedTuple):
-    """What something is, and what to do."""
+    """Description of a foreign file, and a hint."""
 
     what: str
     hint: str
@@ -42,7 +42,7 @@ class Foreign(NamedTuple):
 _UNPICKLED = "load it yourself and compile the object: microc.compile(model)"
 _PICKLE = Foreign("a Python pickle: to read one is to run it", _UNPICKLED)
 _EXPORTED = "with the module in Python: torch.export.save(torch.export.export(module, inputs), 'model.pt2')"
-_AGAIN = "export the network as ONNX or TFLite from the framework that it was made in"
+_EXPORT_AGAIN = "export the network as ONNX or TFLite from the framework that it was made in"
 _SAVED = Foreign(
     "a TensorFlow SavedModel",
     "python -m tf2onnx.convert --saved-model {0} --output model.onnx; or tf.lite.TFLiteConverter.from_saved_model({0})",
@@ -58,7 +58,7 @@ _PADDLE = Foreign(
 _CAFFE = Foreign(
     "a network of Caffe", "python -m caffe2onnx.convert --prototxt TEXT --caffemodel WEIGHTS --onnx model.onnx"
 )
-_CORE_ML = Foreign("a network of Core ML", _AGAIN)
+_CORE_ML = Foreign("a network of Core ML", _EXPORT_AGAIN)
 _WEIGHTS = Foreign("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
 _PAGE = Foreign(
     "a web page (HTML), not the file that it links to",
@@ -67,17 +67,21 @@ _PAGE = Foreign(
 _POINTER = Foreign(
     "a pointer of Git LFS: the model itself was not fetched", "in its repository: git lfs pull --include {0}"
 )
-_STARTS: Sequence[tuple[int, bytes, Foreign]] = (
+SIGNATURES: Sequence[tuple[int, bytes, Foreign]] = (
     *((0, bytes((0x80, version)), _PICKLE) for version in range(2, 6)),
     (4, b"ORTM", Foreign("a network in ONNX Runtime's own format", "give the .onnx file that it was made from")),
     (4, b"ET12", Foreign("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),
-    (0, b"GGUF", Foreign("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _AGAIN)),
-    (0, b"7767517\n", Foreign("a network of ncnn", _AGAIN)),
+    (
+        0,
+        b"GGUF",
+        Foreign("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _EXPORT_AGAIN),
+    ),
+    (0, b"7767517\n", Foreign("a network of ncnn", _EXPORT_AGAIN)),
     (0, b"version https://git-lfs", _POINTER),
     (0, b"\x93NUMPY", Foreign("an array of numpy", "give it as data: --input, --data or --inputs")),
     (0, b"\x7fELF", Foreign("a program", "give the model that it was built from")),
 )
-"""Where in a file what stands, and what that tells."""
+"""Offset and bytes of signatures of other formats."""
 _SUFFIXES: Mapping[str, Foreign] = MappingProxyType(
     {
         ".pb": _FROZEN,
@@ -88,99 +92,101 @@ _SUFFIXES: Mapping[str, Foreign] = MappingProxyType(
         ".caffemodel": _CAFFE,
         ".mlmodel": _CORE_ML,
         ".safetensors": _WEIGHTS,
-        ".weights": Foreign("a network of Darknet, or its weights", _AGAIN),
-        ".mnn": Foreign("a network of MNN", _AGAIN),
-        ".rknn": Foreign("a network of RKNN", _AGAIN),
-        ".engine": Foreign("a network of TensorRT", _AGAIN),
+        ".weights": Foreign("a network of Darknet, or its weights", _EXPORT_AGAIN),
+        ".mnn": Foreign("a network of MNN", _EXPORT_AGAIN),
+        ".rknn": Foreign("a network of RKNN", _EXPORT_AGAIN),
+        ".engine": Foreign("a network of TensorRT", _EXPORT_AGAIN),
     }
 )
-_MEMBERS: Sequence[tuple[str, Foreign]] = (
+ARCHIVE_MEMBERS: Sequence[tuple[str, Foreign]] = (
     ("constants.pkl", Foreign("a TorchScript archive (torch.jit): to read one is to run it", _EXPORTED)),
     ("data.pkl", Foreign("a pickle of PyTorch (torch.save): to read one is to run it", _EXPORTED)),
     (".npy", Foreign("an archive of arrays of numpy", "give it as data: --input, --data or --inputs")),
 )
-"""How the name of a member of a zip archive ends, and what that tells; the first that is there counts."""
+"""Suffixes of names in a zip archive, and the format that they indicate; the first match counts."""
 _ARCHIVE = Foreign(
     "a zip archive, but neither a Keras 3 model nor a PyTorch program", "save with model.save or torch.export.save"
 )
 
 
 def by_content(data: bytes) -> Foreign | None:
-    """What a file is that another tool wrote, if its bytes tell."""
+    """Identify a file of another tool by its bytes; None if they do not tell."""
     if data.startswith(ZIP):
         return _archive(data)
-    if data[:_HEAD].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+    if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
-    return next((foreign for at, word, foreign in _STARTS if data[at : at + len(word)] == word), None)
+    return next((foreign for at, word, foreign in SIGNATURES if data[at : at + len(word)] == word), None)
 
 
 def _archive(data: bytes) -> Foreign:
     names = members(data)
-    inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in _MODELS), "")
+    inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in MODEL_SUFFIXES), "")
     if inside:
         return Foreign(
             f"a zip archive that holds {inside}",
             f"take it out: python -m zipfile -e {{0}} . ; then give {shlex.quote(inside)}",
         )
-    return next((foreign for end, foreign in _MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
+    return next((foreign for end, foreign in ARCHIVE_MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
 def by_name(name: str) -> Foreign:
-    """What a file may be that no reader knows."""
-    return _SUFFIXES.get(Path(name).suffix.lower(), Foreign("no format that microc knows", f"give one of {READ}"))
+    """Identify a file that no reader takes by its suffix."""
+    return _SUFFIXES.get(
+        Path(name).suffix.lower(), Foreign("no format that microc knows", f"give one of {READABLE_FORMATS}")
+    )
 
 
-def folder(path: Path) -> ModelError:
-    """Why a folder is no model."""
+def folder_error(path: Path) -> ModelError:
+    """Return the error for a folder in place of a model."""
     try:
-        names = {each.name for each in islice(path.iterdir(), MOST)}
+        names = {entry.name for entry in islice(path.iterdir(), MAX_FOLDER_ENTRIES)}
     except OSError:  # what is in it stays unknown
         names = set[str]()
     if "saved_model.pb" in names:
-        found = _SAVED
-    elif _WRITTEN in names:
-        found = Foreign(
+        foreign = _SAVED
+    elif PROJECT_MARKER in names:
+        foreign = Foreign(
             "a folder that microc wrote, not a model", "give the model that it was made from; or: microc build {0}"
         )
     elif path.suffix == ".mlpackage":
-        found = _CORE_ML
+        foreign = _CORE_ML
     elif any(name.endswith(".pdmodel") for name in names):
-        found = _PADDLE
+        foreign = _PADDLE
     else:
-        found = Foreign("a folder", _models_among(path, names))
+        foreign = Foreign("a folder", _models_among(path, names))
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
-    return refusal(found, str(path), model)
+    return refusal(foreign, str(path), model)
 
 
 def _models_among(folder: Path, names: Iterable[str]) -> str:
-    models = sorted(name for name in names if Path(name).suffix.lower() in _MODELS)
+    models = sorted(name for name in names if Path(name).suffix.lower() in MODEL_SUFFIXES)
     inside = (shlex.quote(str(folder / name)) for name in models[:3])
-    return f"give a file in it: {', '.join(inside)}" if models else f"give a file: {READ}"
+    return f"give a file in it: {', '.join(inside)}" if models else f"give a file: {READABLE_FORMATS}"
 
 
 def refusal(foreign: Foreign, where: str, name: str) -> ModelError:
-    """The error of a file or folder; ``name``: as the hint spells it."""
+    """Return the error for a file or folder. ``name``: as it is written in the hint."""
     return ModelError(f"this is {foreign.what}", where=where, hint=foreign.hint.replace("{0}", shlex.quote(name)))
 
 
-# ---- Which reader a model file needs, told by its contents, never by its suffix alone.
+# ---- Choice of the reader, by content, never by suffix alone.
 
 MAX_FILE_BYTES = 256 << 20
 AGAIN = "copy or export the model again"
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model file: TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text,
-    XGBoost's JSON or UBJSON, or a graph file that ``microc import`` wrote.
+    """Read a model file: TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON,
+    or a graph file that ``microc import`` wrote.
 
-    ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
-    ModelError (or UnsupportedError) where it is no model that microc understands.
+    ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError if the file cannot be read, ModelError (or
+    UnsupportedError) if it is no model that microc understands.
     """
     return read(contents(path), path.name, input_shapes)
 
 
 def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """The same from the bytes of a file of this name."""
+    """Read a model from the bytes of a file of this name."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
@@ -190,9 +196,9 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
 
         return graph_file.read(data, name, input_shapes)
     if data.startswith(ZIP):
-        found = _detect_archive(data, name, input_shapes)
-        if found is not None:
-            return found
+        graph = _detect_archive(data, name, input_shapes)
+        if graph is not None:
+            return graph
     if data.startswith(HDF5):
         from microc.frontend.keras import reader as keras_reader
 
@@ -201,7 +207,7 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
 
     if boosters.is_lightgbm(data) or boosters.is_xgboost(data):
         return sklearn.read_file(data, name, input_shapes)
-    _refuse_foreign(data, name)
+    _refuse_foreign_file(data, name)
     from microc.frontend.onnx import reader as onnx_reader
     from microc.frontend.onnx.file import NotOnnxError
 
@@ -214,7 +220,7 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
 
 
 def _detect_archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
-    """The model in a zip archive, if it is one."""
+    """Read the model in a zip archive; None if it holds none of a known format."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.torch import reader as torch_export
 
@@ -226,24 +232,25 @@ def _detect_archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int
 
 
 def is_tflite(data: bytes) -> bool:
-    """Whether the file carries TFLite's identifier."""
+    """Test whether the file has TFLite's identifier."""
     return data[4:8] == b"TFL3"
 
 
 def contents(path: Path) -> bytes:
-    """The bytes of a model file; OutputError where it cannot be read, ModelError where it is empty, too large or no file."""
+    """Return the bytes of a model file; OutputError if it cannot be read, ModelError if it is empty, too large or no regular
+    file."""
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
             raise ModelError("a device or a pipe is no model file", where=path.name)
         if path.is_dir():
-            raise folder(path)
+            raise folder_error(path)
         data = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
             what = f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network"
             raise UnsupportedError(what, where=path.name) from error
         if not path.exists():
-            hint = nearest_file(path) or f"give the path of a model: {READ}"
+            hint = nearest_file(path) or f"give the path of a model: {READABLE_FORMATS}"
             raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error
         hint = f"make it readable: chmod u+r {shlex.quote(str(path))}"
         raise OutputError(f"cannot read the model: {error.strerror}", where=str(path), hint=hint) from error
@@ -252,11 +259,11 @@ def contents(path: Path) -> bytes:
     return data
 
 
-def _refuse_foreign(data: bytes, name: str) -> None:
-    """Say what a file is that some other tool wrote."""
-    found = by_content(data)
-    if found is not None:
-        raise refusal(found, name, name)
+def _refuse_foreign_file(data: bytes, name: str) -> None:
+    """Raise the error for a file of another tool, if it is one."""
+    foreign = by_content(data)
+    if foreign is not None:
+        raise refusal(foreign, name, name)
     if Path(name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",
@@ -265,16 +272,16 @@ def _refuse_foreign(data: bytes, name: str) -> None:
         )
 
 
-# ---- The extents that a model file leaves open, by name: what its inputs are in terms of them.
+# ---- Unknown extents of a model file's inputs, by name.
 
 Shape = tuple[int | str, ...]
-"""Extents, and names of those that are open."""
+"""Extents, with names for unknown ones."""
 
 
 def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
-    """The shapes of a model's inputs. An open extent is called by its symbol, or else ``<input>:<axis>``.
+    """Return the shapes of a model's inputs. An unknown extent is named by its symbol, else ``<input>:<axis>``.
 
-    Inputs of unknown rank are left out; so are all of a format whose shapes are fixed. Raises what reading raises.
+    Inputs of unknown rank are omitted; formats with fixed shapes have no entries. Raises the errors of reading.
     """
     data = contents(path)
     if is_graph_file(data):
@@ -288,7 +295,7 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
     return _onnx(data, path.name)
 
 
-def _named(name: str, extents: Sequence[int | str | None]) -> Shape:
+def _name_open_extents(name: str, extents: Sequence[int | str | None]) -> Shape:
     return tuple(f"{name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
@@ -298,7 +305,7 @@ def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
     file = TfliteFile(data, file_name)
     tensors = [file.tensor(index) for index in file.inputs]
     return {
-        t.name: _named(t.name, [None if axis in t.unknown else n for axis, n in enumerate(t.type.shape)])
+        t.name: _name_open_extents(t.name, [None if axis in t.unknown else n for axis, n in enumerate(t.type.shape)])
         for t in tensors
     }
 
@@ -306,7 +313,7 @@ def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
 def _onnx(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.onnx.file import decode
 
-    return {i.name: _named(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None}
+    return {i.name: _name_open_extents(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None}
 
 
 def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
@@ -315,4 +322,7 @@ def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
 
     if not data.startswith(HDF5) and not keras_file.is_keras(data):
         return {}
-    return {name: _named(name, extents) for name, extents in keras_reader.declared_inputs(data, file_name).items()}
+    return {
+        name: _name_open_extents(name, extents)
+        for name, extents in keras_reader.declared_inputs(data, file_name).items()
+    }

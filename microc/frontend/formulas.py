@@ -1,4 +1,4 @@
-"""Functions and loops over time as several operators, for every reader."""
+"""Formulas of functions, and loops over time, as several operators; shared by all readers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from microc.base.immutable import frozen
 from microc.frontend.graph_builder import Emitter, GraphBuilder
 from microc.graph.ir import Attr
 
-# ---- Functions that are no operator of ours, spelled with several: one library for the readers of all formats.
+# ---- Functions that are no operators of ours, composed of several.
 #
-# A formula takes what writes operators, :func:`composer`, and gives the name of the result.
+# A formula takes a function that writes operators (:func:`composer`), and returns the name of its result.
 
 Compose = Callable[..., str]
-"""``compose(op, *operands, **attributes)``; numbers among the operands become constants of the dtype of the last other one."""
+"""``compose(op, *operands, **attributes)``; numbers among the operands become constants of the last other operand's dtype."""
 
 
 def composer(write: Emitter) -> Compose:
-    """Short names for writing formulas."""
+    """Return a function that writes operators, for formulas."""
 
     def compose(op: str, *operands: str | float, **attrs: Attr) -> str:
         dtype = dtypes.to_numpy(write.type([o for o in operands if isinstance(o, str)][-1]).dtype)
@@ -33,7 +33,7 @@ def composer(write: Emitter) -> Compose:
 
 
 def line(make: Compose, x: str, alpha: float, beta: float) -> str:
-    """alpha x + beta."""
+    """Return alpha x + beta."""
     return make("add", make("mul", x, alpha), beta)
 
 
@@ -51,10 +51,10 @@ def gelu(make: Compose, x: str, approximate: bool = False) -> str:
     """x / 2 (1 + erf(x / sqrt 2)), or the approximation with tanh."""
     if approximate:
         cube = make("mul", make("mul", x, x), x)
-        bent = make("tanh", make("mul", make("add", x, make("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
+        inner = make("tanh", make("mul", make("add", x, make("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
     else:
-        bent = make("erf", make("mul", x, math.sqrt(0.5)))
-    return make("mul", make("mul", x, 0.5), make("add", bent, 1.0))
+        inner = make("erf", make("mul", x, math.sqrt(0.5)))
+    return make("mul", make("mul", x, 0.5), make("add", inner, 1.0))
 
 
 def selu(make: Compose, x: str, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> str:
@@ -88,7 +88,7 @@ def thresholded_relu(make: Compose, x: str, alpha: float) -> str:
 
 
 def shrink(make: Compose, x: str, bias: float, lambd: float) -> str:
-    """x brought nearer to 0 by ``bias`` outside of -lambd..lambd, else 0."""
+    """Return x moved towards 0 by ``bias`` outside of -lambd..lambd, else 0."""
     low = make("where", make("less", x, -lambd), make("add", x, bias), 0.0)
     return make("where", make("greater", x, lambd), make("sub", x, bias), low)
 
@@ -98,30 +98,33 @@ def reciprocal(make: Compose, x: str) -> str:
     return make("div", 1.0, x)
 
 
-# ---- Layers that go through a sequence step by step, as readers write them: one loop, whatever the number of steps.
+# ---- Recurrent layers: one loop over the sequence, whatever the number of steps.
 
 State = tuple[str, ...]
 Step = Callable[[GraphBuilder, str, State], State]
-"""Writes a step into a body: the state after it, its row first, from the step's share of the data (N, G) and the state before."""
+"""Writes a step into a loop's body: from its input (N, G) and the old state to the new state, whose first value is the
+row."""
 
 
 @frozen
 class Gates:
-    """What all gates take of rows: products with ``weight`` (G, C), and ``bias`` (G) where there is one."""
+    """Input weights of all gates: ``weight`` (G, C), and optionally ``bias`` (G)."""
 
     weight: Array
     bias: Array | None = None
 
     def of(self, write: GraphBuilder, rows: str) -> str:
-        """(M, G) of rows (M, C)."""
+        """Return the products (M, G) of rows (M, C)."""
         operands = [write.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [write.new_constant("bias", self.bias)]
         return write.emit("dense", (rows, *operands))
 
 
 def at_once(steps: int, width: int, depth: int) -> bool:
-    """Whether the products (``width`` a step) of all steps are made before the loop: where they take no more memory than the data
-    (``depth`` a step)."""
+    """Test whether the input products of all steps are computed before the loop.
+
+    They are if they (``width`` numbers a step) take no more memory than the data (``depth`` numbers a step).
+    """
     return steps > 1 and width <= depth
 
 
@@ -135,39 +138,39 @@ def over_time(
     backwards: bool = False,
     rows: bool = True,
 ) -> tuple[str, State]:
-    """Run ``step`` on what ``gates`` take of ``data`` (T, N, C) at every time, the last first if ``backwards``.
+    """Run ``step`` for every time on the gates' products of ``data`` (T, N, C), the last time first if ``backwards``.
 
-    The rows (T, N, U) in the order in which they are made (empty unless ``rows`` are wanted), and the last state.
+    Return the rows (T, N, U) in the order of computation (empty unless ``rows``), and the last state.
     """
     (count, batch, depth), width = write.shape(data), len(gates.weight)
-    early = at_once(count, width, depth)
-    if early:
+    products_first = at_once(count, width, depth)
+    if products_first:
         flat = gates.of(write, write.reshape(data, (count * batch, depth)))
         data = write.reshape(flat, (count, batch, width))
     body = GraphBuilder(write.loc.file)
     body.at(write.loc.index, write.loc.name)
-    moment = body.input("turn", (), "int32")
+    step_index = body.input("turn", (), "int32")
     old = tuple(body.input(f"state_{k}", write.shape(value)) for k, value in enumerate(state))
-    every = body.input("data", write.shape(data))
+    sequence = body.input("data", write.shape(data))
     if backwards:
-        moment = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), moment))
-    share = body.emit("gather", (every, moment), {"axis": 0})
-    new = step(body, share if early else gates.of(body, share), old)
+        step_index = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), step_index))
+    step_data = body.emit("gather", (sequence, step_index), {"axis": 0})
+    new = step(body, step_data if products_first else gates.of(body, step_data), old)
     results = {f"next_{k}": value for k, value in enumerate(new)} | ({"row": new[0]} if rows else {})
     attrs: Mapping[str, Attr] = {"body": body.graph("step", results), "count": count, "carried": len(old)}
-    made = write.emit_all("loop", (*state, data), attrs)
-    return made[len(old)] if rows else "", made[: len(old)]
+    results_of_loop = write.emit_all("loop", (*state, data), attrs)
+    return results_of_loop[len(old)] if rows else "", results_of_loop[: len(old)]
 
 
 def exchanged(write: GraphBuilder, value: str) -> str:
-    """(A, B, C) with the first two axes, of batch and time, in each other's place."""
+    """Swap the first two axes, batch and time, of a value (A, B, C)."""
     first, second, width = write.shape(value)
     if min(first, second) == 1:
         return write.reshape(value, (second, first, width))
     return write.emit("transpose", (value,), {"axes": (1, 0, 2)})
 
 
-def gate(write: GraphBuilder, value: str, place: int, units: int) -> str:
-    """One of the gates (N, U) that lie side by side."""
-    attrs = {"begin": (0, place * units), "end": (write.shape(value)[0], (place + 1) * units), "strides": (1, 1)}
+def gate(write: GraphBuilder, value: str, index: int, units: int) -> str:
+    """Slice gate ``index`` from the gates (N, U each) that lie side by side."""
+    attrs = {"begin": (0, index * units), "end": (write.shape(value)[0], (index + 1) * units), "strides": (1, 1)}
     return write.emit("slice", (value,), attrs)

@@ -1,4 +1,4 @@
-"""The reader of graph files (``.mcg``): what ``microc import`` wrote, checked as any file from outside is."""
+"""Reader of graph files (``.mcg``), which ``microc import`` writes; the content is checked like any foreign file."""
 
 from __future__ import annotations
 
@@ -19,31 +19,39 @@ from microc.ops import registry
 from microc.ops.attributes import Multiplier
 from microc.ops.constants import largest_sum
 
-_SENSELESS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, InternalError)
-"""What inference stumbles over when attributes are missing or of the wrong kind: a reader would have refused them."""
+INVALID_INPUT_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    InternalError,
+)
+"""Errors that inference raises for missing or invalid attributes, which a reader would have refused."""
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """The network in ``data``, whose shapes are fixed: ``input_shapes`` may only repeat them.
+    """Read the network in ``data``. Its shapes are fixed: ``input_shapes`` may only repeat them.
 
-    Raises ModelError where the file is damaged or the graph contradicts itself, UnsupportedError where it has operators that
-    this microc does not know, UsageError where ``input_shapes`` asks for something else.
+    Raises ModelError if the file is damaged or the graph is inconsistent, UnsupportedError for unknown operators, UsageError
+    if ``input_shapes`` asks for other shapes.
     """
     graph = from_bytes(data, file_name)
-    whole = (graph, *regions(graph))
-    unknown = sorted({node.op for each in whole for node in each.nodes} - set(registry.registry()))
+    all_graphs = (graph, *regions(graph))
+    unknown = sorted({node.op for subgraph in all_graphs for node in subgraph.nodes} - set(registry.registry()))
     if unknown:
         raise UnsupportedError(
             "the graph uses operators that are not supported: " + ", ".join(unknown),
             where=file_name,
             hint="it was written by another version of microc, or with a plugin",
         )
-    for each in whole:
-        _check_graph(each, file_name)
+    for subgraph in all_graphs:
+        _check_graph(subgraph, file_name)
     _check_shapes(graph, file_name, input_shapes)
-    graph = _without_promises(_complete(graph), file_name)
-    for each in (graph, *regions(graph)):
-        _check_rewriting(each, file_name)
+    graph = _without_unproven_claims(_complete(graph), file_name)
+    for subgraph in (graph, *regions(graph)):
+        _check_rewriting(subgraph, file_name)
     return graph
 
 
@@ -59,14 +67,14 @@ def _check_graph(graph: Graph, file_name: str) -> None:
 
 
 def _check_rewriting(graph: Graph, file_name: str) -> None:
-    """Quantised operators are read by the rewriting to core operators, too, which takes readers at their word."""
+    """Run the legalisation of every quantised operator, which trusts its operands, and raise ModelError if it fails."""
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
         try:
             if rewrite is not None:
                 with np.errstate(all="ignore"):
                     rewrite(node, graph)
-        except _SENSELESS as error:
+        except INVALID_INPUT_ERRORS as error:
             what = f"the operands or attributes make no sense ({type(error).__name__}: {error})"
             raise ModelError(what, where=f"{file_name} {node.loc}") from error
         except UnsupportedError:  # compiling says so, of all operators at once
@@ -74,32 +82,36 @@ def _check_rewriting(graph: Graph, file_name: str) -> None:
 
 
 def _complete(graph: Graph) -> Graph:
-    """The graph with the attributes that the file leaves out (since then operators may have got more) at their defaults."""
+    """Return the graph with defaults for attributes that the file does not have, since operators may have got more."""
     nodes = []
     for node in graph.nodes:
-        given = {name: _complete(value) if isinstance(value, Graph) else value for name, value in node.attrs.items()}
-        nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **given}))
+        attrs = {name: _complete(value) if isinstance(value, Graph) else value for name, value in node.attrs.items()}
+        nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **attrs}))
     return replace(graph, nodes=tuple(nodes))
 
 
 def _constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return what is wrong with a node's constants; numbers that make no sense are the file's fault."""
+    """Return the fault of a node's constants; constants that cannot be evaluated are the file's fault."""
     try:
         with np.errstate(all="ignore"):
             return registry.constant_fault(node, graph, producers)
-    except _SENSELESS as error:
+    except INVALID_INPUT_ERRORS as error:
         return f"the constants make no sense ({type(error).__name__}: {error})"
 
 
-def _without_promises(graph: Graph, file_name: str) -> Graph:
-    """The graph without what a file says of numbers that are computed when the network runs, unless its constants prove it."""
+def _without_unproven_claims(graph: Graph, file_name: str) -> Graph:
+    """Drop claims of the file about numbers that are computed at run time, unless its constants prove them."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
-        inside = {k: _without_promises(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
+        inside = {k: _without_unproven_claims(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
         attrs: dict[str, Any] = {**node.attrs, **inside}
         if "algorithm" in attrs:
             attrs["algorithm"] = ""  # the compiler chooses among those that it has proven valid
-        if node.op == "requantize" and attrs["bound"] >= 0 and _largest(node, graph, producers) > attrs["bound"]:
+        if (
+            node.op == "requantize"
+            and attrs["bound"] >= 0
+            and _largest_distance(node, graph, producers) > attrs["bound"]
+        ):
             if attrs["rounding"] == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64":
                 what = f"requantize: bound={attrs['bound']} does not follow from the constants before it"
                 raise ModelError(what, where=f"{file_name} {node.loc}")
@@ -108,39 +120,39 @@ def _without_promises(graph: Graph, file_name: str) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _largest(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
+def _largest_distance(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
     """Return the largest distance of a node's first operand from its zero point that constants and dtypes allow."""
     name, zero = node.inputs[0], int(node.attr("input_zero_point"))
-    maker, (low, high) = producers.get(name), dtypes.int_range(graph.types[name].dtype)
-    known = max(abs(low - zero), abs(high - zero))
-    if maker is None or maker.op not in ("conv2d", "dense") or maker.inputs[1] not in graph.consts:
-        return known
-    application = registry.applied(maker, graph, producers)
+    producer, (low, high) = producers.get(name), dtypes.int_range(graph.types[name].dtype)
+    by_dtype = max(abs(low - zero), abs(high - zero))
+    if producer is None or producer.op not in ("conv2d", "dense") or producer.inputs[1] not in graph.consts:
+        return by_dtype
+    application = registry.applied(producer, graph, producers)
     if application.quantised or not all(dtypes.is_integer(kind.dtype) for kind in application.types):
-        return known
-    return min(known, largest_sum(application, 0) + abs(zero))
+        return by_dtype
+    return min(by_dtype, largest_sum(application, 0) + abs(zero))
 
 
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Output types; attributes that make no sense are the file's fault."""
+    """Infer output types; invalid attributes are the file's fault (ModelError)."""
     try:
         return inferred(op, attrs, types, "")
-    except _SENSELESS as error:
+    except INVALID_INPUT_ERRORS as error:
         raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
 
 
-def _check_shapes(graph: Graph, file_name: str, given: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in given.items():
-        for found in graph.inputs if name == "*" else (name,):
-            if found not in graph.inputs:
+def _check_shapes(graph: Graph, file_name: str, bound_shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in bound_shapes.items():
+        for input_name in graph.inputs if name == "*" else (name,):
+            if input_name not in graph.inputs:
                 raise UsageError(
-                    f"the model has no input {found!r}",
+                    f"the model has no input {input_name!r}",
                     where=file_name,
                     hint=f"its inputs are {', '.join(graph.inputs)}",
                 )
-            if graph.types[found].shape != tuple(shape):
+            if graph.types[input_name].shape != tuple(shape):
                 raise UsageError(
-                    f"input {found!r} has shape {graph.types[found].shape}, not {tuple(shape)}",
+                    f"input {input_name!r} has shape {graph.types[input_name].shape}, not {tuple(shape)}",
                     where=file_name,
                     hint="a graph file has the shapes that it was imported with: import the model again",
                 )

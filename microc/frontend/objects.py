@@ -1,4 +1,4 @@
-"""Models that live in this process as graphs: estimators, exported programs, Keras models; their classes say which."""
+"""Convert models that are Python objects to graphs: estimators, exported programs, Keras models, ONNX protobufs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from microc.graph.ir import Graph
 
 
 def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
-    """The graph of a fitted scikit-learn, LightGBM or XGBoost estimator, an ``ExportedProgram`` of PyTorch, a module of its (with
-    ``example_inputs``, :func:`microc.frontend.torch.reader.program_of`), a Keras model, an ``onnx.ModelProto``, or the bytes of
-    a model file.
+    """Return the graph of a fitted scikit-learn, LightGBM or XGBoost estimator, a PyTorch ``ExportedProgram``, a PyTorch
+    module (with ``example_inputs``, :func:`microc.frontend.torch.reader.program_of`), a Keras model, an ``onnx.ModelProto``,
+    or the bytes of a file.
 
-    Nothing is imported but what the object needs. UsageError for any other object; else what its reader raises.
+    Only the packages that the object needs are imported. UsageError for any other object; otherwise the errors of its reader.
     """
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model", input_shapes)
-    homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
-    if homes & {"sklearn", "lightgbm", "xgboost"}:
+    packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
+    if packages & {"sklearn", "lightgbm", "xgboost"}:
         from microc.frontend.trees import sklearn
 
         return sklearn.read(model, sklearn.one_shape(input_shapes, type(model).__name__))
-    if "torch" in homes and hasattr(model, "graph_signature"):
+    if "torch" in packages and hasattr(model, "graph_signature"):
         from microc.frontend.torch import reader as torch_export
 
         if input_shapes:
@@ -34,9 +34,9 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
                 "an exported program has one shape", hint="export it with example inputs of the shape wanted"
             )
         return torch_export.read_program(model)
-    if "keras" in homes and hasattr(model, "save"):
+    if "keras" in packages and hasattr(model, "save"):
         return _keras(model, input_shapes)
-    if "onnx" in homes and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
+    if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
     if reader.is_module(model):
         if input_shapes:
@@ -53,14 +53,14 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_i
 
 
 def file_of(model: Any) -> tuple[str, bytes] | None:
-    """The name and the bytes of the file of an object that is the contents of one; None for any other."""
-    homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
+    """Return name and bytes of the file that an object is the content of; None for any other object."""
+    packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
         return "model", bytes(model)
-    if "onnx" in homes and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
+    if "onnx" in packages and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
         name = "".join(c if c.isalnum() or c in "_-" else "_" for c in model.graph.name[:64])
         return f"{name or 'model'}.onnx", model.SerializeToString()
-    if "keras" in homes and hasattr(model, "save"):
+    if "keras" in packages and hasattr(model, "save"):
         with tempfile.TemporaryDirectory(prefix="microc-") as folder:
             path = Path(folder) / "model.keras"
             model.save(path)
@@ -77,7 +77,7 @@ def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ..
 
 
 def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """A Keras model by way of its own file."""
+    """Read a Keras model through its own file."""
     from microc.frontend.keras import reader as keras_reader
 
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:

@@ -36,7 +36,7 @@ def every_choice(layers: list[list[Option]]) -> list[Point]:
     for options in product(*layers):
         point = Point((), 0.0, 0, 0)
         for option in options:
-            point = point.joined(option)
+            point = point.append(option)
         points.append(point)
     return points
 

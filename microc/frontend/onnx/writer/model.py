@@ -81,7 +81,7 @@ def _write(builder: Builder, node: Node) -> None:
     application = Application(node, builder, _is_quantised(builder.graph, node))
     if node.op not in ROWS:
         application.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
-    application.check_quantised()
+    application.require_supported_quantisation()
     ROWS[node.op](application)
 
 

@@ -22,7 +22,7 @@ def one_to_one(row: OneToOne) -> Row:
     """Make a row for an operator with a direct equivalent in ONNX."""
 
     def write(application: Application) -> None:
-        application = application.where_it_lies()
+        application = application.in_layout_of_operands()
         operands = [application.operand(k) for k in range(len(application.node.inputs))]
         application.result(row.code, *operands, **{name: application.attr(name) for name in row.reals})
 
@@ -31,7 +31,7 @@ def one_to_one(row: OneToOne) -> Row:
 
 def clip(application: Application) -> None:
     """Clip; bounds of integers are stored numbers."""
-    application = application.where_it_lies()
+    application = application.in_layout_of_operands()
     bounds = [_bound(application, application.attr(name)) for name in ("minimum", "maximum")]
     application.result("Clip", application.operand(), *bounds)
 
@@ -118,7 +118,7 @@ def logical_not_of(code: str) -> Row:
 
 def prelu(application: Application) -> None:
     """PRelu."""
-    application = application.where_it_lies()
+    application = application.in_layout_of_operands()
     application.result("PRelu", application.operand(0), application.operand(1))
 
 
