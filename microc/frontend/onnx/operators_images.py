@@ -335,7 +335,9 @@ def conv_transpose(application: Application) -> None:
     ``conv2d_transpose`` over one or two axes with constant float32 weights, else ``convolution_transpose``.
     """
     attrs, shape = _transpose_attributes(application), application.shape(0)
-    has_constant = [application.builder.stored_constant(application.value(k)) is not None for k in (1, 2) if application.has(k)]
+    has_constant = [
+        application.builder.stored_constant(application.value(k)) is not None for k in (1, 2) if application.has(k)
+    ]
     is_plain = application.type(application.value(0)).dtype == "float32" and len(shape) in (3, 4)
     if not is_plain or not all(has_constant):
         operands = [application.operand(k) for k in range(3) if application.has(k)]

@@ -303,7 +303,7 @@ class Application:
         self.builder.bind(value, name, first=self.first)
 
     def results(self, code: str, *inputs: str, dtypes_made: Sequence[str | None] = (), **attributes: Any) -> None:
-        """Write all results as those of one ONNX operator; ``made``: the dtypes that it makes where they differ from ours."""
+        """Write all results as those of one ONNX operator; ``dtypes_made``: its dtypes if they differ from ours."""
         builder, values = self.builder, self.node.outputs
         dtypes_made = [*dtypes_made, *[None] * (len(values) - len(dtypes_made))]
         casts = [

@@ -244,7 +244,7 @@ def top_k(application: Application) -> None:
     """TopK, sorted."""
     count = application.integers(application.attr("k"))
     attributes = {"axis": application.attr("axis"), "largest": int(application.attr("largest")), "sorted": 1}
-    application.results("TopK", application.operand(), count, made=(None, INDEX_DTYPE), **attributes)
+    application.results("TopK", application.operand(), count, dtypes_made=(None, INDEX_DTYPE), **attributes)
 
 
 REDUCTION_ROWS: Mapping[str, Row] = {
