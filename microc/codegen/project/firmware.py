@@ -151,6 +151,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         networks, shared_arena(modules), board, modules[0].options, protocol, external_context(external)
     )
     files: dict[str, str | bytes] = {}
+    # A single network is in the project's root. Several have folders, each with its own manifest; the root's one lists them.
     for network, module in zip(networks, modules, strict=True):
         network_files = render_network(network.model)
         network_files |= entry_files(modules) if loadable else _descriptor(module, several)
@@ -183,6 +184,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files["manifest.json"] = to_json(
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
+    # Last, since the bill of materials has a hash of every other file.
     return with_sbom(files, modules, board, version)
 
 

@@ -222,7 +222,7 @@ class Application(Operands):
 
     @property
     def where(self) -> str:
-        return f"{self.loc} ({self.operator.spelled})"
+        return f"{self.loc} ({self.operator.full_code})"
 
     @property
     def opset(self) -> int:

@@ -276,7 +276,7 @@ class Operator:
     """Version of the operator set that this operator belongs to; 0: the model's."""
 
     @property
-    def spelled(self) -> str:
+    def full_code(self) -> str:
         """The operator with its domain, as in ``com.microsoft.QGemm``."""
         return f"{self.domain}.{self.code}" if self.domain else self.code
 
