@@ -143,8 +143,10 @@ def narrowed(array: Array, dtype: str) -> Array:
 
 
 def keeps(array: Array, dtype: str) -> bool:
-    """Test whether every one of some float32 numbers is exact in ``dtype``; signed zeros and infinities count, NaN never
-    does."""
+    """Test whether every one of some float32 numbers is exact in ``dtype``.
+
+    Signed zeros and infinities count, NaN never does.
+    """
     numbers = array.reshape(-1)
     return _has_same_bits(numbers[:SCREENED_ELEMENTS], dtype) and _has_same_bits(numbers, dtype)
 

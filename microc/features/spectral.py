@@ -254,8 +254,10 @@ class Mel(Stage):
 
 @dataclass(frozen=True)
 class Bands(Stage):
-    """Sums of a spectrum between ``edges`` in Hz, one band fewer than edges; a band includes its lower edge, not its
-    upper."""
+    """Sums of a spectrum between ``edges`` in Hz, one band fewer than edges.
+
+    A band includes its lower edge, not its upper.
+    """
 
     edges: Sequence[float]
 

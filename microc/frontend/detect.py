@@ -237,8 +237,10 @@ def is_tflite(data: bytes) -> bool:
 
 
 def contents(path: Path) -> bytes:
-    """Return the bytes of a model file; OutputError if it cannot be read, ModelError if it is empty, too large or no regular
-    file."""
+    """Return the bytes of a model file.
+
+    OutputError if it cannot be read, ModelError if it is empty, too large or no regular file.
+    """
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
             raise ModelError("a device or a pipe is no model file", where=path.name)

@@ -92,8 +92,10 @@ class GraphBuilder:
         return name
 
     def state(self, name: str, start: Array) -> str:
-        """Add a tensor that keeps its content between runs, with its initial content; :meth:`update` sets the next
-        content."""
+        """Add a tensor that keeps its content between runs, with its initial content.
+
+        :meth:`update` sets the next content.
+        """
         self.types[name] = TensorType(start.shape, start.dtype.name)
         self._state[name] = start
         return name

@@ -217,8 +217,10 @@ class _Names:
         return all(self.is_free(name) and not any(name in block for block in self.scopes) for name in names)
 
     def is_free(self, name: str) -> bool:
-        """Test whether a variable may have this name; it may be that of a mathematical function that is not called here
-        (``log2``)."""
+        """Test whether a variable may have this name.
+
+        It may be that of a mathematical function that is not called here (``log2``).
+        """
         return name not in self.called_names if is_mathematical(name) else is_free(name)
 
     @cached_property

@@ -71,8 +71,10 @@ def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:
 
 
 def _integer(number: int, dtype: str) -> str:
-    """Print an integer in an initialiser; it has a suffix or macro only where a plain literal would not have the right value
-    or type."""
+    """Print an integer in an initialiser.
+
+    It has a suffix or macro only where a plain literal would not have the right value or type.
+    """
     if dtype == "int32" and number == -(1 << 31):
         return "INT32_MIN"
     if dtype == "int64":
@@ -199,8 +201,10 @@ def _plan(module: Module) -> Plan:
 
 
 def _section(plan: Plan, arena: Arena) -> Code:
-    """Return the attribute that places an arena; the board's first RAM needs none, others have sections in the linker
-    script."""
+    """Return the attribute that places an arena.
+
+    The board's first RAM needs none, others have sections in the linker script.
+    """
     return Code("" if arena == plan.arenas[0] else f'__attribute__((section(".{arena.memory}")))')
 
 

@@ -124,8 +124,10 @@ def _number(value: int, *, hexadecimal: bool = True) -> Code:
 
 
 def _register(entry: Mapping[str, int]) -> Code:
-    """Print one register access of the setup as a call of its macro; registers narrower than 32 bits have a macro with a
-    type."""
+    """Print one register access of the setup as a call of its macro.
+
+    Registers narrower than 32 bits have a macro with a type.
+    """
     kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
     mask = entry.get("mask", 0)
     numbers = {

@@ -221,8 +221,10 @@ def shared_arena(modules: Sequence[Module]) -> int:
 
 
 def sources_around(board: Board, protocol: str) -> tuple[str, ...]:
-    """Return the C files around the networks; UsageError if they must run code from RAM and the board has no files for
-    that."""
+    """Return the C files around the networks.
+
+    UsageError if they must run code from RAM and the board has no files for that.
+    """
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)

@@ -129,8 +129,10 @@ def _tensor(module: Module, name: str, value: Value) -> TestTensor:
 
 
 def test_data(module: Module) -> dict[str, Any] | None:
-    """Return the manifest's entry for the self-test: samples, bytes of flash, symbols of its constants; None if it has
-    none."""
+    """Return the manifest's entry for the self-test: samples, bytes of flash, symbols of its constants.
+
+    None if it has none.
+    """
     self_test = module.self_test
     if self_test is None:
         return None

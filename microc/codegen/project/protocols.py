@@ -64,8 +64,10 @@ class RpcContext:
 
 
 def rpc_context(module: Module, several: bool) -> RpcContext:
-    """Return the descriptor's rows, in the manifest's order; with ``several`` networks, one without state shares its
-    arena."""
+    """Return the descriptor's rows, in the manifest's order.
+
+    With ``several`` networks, one without state shares its arena.
+    """
     assert module.plan is not None
     caller_owned = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(
@@ -208,8 +210,10 @@ class ImageContext:
 
 
 def image_files(module: Module, version: str, constants: Mapping[str, int], start: int) -> dict[str, str]:
-    """Return the C files and linker script of a planned module that is linked at ``start``; ``constants`` maps names to
-    addresses."""
+    """Return the C files and linker script of a planned module that is linked at ``start``.
+
+    ``constants`` maps names to addresses.
+    """
     values = {n: replace(v, data=None) if v.storage == "const" else v for n, v in module.values.items()}
     files = network_files(replace(module, values=values), version)  # constants without data are defined elsewhere
     context = ImageContext(

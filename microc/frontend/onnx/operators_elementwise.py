@@ -107,8 +107,10 @@ def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spellin
 
 
 def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
-    """Make a converter of an operator whose operands broadcast and are folded from the left; one operand is itself the
-    result."""
+    """Make a converter of an operator whose operands broadcast and are folded from the left.
+
+    One operand is itself the result.
+    """
 
     def convert(application: Application) -> None:
         value = application.operand(0)
@@ -123,8 +125,10 @@ def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
 
 
 def by_formula(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
-    """Make a converter that expands an operator with one operand to a formula; the formula's parameters are the
-    attributes."""
+    """Make a converter that expands an operator with one operand to a formula.
+
+    The formula's parameters are the attributes.
+    """
 
     def convert(application: Application) -> None:
         attributes = application.operator.attributes

@@ -166,8 +166,10 @@ def resize_table(rule: ResizeRule, axis: Axis, positions: Array) -> tuple[Array,
 
 
 def _linear_table(axis: Axis, positions: Array) -> tuple[Array, Array]:
-    """Return the two neighbours of every position and their linear weights; at or behind the last element, twice that with
-    0.5."""
+    """Return the two neighbours of every position and their linear weights.
+
+    At or behind the last element, twice that with 0.5.
+    """
     inside = np.clip(positions, 0, axis.extent - 1)
     left = np.floor(inside).astype(np.int64)
     right = np.minimum(left + 1, axis.extent - 1)
@@ -377,8 +379,10 @@ def _channels_last(application: Application, weight: Stored, groups: int) -> Sto
 
 
 def _transpose_attributes(application: Application) -> Mapping[str, Any]:
-    """Return the attributes of a transposed convolution over any number of axes; output padding becomes less padding at the
-    end."""
+    """Return the attributes of a transposed convolution over any number of axes.
+
+    Output padding becomes less padding at the end.
+    """
     attributes, extents, kernel = application.operator.attributes, application.shape(0)[2:], application.shape(1)[2:]
     rank, groups = len(extents), attributes.integer("group", 1)
     if (

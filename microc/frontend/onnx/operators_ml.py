@@ -319,8 +319,10 @@ def _dictionary(application: Application) -> tuple[Array, Array, float]:
 
 
 def array_feature_extractor(application: Application) -> None:
-    """ArrayFeatureExtractor: gathers features of the last axis; the indices may be computed (the class of the largest
-    score)."""
+    """ArrayFeatureExtractor: gathers features of the last axis.
+
+    The indices may be computed (the class of the largest score).
+    """
     data = application.value(0)
     shape = application.type(data).shape
     rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))

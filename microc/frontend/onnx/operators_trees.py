@@ -50,8 +50,10 @@ def class_labels(application: Application, integers: str, texts: str) -> tuple[i
 def result_label(
     application: Application, labels: Sequence[int], scores: str, *, is_binary: bool = False, cut: float = 0.0
 ) -> None:
-    """Write the first output: the class of the largest score; if ``is_binary``, the second class where the one score is above
-    ``cut``."""
+    """Write the first output: the class of the largest score.
+
+    If ``is_binary``, the second class where the one score is above ``cut``.
+    """
     if not application.output(0):
         return
     rows = application.type(scores).shape[0]

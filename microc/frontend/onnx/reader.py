@@ -60,8 +60,10 @@ def instantiate_nodes(
 def _instantiate_attributes(
     attributes: Iterable[Any], names: Names, attribute_values: Mapping[str, Any], fresh: Callable[[str], str]
 ) -> list[Any]:
-    """Copy attributes with references to the function's attributes resolved and subgraphs renamed; unset references are
-    dropped."""
+    """Copy attributes with references to the function's attributes resolved and subgraphs renamed.
+
+    Unset references are dropped.
+    """
     import onnx
 
     attributes_out = []
@@ -353,8 +355,10 @@ def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
 
 
 def _translate(builder: Builder, operator: Operator) -> None:
-    """Convert or compute one operator; an operator that depends on an unsupported one is skipped without an error of its
-    own."""
+    """Convert or compute one operator.
+
+    An operator that depends on an unsupported one is skipped without an error of its own.
+    """
     label = operator.name or next((name for name in operator.outputs if name), "")
     application = Application(operator, builder, Loc(builder.file.name, operator.index, label))
     for name in operator.outputs:

@@ -103,8 +103,10 @@ class Builder:
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
     def is_first(self, value: str) -> bool:
-        """Test whether the value exists only with channels first; for a value that is dequantised at its uses, whether its
-        integers do."""
+        """Test whether the value exists only with channels first.
+
+        For a value that is dequantised at its uses, whether its integers do.
+        """
         if value in self.dequantised and (value, False, False) not in self.forms:
             return self.is_first(self.dequantised[value][0])
         return (value, False, True) in self.forms and (value, False, False) not in self.forms

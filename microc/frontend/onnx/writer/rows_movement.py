@@ -246,8 +246,10 @@ def resample(application: Application) -> None:
 
 
 def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
-    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables; None if there is
-    none."""
+    """Return the attributes of a Resize along ``axes`` whose source positions are those of the tables.
+
+    None if there is none.
+    """
     wanted_positions = [_table_positions(index, weight) for index, weight in zip_longest(indices, weights)]
     if any(positions is None for positions in wanted_positions) or any(axis.size == 0 for axis in axes):
         return None
