@@ -107,7 +107,7 @@ def test_only_what_the_dead_left_is_cleared(tmp_path: Path, monkeypatch: pytest.
     dead = tmp_path / ".out.0123456789abcdef.microc-new"
     dead.mkdir()
     (tmp_path / ".out.00000000000000ff.microc-new").symlink_to(tmp_path)
-    monkeypatch.setattr(output_files, "_LONG_AGO", -time.time())
+    monkeypatch.setattr(output_files, "ABANDONED_SECONDS", -time.time())
     clear_left_behind(tmp_path, "out")
     assert sorted(os.listdir(tmp_path)) == sorted([alive, *others])
     writer.kill()

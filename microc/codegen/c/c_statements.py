@@ -120,7 +120,9 @@ def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buff
                 pass
     shared = sorted(b.name for b in used - allocated - set(params))
     if shared:
-        raise InternalError(f"turns of parallel loop {loop.var.name} share {shared[0]}, which is no parameter")
+        raise InternalError(
+            f"parallel loop {loop.var.name}: its iterations share {shared[0]}, which is not a parameter"
+        )
     values = {x for x in walk_all_exprs(loop.body) if isinstance(x, ir.Var)} - bound
     return [b for b in params if b in used], sorted(values, key=lambda v: v.name)
 

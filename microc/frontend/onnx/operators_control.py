@@ -192,7 +192,9 @@ def loop(application: Application) -> None:
     stacks = len(body.outputs) > 1 + len(start_values)
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
-            application.refuse("a loop that stacks no elements", "remove the loop: it makes tensors without elements")
+            application.refuse(
+                "scan outputs of a loop without iterations", "remove the loop: it makes tensors without elements"
+            )
         for position, value in enumerate(start_values):
             application.result_alias(value, position)
         return
@@ -231,8 +233,8 @@ def _iteration_bound(application: Application, max_iterations: Any, stacks: bool
     bound = min(bounds, default=UNBOUNDED)
     if stacks and bound >= UNBOUNDED:
         application.refuse(
-            "a loop that stacks elements, of a number that only data tell",
-            "declare the shape of what it stacks, or give it a constant number of turns",
+            "scan outputs of a loop whose number of iterations depends on data",
+            "declare the shape of the scan outputs, or give the loop a constant number of iterations",
         )
     return min(bound, UNBOUNDED)
 

@@ -337,7 +337,7 @@ def quotient(application: Application) -> None:
     data, divisor = application.operand(0), application.operand(1)
     constant_divisor = application.builder.consts.get(divisor)
     if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
-        application.broken("integers divided by zero")
+        application.broken("the constant integer divisor contains 0")
     op = "fmod" if application.operator.attributes.flag("fmod") else "floor_mod"
     application.result("div" if application.operator.code == "Div" else op, (data, divisor))
 

@@ -365,9 +365,9 @@ def qgemm(application: Application) -> None:
     """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
     attributes, operands = application.operator.attributes, QuantizedOperands(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
-        application.refuse("a factor or a transposed left side", "quantise the model in QDQ format")
+        application.refuse("alpha != 1 or transA = 1", "quantise the model in QDQ format")
     if not application.has(7):
-        application.refuse("a float result", "quantise the model in QDQ format")
+        application.refuse("a float result (no y_scale)", "quantise the model in QDQ format")
     data, weight = operands.operand(0), operands.constant_operand(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
         application.broken(f"weights of shape {weight.data.shape}")

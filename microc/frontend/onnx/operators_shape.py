@@ -211,14 +211,14 @@ def dynamic_slice(application: Application) -> None:
     index_types = [application.type(application.value(position)) for position in (1, 2)]
     if any(type_.size != 1 or type_.dtype not in ("int32", "int64") for type_ in index_types) or step != (1,):
         application.refuse(
-            "a slice along several axes, or in steps, to a place that is computed",
+            "a slice from a computed start along several axes, or with steps other than 1",
             "slice along one axis at a time, in steps of one",
         )
     start, end = (_trace_offset(application, application.value(position)) for position in (1, 2))
     # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
     if start.value != end.value or not 0 < size <= shape[axis]:
-        application.refuse("a slice of as many elements as data tell", "shapes are static: give it a constant size")
+        application.refuse("a slice whose size depends on data", "shapes are static: give it a constant size")
     whole = application.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
     begin[axis] = application.reshaped(application.value(1), (1,))

@@ -276,7 +276,9 @@ def loop(application: Application, write_body: WriteBody) -> None:
     """
     body, carried, guarded = (application.attr(name) for name in ("body", "carried", "guarded"))
     if guarded and len(body.outputs) > carried:
-        application.refuse("a loop that ends early and stacks values", "ONNX stacks those of the turns that were made")
+        application.refuse(
+            "stacked outputs of a loop that may end early", "ONNX's Loop stacks those of the iterations that ran"
+        )
     outer, names = application.builder, application.builder.names
     operands = [application.operand(k) for k in range(len(application.node.inputs))]
     iteration, flag, count_int32 = (

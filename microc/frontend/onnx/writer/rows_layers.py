@@ -73,7 +73,7 @@ def conv2d_transpose(application: Application) -> None:
     strides, extra_padding = application.attr("strides"), (max(-bottom, 0), max(-right, 0))
     steps = map(max, strides, application.attr("dilation"))
     if any(extra >= step for extra, step in zip(extra_padding, steps, strict=True)):
-        application.refuse(f"{extra_padding} rows and columns of the bias alone", "ONNX adds fewer than the stride")
+        application.refuse(f"output_padding {extra_padding}", "ONNX's output_padding is less than stride or dilation")
     application = application.with_channels_first()
     application.result(
         "ConvTranspose",
@@ -97,7 +97,7 @@ def _transposed_weights(application: Application) -> str:
     # data is None: the weights are computed by the network
     if data is None:
         if groups > 1:
-            application.refuse("weights of groups that are computed", "make them constants")
+            application.refuse("computed weights of a grouped convolution", "make them constants")
         last = replace(application, first=False)
         return application.emit("Transpose", last.operand(1), perm=(3, 0, 1, 2))
     outputs, height, width, depth = data.shape

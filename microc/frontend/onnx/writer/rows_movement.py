@@ -123,7 +123,7 @@ def gather(application: Application) -> None:
     """Gather; with shared leading axes, GatherND of indices with one more axis."""
     axis, batch, position = application.attr("axis") % len(application.type().shape), application.attr("batch_dims"), 1
     if application.attr("span") > 1:
-        application.refuse("runs of neighbours", "leave out the pass blocked_turns, which makes them")
+        application.refuse("gather with span > 1", "leave out the pass blocked_turns, which makes it")
     if not batch:
         operand = indices(application, position, "int32", "int64")
         application.result("Gather", application.operand(), operand, axis=axis)
@@ -225,7 +225,7 @@ def resample(application: Application) -> None:
     axes, shift = application.attr("axes"), application.attr("shift")
     tables = [application.data(k) for k in range(1, len(application.node.inputs))]
     if any(data is None for data in tables):
-        application.refuse("tables that are computed", "make them constants")
+        application.refuse("computed tables of indices or weights", "make them constants")
     constants = [data for data in tables if data is not None]
     indices, weights = constants[: len(axes)], constants[len(axes) :]
     if any(not dtypes.is_float(data.dtype.name) for data in weights):
@@ -299,7 +299,7 @@ def _weight_along(application: Application, value: str, axis: int, index: Array,
 def grid_sample(application: Application) -> None:
     """GridSample."""
     if application.attr("coordinates") == "elements":
-        application.refuse("places that count elements", "ONNX has them from -1 to 1")
+        application.refuse("grid coordinates in elements", "ONNX's GridSample takes coordinates from -1 to 1")
     shape, places = application.type().shape, application.type(1).shape
     if not 4 <= len(shape) == len(places):
         application.refuse(
