@@ -1,1 +1,1 @@
-"""TFLite models: the flatbuffer checked, operators spelled in ours."""
+"""TFLite models: checked access to the flatbuffer, and converters of its operators."""

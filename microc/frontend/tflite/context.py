@@ -21,14 +21,17 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
 from microc.ops.attributes import Ties
 
-# ---- A subgraph inside of control flow: the variables that it touches come in behind its inputs, and go out behind
-# its outputs.
+# ---- A subgraph of control flow. The variables that it uses become additional last inputs and outputs.
 
 
 @frozen
 class Inside:
-    """A subgraph as a graph whose last inputs are variables that it finds (``given``), and whose last outputs are those that it
-    assigns. ``handed``: the outputs of the subgraph that stand for a variable, by position; they are none of the graph."""
+    """A subgraph used by control flow, as a graph of its own.
+
+    The last inputs of ``graph`` are the variables that it reads (``given``), the last outputs are those that it assigns
+    (``assigned``). ``handed`` maps output positions of the subgraph to the variables whose handles they are; such outputs are
+    not outputs of ``graph``.
+    """
 
     graph: Graph
     given: tuple[str, ...] = ()
@@ -36,31 +39,36 @@ class Inside:
     handed: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def kinds(self) -> dict[str, TensorType]:
-        """The types of the variables that it touches."""
+    def variable_types(self) -> dict[str, TensorType]:
+        """Types of the variables that the subgraph reads or assigns, by variable."""
         graph = self.graph
-        results = zip(self.assigned, graph.outputs[len(graph.outputs) - len(self.assigned) :], strict=True)
+        output_values = zip(self.assigned, graph.outputs[len(graph.outputs) - len(self.assigned) :], strict=True)
         inputs = zip(self.given, graph.inputs[len(graph.inputs) - len(self.given) :], strict=True)
-        return {key: graph.types[name] for key, name in (*results, *inputs)}
+        return {key: graph.types[name] for key, name in (*output_values, *inputs)}
 
-    def aligned(self, given: Mapping[str, TensorType], assigned: Sequence[str]) -> Graph:
-        """The graph with these variables as last inputs and outputs; what it does not assign goes out as it came in."""
+    def with_variables(self, given: Mapping[str, TensorType], assigned: Sequence[str]) -> Graph:
+        """Return the graph with exactly these variables as last inputs and outputs.
+
+        An assigned variable that the subgraph only passes through is copied from its input to its output.
+        """
         graph, types = self.graph, dict(self.graph.types)
         inputs, outputs = len(graph.inputs) - len(self.given), len(graph.outputs) - len(self.assigned)
-        found = dict(zip(self.given, graph.inputs[inputs:], strict=True))
-        made = dict(zip(self.assigned, graph.outputs[outputs:], strict=True))
+        variable_inputs = dict(zip(self.given, graph.inputs[inputs:], strict=True))
+        variable_outputs = dict(zip(self.assigned, graph.outputs[outputs:], strict=True))
         nodes = list(graph.nodes)
-        for key, kind in given.items():
-            if key not in found:
-                found[key] = new_value(types, "variable", kind)
+        for key, type_ in given.items():
+            if key not in variable_inputs:
+                variable_inputs[key] = new_value(types, "variable", type_)
         for key in assigned:
-            if key not in made:
-                made[key] = new_value(types, "kept", given[key])
-                nodes.append(Node("reshape", (found[key],), (made[key],), {"shape": given[key].shape}))
+            if key not in variable_outputs:
+                variable_outputs[key] = new_value(types, "kept", given[key])
+                nodes.append(
+                    Node("reshape", (variable_inputs[key],), (variable_outputs[key],), {"shape": given[key].shape})
+                )
         return replace(
             graph,
-            inputs=(*graph.inputs[:inputs], *(found[key] for key in given)),
-            outputs=(*graph.outputs[:outputs], *(made[key] for key in assigned)),
+            inputs=(*graph.inputs[:inputs], *(variable_inputs[key] for key in given)),
+            outputs=(*graph.outputs[:outputs], *(variable_outputs[key] for key in assigned)),
             nodes=tuple(nodes),
             types=types,
         )
@@ -69,15 +77,19 @@ class Inside:
 # ---- The graph under construction: values, constants and state, inputs bound to shapes.
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
-"""What a value of the graph may be."""
+"""Dtypes of values in the graph."""
 _MAX_STATE_BYTES = 64 << 20
 STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 
 @frozen
 class Variables:
-    """Resource variables by name: the handles (tensor index -> variable), initial and current contents, and what they hold at
-    first: values of the state, inside of control flow inputs of the graph. ``assigned``: those that are, in order."""
+    """Resource variables of one subgraph, by name.
+
+    ``handles`` maps tensor indices to variables. ``initial`` and ``current`` are contents. ``states`` names the value that
+    holds the variable at the start of a call: a state of the graph, or inside of control flow an input. ``assigned`` lists the
+    assigned variables in order.
+    """
 
     initial: dict[str, Array] = field(default_factory=dict)
     handles: dict[int, str] = field(default_factory=dict)
@@ -88,7 +100,10 @@ class Variables:
 
 @frozen
 class Piece:
-    """A slice whose place or size is computed: of ``data`` from ``begin`` on, ``size`` elements (-1: the rest), both values."""
+    """A slice whose begin or size is computed at run time: ``size`` elements (-1: the rest) of ``data`` from ``begin`` on.
+
+    ``begin`` and ``size`` are values of the graph.
+    """
 
     data: str
     begin: str
@@ -96,13 +111,13 @@ class Piece:
 
 
 class Builder:
-    """Nodes, types, constants and state found so far.
+    """A graph under construction: nodes, types, constants and state.
 
-    ``subgraph`` reads another subgraph of the file, for control flow: by its index and the inputs of it that stand for
-    variables. ``around`` is what this one is inside of, with such inputs (``handles``). ``pieces`` are slices whose extents
-    nobody knows before they are joined again. ``gates``: from which node on there is a condition for running, and which.
-    ``complexes``: values of floats that stand for complex tensors. ``halves``: constants of
-    float16 that operators make, by tensor.
+    ``subgraph(index, handles)`` reads another subgraph of the file for control flow. ``around`` is the builder of the enclosing
+    subgraph, ``handles`` maps this subgraph's inputs to variables of it. ``pieces`` are slices of computed size, until
+    CONCATENATION joins them. ``gates`` lists (first node, condition): nodes from there on run only if the condition holds.
+    ``complexes`` maps complex tensors to float values with an axis of real and imaginary parts. ``halves`` holds float16
+    constants that operators compute, by tensor index.
     """
 
     def __init__(
@@ -128,7 +143,7 @@ class Builder:
         self._bind_inputs(input_shapes, handles)
 
     def graph(self, name: str) -> Graph:
-        """The finished graph; ModelError where an output was never written."""
+        """Return the finished graph; ModelError if an output was never written."""
         variables, outputs = self.variables, list[str]()
         inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.handles]
         results = [
@@ -148,7 +163,7 @@ class Builder:
         return Graph(name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
 
     def value(self, index: int, where: str) -> str:
-        """The name of tensor ``index`` as an operand; constants enter the graph when first used."""
+        """Return the name of tensor ``index`` as an operand. Constants enter the graph at their first use."""
         name = self.file.names[index]
         if name not in self.types:
             tensor = self.file.tensor(index)
@@ -158,57 +173,62 @@ class Builder:
         return name
 
     def constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
-        """Define ``name`` as constant data."""
+        """Define ``name`` as constant data and return it."""
         self.file.charge(data.nbytes)
         self.define(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
 
-    def define(self, name: str, kind: TensorType, where: str) -> None:
-        """Give a new value its type."""
+    def define(self, name: str, type_: TensorType, where: str) -> None:
+        """Define the type of a new value; ModelError if it has one already."""
         if name in self.types:
             raise ModelError(f"{name!r} is written twice", where=where)
-        if kind.dtype not in DTYPES:
+        if type_.dtype not in DTYPES:
             raise UnsupportedError(
-                f"{name!r} has dtype {kind.dtype}", where=where, hint=f"microc has {', '.join(DTYPES)}"
+                f"{name!r} has dtype {type_.dtype}", where=where, hint=f"microc has {', '.join(DTYPES)}"
             )
-        check_shape(kind.shape, kind.dtype, where)
-        self.types[name] = kind
+        check_shape(type_.shape, type_.dtype, where)
+        self.types[name] = type_
 
-    def define_state(self, name: str, kind: TensorType, data: Array | None, where: str) -> str:
-        """A tensor that lives across calls; without ``data`` it starts at real zero (int8: the zero point, as in TFLM)."""
-        self.define(name, kind, where)
-        if kind.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
+    def define_state(self, name: str, type_: TensorType, data: Array | None, where: str) -> str:
+        """Define a tensor that lives across calls.
+
+        Without ``data`` it starts at real zero, which for int8 is the zero point, as in TFLM.
+        """
+        self.define(name, type_, where)
+        if type_.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
             raise ModelError(f"state tensors take more than {_MAX_STATE_BYTES} bytes", where=where)
         if data is None:
-            zero = kind.quant.zero_point[0] if kind.quant and kind.dtype == "int8" else 0
-            data = np.full(kind.shape, zero, dtype=kind.dtype)
+            zero = type_.quant.zero_point[0] if type_.quant and type_.dtype == "int8" else 0
+            data = np.full(type_.shape, zero, dtype=type_.dtype)
         self.state[name] = data
         return name
 
     def _output(self, name: str, earlier: Sequence[str]) -> str:
-        """``name``, or a copy of it where no node makes it or an earlier output is the same value."""
+        """Return ``name``, or a copy of it if no node computes it or an earlier output is the same value."""
         if self.is_computed(name) and name not in earlier:
             return name
-        copy, kind = self.file.unique(f"{name}_copy"), self.types[name]
-        self.define(copy, kind, self.file.name)
-        self.append(Node("reshape", (name,), (copy,), {"shape": kind.shape}, Loc(self.file.name, name=copy)))
+        copy, type_ = self.file.unique(f"{name}_copy"), self.types[name]
+        self.define(copy, type_, self.file.name)
+        self.append(Node("reshape", (name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy)))
         return copy
 
     def append(self, node: Node) -> None:
+        """Append a node; its outputs count as computed from here on."""
         self.nodes.append(node)
         self._computed.update(node.outputs)
 
     def is_computed(self, name: str) -> bool:
-        """Whether a node makes the value (it is no input, constant or state)."""
+        """Test whether a node computes the value, which then is no input, constant or state."""
         return name in self._computed
 
     def assume(self, indices: Sequence[int]) -> None:
-        """Take the file's word for the outputs of an operator that could not be spelled."""
+        """Give the outputs of an operator that was not converted the types that the file declares."""
         for tensor in map(self.file.tensor, indices):
             self.types.setdefault(tensor.name, tensor.type)
 
     def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]], handles: Mapping[int, str]) -> None:
+        """Define the subgraph's inputs, in order, with the shapes given for them."""
         names = [self.file.names[index] for index in self.file.inputs]
         for name in shapes:
             if name not in names:
@@ -220,7 +240,7 @@ class Builder:
                 self.variables.handles[index] = handles[position]
                 continue
             tensor = self.file.tensor(index)
-            shape = self._bound_shape(tensor, shapes.get(tensor.name))
+            shape = self._bind_shape(tensor, shapes.get(tensor.name))
             where = self.file.where(tensor)
             if tensor.type.dtype == "resource":
                 raise ModelError(f"{tensor.name!r} is given no variable", where=where)
@@ -228,14 +248,17 @@ class Builder:
                 raise ModelError(f"the input has shape {shape}, without elements", where=where)
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
 
-    def _bound_shape(self, tensor: Tensor, given: tuple[int, ...] | None) -> tuple[int, ...]:
-        """The shape of an input: unknown extents as given; an unknown batch (axis 0) is 1 unless given."""
+    def _bind_shape(self, tensor: Tensor, given: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Return the shape of an input.
+
+        Unknown extents come from ``given``; without it an unknown batch (axis 0) is 1, any other unknown extent a UsageError.
+        """
         declared, where = tensor.type.shape, self.file.where(tensor)
-        spelled = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
+        declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
         if given is None:
             if any(axis > 0 for axis in tensor.unknown):
                 raise UsageError(
-                    f"the input has unknown extents: {spelled}",
+                    f"the input has unknown extents: {declared_text}",
                     where=where,
                     hint=f"give the shape of input {tensor.name!r}, for its kernels are compiled for one shape",
                 )
@@ -245,14 +268,14 @@ class Builder:
         )
         if not fits:
             raise UsageError(
-                f"shape {','.join(map(str, given))} does not fit the input", where=where, hint=f"it is {spelled}"
+                f"shape {','.join(map(str, given))} does not fit the input", where=where, hint=f"it is {declared_text}"
             )
         return tuple(given)
 
 
-# ---- One TFLite operator as its spelling function sees it: what it reads from the file, what it writes to the graph.
+# ---- One TFLite operator as its converter sees it: operands and options of the file, nodes of the graph.
 #
-# Shapes come from the operators' own inference; the file's declared shapes are compared with them.
+# Shapes are inferred by our operators, then compared with the shapes that the file declares.
 
 _NO_ATTRS: Mapping[str, Attr] = {}
 
@@ -262,7 +285,7 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 @frozen
 class Application(Operands):
-    """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
+    """One operator of the file: access to its operands, options and outputs, and functions that append nodes for it."""
 
     operator: Operator
     builder: Builder
@@ -270,26 +293,27 @@ class Application(Operands):
 
     @property
     def where(self) -> str:
+        """The operator's position and code, for error messages."""
         return f"{self.loc} {self.operator.code}"
 
     def has(self, position: int) -> bool:
-        """Whether input ``position`` is present (trailing and -1 inputs are absent)."""
+        """Test whether input ``position`` is present: trailing inputs and those of index -1 are absent."""
         return position < len(self.operator.inputs) and self.operator.inputs[position] >= 0
 
     def source(self, position: int) -> Tensor:
-        """Input ``position`` as the file declares it."""
+        """Return input ``position`` as the file declares it; ModelError if it is missing."""
         if not self.has(position):
             self.broken(f"input {position} is missing")
         return self.builder.file.tensor(self.operator.inputs[position])
 
     def target(self, position: int = 0) -> Tensor:
-        """Output ``position`` as the file declares it."""
+        """Return output ``position`` as the file declares it; ModelError if it is missing."""
         if position >= len(self.operator.outputs):
             self.broken(f"output {position} is missing")
         return self.builder.file.tensor(self.operator.outputs[position])
 
-    def moved(self, position: int) -> str:
-        """An operand whose elements move unchanged: it has the output's dtype, quantised or not."""
+    def unchanged_operand(self, position: int) -> str:
+        """Return an operand whose elements stay unchanged: its dtype is the output's, quantised or not."""
         source, target = self.source(position), self.target()
         if source.type.dtype != target.type.dtype:
             self.refuse(
@@ -299,36 +323,37 @@ class Application(Operands):
         return self.value(position)
 
     def operand(self, position: int, dtype: str = "", *, symmetric: bool = True) -> str:
-        """An operand that is computed with: of ``dtype`` (the output's unless given); integers are quantised.
+        """Return an operand of arithmetic.
 
-        ``symmetric``: int16 tensors must not have a zero point.
+        It has ``dtype`` (default: the output's); integers of 8 or 16 bits are quantised per tensor. ``symmetric``: int16
+        tensors must not have a zero point.
         """
         source, target = self.source(position), self.target()
-        wanted = dtype or target.type.dtype
-        if source.type.dtype != wanted:
+        expected = dtype or target.type.dtype
+        if source.type.dtype != expected:
             self.refuse(
-                f"{source.type.dtype} input {position} where {wanted} is needed", f"cast or quantise it to {wanted}"
+                f"{source.type.dtype} input {position} where {expected} is needed", f"cast or quantise it to {expected}"
             )
         for tensor in (source, target):
             self._check_quantised(tensor, symmetric)
         return self.value(position)
 
     def _check_quantised(self, tensor: Tensor, symmetric: bool) -> None:
-        """An integer of 8 or 16 bits that is computed with has one scale."""
-        kind = tensor.type
-        if kind.dtype not in ("int8", "uint8", "int16"):
+        """Check that an integer tensor of 8 or 16 bits has one scale."""
+        type_ = tensor.type
+        if type_.dtype not in ("int8", "uint8", "int16"):
             return
-        if kind.quant is None:
-            self.refuse(f"{kind.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
-        if kind.quant.axis is not None:
+        if type_.quant is None:
+            self.refuse(f"{type_.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
+        if type_.quant.axis is not None:
             self.refuse(f"{tensor.name!r} is quantised per channel and is no weight", "quantise activations per tensor")
-        if symmetric and kind.dtype == "int16" and kind.quant.zero_point != (0,):
+        if symmetric and type_.dtype == "int16" and type_.quant.zero_point != (0,):
             self.refuse(
                 f"int16 tensor {tensor.name!r} has a zero point", "int16 activations are symmetric: convert as int16x8"
             )
 
     def value(self, position: int) -> str:
-        """The name of input ``position``, whatever its dtype."""
+        """Return the name of input ``position``, of any dtype."""
         source = self.source(position)
         if source.packed and not source.constant:
             self.refuse(
@@ -340,88 +365,91 @@ class Application(Operands):
         return self.builder.types[value]
 
     def constant(self, position: int) -> Array:
-        """The data of an input that must be known when compiling."""
+        """Return the data of an input that must be known at compile time."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
             self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant", _FIX)
         return data
 
     def index(self, indices: str) -> str:
-        """Indices as int32 or int64."""
-        kind = self.type(indices)
-        if kind.dtype in ("int32", "int64"):
+        """Return indices as int32 or int64; narrower integers are cast to int32."""
+        type_ = self.type(indices)
+        if type_.dtype in ("int32", "int64"):
             return indices
-        if kind.dtype not in ("int8", "int16", "uint8"):
-            self.refuse(f"{kind.dtype} indices", "int32 or int64 are usual")
+        if type_.dtype not in ("int8", "int16", "uint8"):
+            self.refuse(f"{type_.dtype} indices", "int32 or int64 are usual")
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
     def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
-        """The shape of ``value``, which must have one of ``ranks`` axes and some elements."""
+        """Return the shape of ``value``, which must have one of ``ranks`` axes and no extent of 0."""
         shape = self.type(value).shape
         if len(shape) not in ranks or 0 in shape:
             self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, ranks))}")
         return shape
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
-        """A constant that the file does not hold as such, under a new name made from ``stem``."""
+        """Add a constant that is no tensor of the file, under a new name made from ``stem``."""
         return self.builder.constant(self.builder.file.unique(stem), data, quant)
 
-    def filled(self, stem: str, shape: Sequence[int], number: float, dtype: str) -> str:
-        """A constant full of one number; its size is known to be reasonable before there is any memory."""
+    def new_filled(self, stem: str, shape: Sequence[int], number: float, dtype: str) -> str:
+        """Add a constant filled with one number. Its bytes are charged to the file's budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
             self.broken(f"shape {tuple(shape)}")
         self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
         return self.new_constant(stem, np.full(tuple(shape), number, dtypes.to_numpy(dtype)))
 
     def scalar(self, number: float) -> str:
-        """A float32 constant of one element."""
+        """Add a float32 constant of one element."""
         return self.new_constant("scalar", np.array([number], np.float32))
 
     def emit(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, like: TensorType | None = None
     ) -> str:
-        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as inferred: with the first
-        input's dtype comes its quantisation."""
+        """Append a node and return its value, named after the operator's output.
+
+        dtype and quantisation are those of ``like``; by default the dtype is inferred, and if it is that of the first input,
+        the quantisation is too.
+        """
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
         self.append(op, inputs, attrs, (name,), (like,))
         return name
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
-        """The operator's output ``position``: dtype and quantisation as the file declares, shape as inferred."""
+        """Append the node that computes output ``position``: dtype and quantisation as declared, shape as inferred."""
         target = self.target(position)
         self.append(op, inputs, attrs, (target.name,), (target.type,))
-        self.compare(target)
+        self.check_declared_shape(target)
         return target.name
 
     def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
-        """All outputs of the operator, from one node."""
+        """Append one node that computes all outputs of the operator."""
         targets = [self.target(position) for position in range(len(self.operator.outputs))]
-        kinds = tuple(target.type for target in targets)
-        self.append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
+        types = tuple(target.type for target in targets)
+        self.append(op, inputs, attrs, tuple(target.name for target in targets), types)
         for target in targets:
-            self.compare(target)
+            self.check_declared_shape(target)
 
     def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
-        """The output ``position`` as ``value`` under another (or the same) shape."""
+        """Make ``value`` under another (or the same) shape output ``position``."""
         if prod(shape) != self.type(value).size:
             self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
         return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
 
     def result_constant(self, data: Array) -> None:
-        """The first output, known when compiling."""
+        """Make constant data the first output."""
         target = self.target()
         self.builder.constant(target.name, data, target.type.quant)
-        self.compare(target)
+        self.check_declared_shape(target)
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
-        """An operator with two outputs, the second of which is the next content of ``state``."""
-        target, following = self.target(), self.builder.file.unique(f"{state}_next")
-        self.append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
-        self.compare(target)
-        self.builder.updates[state] = following
+        """Append a node of two outputs: the first is the operator's output, the second the next value of ``state``."""
+        target, next_state = self.target(), self.builder.file.unique(f"{state}_next")
+        self.append(op, inputs, attrs, (target.name, next_state), (target.type, self.type(state)))
+        self.check_declared_shape(target)
+        self.builder.updates[state] = next_state
 
-    def inferred(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
-        """The types of what an application makes."""
+    def infer_types(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
+        """Infer the types of an operator's results."""
         return inferred(op, attrs, [self.type(name) for name in inputs], self.where)
 
     def append(
@@ -432,68 +460,70 @@ class Application(Operands):
         outputs: Sequence[str],
         likes: Sequence[TensorType | None],
     ) -> None:
-        """A node whose outputs have new names; dtypes and quantisation as ``likes``, shapes as inferred."""
+        """Append a node whose outputs have new names: dtypes and quantisation as ``likes``, shapes as inferred."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        inferred = self.inferred(op, inputs, attrs)
-        if len(inferred) != len(outputs):
-            self.broken(f"{len(outputs)} outputs, {len(inferred)} are computed")
-        if not definition.regions and self._folds(inputs, inferred):
+        inferred_types = self.infer_types(op, inputs, attrs)
+        if len(inferred_types) != len(outputs):
+            self.broken(f"{len(outputs)} outputs, {len(inferred_types)} are computed")
+        if not definition.regions and self._can_fold(inputs, inferred_types):
             self._fold(op, inputs, attrs, outputs)
             return
-        for name, like, kind in zip(outputs, likes, inferred, strict=True):
+        for name, like, type_ in zip(outputs, likes, inferred_types, strict=True):
             if like is None:
                 first = self.type(inputs[0])
-                like = first if first.dtype == kind.dtype else kind
-            self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
+                like = first if first.dtype == type_.dtype else type_
+            self.builder.define(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
-    def _folds(self, inputs: Sequence[str], kinds: Sequence[TensorType]) -> bool:
-        """Whether an application is computed now: of the few numbers that shapes and sizes are made from, all known."""
+    def _can_fold(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
+        """Test whether a node is evaluated now: all inputs are constants, none quantised, of at most MOST_INTEGERS elements
+        (arithmetic on shapes and sizes)."""
         known = bool(inputs) and all(name in self.builder.consts for name in inputs)
-        types = (*kinds, *map(self.type, inputs)) if known else ()
-        return known and all(kind.size <= MOST_INTEGERS and kind.quant is None for kind in types)
+        types = (*result_types, *map(self.type, inputs)) if known else ()
+        return known and all(type_.size <= MOST_INTEGERS and type_.quant is None for type_ in types)
 
     def _fold(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+        """Evaluate the operator by its reference and define the results as constants."""
         with np.errstate(all="ignore"):
-            made = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
-        for name, data in zip(outputs, made, strict=True):
+            results = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
+        for name, data in zip(outputs, results, strict=True):
             self.builder.constant(name, np.asarray(data))
 
-    def compare(self, target: Tensor) -> None:
-        """The inferred shape of an output against the declared one, where that is known."""
+    def check_declared_shape(self, target: Tensor) -> None:
+        """Compare the inferred shape of an output with the declared one, where that is known."""
         shape, declared = self.type(target.name).shape, target.type.shape
-        agree = len(shape) == len(declared) and all(
+        agrees = len(shape) == len(declared) and all(
             axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
         )
-        if declared and not agree:
+        if declared and not agrees:
             self.broken(f"computes shape {shape}, but the file declares {declared}")
 
 
-# ---- What the spelling tables of the TFLite operator families share: rows, dtypes, activations, padding.
+# ---- Shared by the converters of all operator families: dtypes, activations, padding.
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
 PLAIN = ("int32", "int64")
-"""Integers that stand for themselves: shapes, indices, counts."""
+"""Integer dtypes of shapes, indices and counts, which are not quantised."""
 REAL = FLOAT + QUANTISED
 MOVABLE = DTYPES
 
 ONE_SCALE = "give them one scale and zero point, as converters do, or put a QUANTIZE before the operator"
 ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
-"""TFLite's ActivationFunctionType in our words."""
+"""Our names of TFLite's ActivationFunctionType, by its number."""
 
 
 @frozen
 class Spelling:
-    """One TFLite operator: the function that spells it, and the dtypes that its first output may have."""
+    """A converter of one TFLite operator, and the dtypes that its first output may have."""
 
-    spell: Callable[[Application], None]
+    convert: Callable[[Application], None]
     dtypes: tuple[str, ...] = REAL
 
 
 def activation(application: Application, code: int) -> str:
-    """TFLite's ActivationFunctionType as our ``activation`` attribute."""
+    """Return our ``activation`` attribute for TFLite's ActivationFunctionType."""
     if not 0 <= code < len(ACTIVATIONS):
         application.refuse(f"the fused activation number {code}", "relu, relu6, relu_n1_to_1 and tanh are known")
     name = ACTIVATIONS[code]
@@ -504,7 +534,7 @@ def activation(application: Application, code: int) -> str:
 
 
 def real_operand(application: Application, position: int) -> str:
-    """An operand as floats, for operators that are spelled as several ones on real numbers."""
+    """Return an operand as float32: quantised ones are dequantised. For operators that become several nodes on real numbers."""
     value = application.operand(position)
     quant = application.type(value).quant
     if quant is None:
@@ -516,37 +546,37 @@ def real_operand(application: Application, position: int) -> str:
 def real_result(
     application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
 ) -> None:
-    """The output of the last of them, rounded to the output's integers if it has such."""
-    kind = application.target().type
-    if kind.quant is None:
+    """Append the last of these nodes as the output, quantised if the output is."""
+    type_ = application.target().type
+    if type_.quant is None:
         application.result(op, inputs, attrs)
         return
-    scale: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+    scale: Mapping[str, Attr] = {"scale": type_.quant.scale, "zero_point": type_.quant.zero_point, "axis": None}
     real = application.emit(op, inputs, attrs)
-    application.result("quantize", (real,), {**scale, "out_dtype": kind.dtype, "rounding": Ties.AWAY})
+    application.result("quantize", (real,), {**scale, "out_dtype": type_.dtype, "rounding": Ties.AWAY})
 
 
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
 def real_clip(application: Application, value: str, function: str) -> None:
-    """The output as a float value behind an activation."""
+    """Apply a fused activation to a float value and make it the output."""
     if function not in _BOUNDS:
         application.refuse(f"a fused {function}", "make the activation an operator of its own")
     low, high = _BOUNDS[function]
     application.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
-def bare(application: Application, value: str) -> str:
-    """The stored integers of a value, without what they stand for."""
-    kind = application.type(value)
-    if kind.quant is None:
+def stored_integers(application: Application, value: str) -> str:
+    """Return the stored integers of a value, without quantisation."""
+    type_ = application.type(value)
+    if type_.quant is None:
         return value
-    return application.emit("reshape", (value,), {"shape": kind.shape}, like=replace(kind, quant=None))
+    return application.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
 
 
-def check_alike(application: Application, positions: Sequence[int]) -> None:
-    """Moved elements keep their meaning only where operands and output share one quantisation."""
+def check_same_quantisation(application: Application, positions: Sequence[int]) -> None:
+    """Check that operands and output have one quantisation; without it, moved integers would change their real value."""
     target = application.target().type
     if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
         application.refuse("operands and output are quantised differently", ONE_SCALE)
@@ -560,7 +590,7 @@ def explicit_padding(
     strides: tuple[int, int],
     dilation: tuple[int, int] = (1, 1),
 ) -> tuple[int, int, int, int]:
-    """TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
+    """Return TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements."""
     if scheme not in (0, 1):
         application.broken(f"padding scheme {scheme}; SAME is 0 and VALID is 1")
     return (0, 0, 0, 0) if scheme == 1 else same_padding(extent, window, strides, dilation)
@@ -569,8 +599,11 @@ def explicit_padding(
 def same_padding(
     extent: Sequence[int], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right of SAME: max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) on
-    each axis, the smaller half before (TFLite ``padding.h``, ComputePaddingWithOffset)."""
+    """Return (top, left, bottom, right) of SAME.
+
+    On each axis max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0), the smaller half before
+    (TFLite ``padding.h``, ComputePaddingWithOffset).
+    """
     before, after = [], []
     for size, taps, stride, spread in zip(extent, window, strides, dilation, strict=True):
         total = max((-(-size // stride) - 1) * stride + (taps - 1) * spread + 1 - size, 0)

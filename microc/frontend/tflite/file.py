@@ -1,9 +1,9 @@
-"""Safe access to the TFLite flatbuffer: plain tensors, operators and options, or a ModelError.
+"""Checked access to the TFLite flatbuffer: plain tensors, operators and options, or a ModelError.
 
-A flatbuffer is a web of offsets that nobody has checked. The generated classes follow them through ``struct`` and
-numpy, which refuse to read outside the file; whatever they raise becomes a ModelError in ``tflite_options.reading``, the
-one boundary. What they cannot refuse is a small file whose tables share the same bytes a million times: tables, bytes and
-elements of sparse tensors that are read are charged to a :class:`Budget`, whose bounds are ten times what real files need.
+A flatbuffer is a graph of unchecked offsets. The generated classes follow them through ``struct`` and numpy, which refuse to
+read outside of the file; :func:`~microc.frontend.tflite.options.reading` converts their exceptions into ModelError. They do not
+refuse a small file whose tables share the same bytes a million times. So tables, bytes and elements of sparse tensors are
+charged to a :class:`Budget`, whose limits are ten times what real files need.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from microc.frontend.tflite.options import (
     Custom,
     Options,
     as_array,
-    below,
     builtin_code,
+    check_index,
     custom_options,
     custom_words,
-    dense,
+    densify,
     names_of,
     read_quantisation,
     read_sparsity,
@@ -40,16 +40,23 @@ from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"
 _FREE_TABLES, _BYTES_OF_A_TABLE = 1 << 14, 8
-"""Tables of tensors and operators that any file may have, and bytes of a file for each further one. Real files take 81 bytes and
-more for one, their names, shapes and scales with it (measured: 107 files of the converter, 408 bytes to 1.9 MB)."""
+"""Tables of tensors and operators that any file may have, and bytes of a file for each further one.
+
+Real files take 81 bytes or more per table, names, shapes and scales included (measured: 107 files of the converter, 408 bytes
+to 1.9 MB).
+"""
 _INDEX_BYTES = 64
-"""Python's memory for an operand's index, a scale with its zero point."""
+"""Bytes that Python needs for an operand's index, or for a scale with its zero point."""
 _FREE_BYTES, _TIMES_READ = 2 * MAX_STORED, 40
-"""What constants may unfold to, read and stored, and how often every byte of a file may be read. Real files read theirs 2.9
-times at most, scales and names counted (measured as above)."""
+"""Bytes that constants of any file may take once decoded and stored, and how often every byte of a file may be read.
+
+Real files read theirs 2.9 times at most, scales and names included (measured as above).
+"""
 _SPARSE_ELEMENTS, _LARGEST_SPARSE = 1 << 27, 1 << 23
-"""Elements of sparse tensors, all and each: what describes one takes 50 bytes for each element while it is unpacked. Ten times
-as many as 50 MB of weights in float32 are."""
+"""Elements of all sparse tensors of a file, and of one.
+
+Unpacking takes 50 bytes per element. The limit is ten times 50 MB of float32 weights.
+"""
 
 _DTYPES = {
     "FLOAT16": "float16",
@@ -67,15 +74,15 @@ _DTYPES = {
     "INT4": "int8",
 }
 _NEWER_TYPES = {19: "INT2", 20: "UINT4"}
-"""What the schema has got since the generated classes were made."""
+"""Types that the schema got after the generated classes were made."""
 
 
 @frozen
 class Tensor:
-    """One tensor as the file declares it; ``unknown`` are the axes whose extent the file leaves open.
+    """One tensor as the file declares it. ``unknown`` lists the axes whose extent the file leaves open.
 
-    ``type.dtype`` is the file's own word in lower case (``string``, ``resource``) where there is no dtype for it.
-    Packed int4 counts as int8.
+    ``type.dtype`` is the file's name in lower case (``string``, ``resource``) if microc has no such dtype. Packed int4 counts
+    as int8.
     """
 
     index: int
@@ -91,10 +98,10 @@ class Tensor:
 
 @frozen
 class Operator:
-    """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
+    """One operator: its builtin's name, tensor indices (-1: absent), and its options.
 
-    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map;
-    ``words`` the same bytes as 32-bit integers, for operators whose options are a structure of C.
+    ``custom`` holds a custom operator's options (numbers, text or tuples of them), empty if they are no flexbuffer map;
+    ``words`` is the same bytes as int32, for operators whose options are a C structure.
     """
 
     index: int
@@ -108,7 +115,7 @@ class Operator:
 
 @dataclass(slots=True)
 class Budget:
-    """What reading one file may still take: tables of tensors and operators, bytes, elements of sparse tensors."""
+    """Tables of tensors and operators, bytes, and elements of sparse tensors that reading a file may still take."""
 
     tables: int
     bytes: int
@@ -116,14 +123,14 @@ class Budget:
 
     @staticmethod
     def of(size: int) -> Budget:
-        """The budget of a file of so many bytes."""
+        """Return the budget of a file of ``size`` bytes."""
         return Budget(_FREE_TABLES + size // _BYTES_OF_A_TABLE, _FREE_BYTES + _TIMES_READ * size)
 
 
 class TfliteFile:
-    """One TFLite model in memory; tables are read when asked for.
+    """One TFLite model in memory; tables are read on demand.
 
-    ``data``: the whole file. Raises ModelError where the file is broken, UnsupportedError where it is merely unusual.
+    ``data``: the whole file. Raises ModelError if the file is corrupt, UnsupportedError for features that microc does not read.
     """
 
     def __init__(self, data: bytes, file_name: str, subgraph: int = 0, budget: Budget | None = None) -> None:
@@ -165,36 +172,37 @@ class TfliteFile:
         self._arrays: dict[int, Array] = {}
 
     def subgraph(self, index: int) -> TfliteFile:
-        """Another subgraph of the same file; one that is called from many places is read for each."""
+        """Return another subgraph of the same file, read again for each caller."""
         return TfliteFile(self._data, self.name, index, self._budget)
 
     def charge(self, number: int = 0, *, tables: int = 0, elements: int = 0) -> None:
-        """Pay for ``number`` bytes, tables, elements; a file whose tables refer to the same bytes again and again runs out."""
+        """Charge bytes (``number``), tables and elements to the budget; ModelError if it is exceeded, as by tables that refer
+        to the same bytes again and again."""
         left = self._budget
         left.bytes, left.tables, left.elements = left.bytes - number, left.tables - tables, left.elements - elements
         if spent := next((what for what in ("bytes", "tables", "elements") if getattr(left, what) < 0), ""):
             raise ModelError(f"the file refers to the same {spent} too often to be a real model", where=self.name)
 
     def tensor(self, index: int) -> Tensor:
-        """Tensor ``index`` (known to be in range)."""
+        """Return tensor ``index``, which must be in range."""
         if index not in self._tensors:
             self._tensors[index] = self._read_tensor(index)
         return self._tensors[index]
 
     def operator(self, index: int) -> Operator:
-        """Operator ``index`` of the subgraph."""
+        """Return operator ``index`` of the subgraph."""
         where = f"{self.name} #{index}"
         with reading(where):
             table = self._graph.Operators(index)
-            code = self._model.OperatorCodes(below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
+            code = self._model.OperatorCodes(check_index(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = builtin_code(code)
             name = self._builtins.get(number, f"BUILTIN_{number}")
             custom: Mapping[str, Custom] = {}
             words: tuple[int, ...] = ()
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
-                given = as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
-                custom, words = custom_options(given), custom_words(given)
+                raw_options = as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
+                custom, words = custom_options(raw_options), custom_words(raw_options)
             if table.LargeCustomOptionsOffset() > 1:
                 raise UnsupportedError(
                     f"options of {name} are stored outside the flatbuffer",
@@ -210,21 +218,22 @@ class TfliteFile:
         return Operator(index, name, inputs, outputs, options, custom, words)
 
     def array(self, tensor: Tensor) -> Array:
-        """The data of a constant tensor: a copy with the tensor's dtype and shape (int4 unpacked)."""
+        """Return a copy of a constant tensor's data, with its dtype and shape (int4 unpacked)."""
         if tensor.index not in self._arrays:
             self._arrays[tensor.index] = self._read_array(tensor)
         return self._arrays[tensor.index]
 
     def where(self, tensor: Tensor) -> str:
+        """Return a tensor's position and name, for error messages."""
         return f"{self.name} tensor {tensor.index} {tensor.name}"
 
     def _indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
-        found = tuple(int(i) for i in as_array(vector))
-        self.charge(_INDEX_BYTES * len(found))
-        for index in found:
+        indices = tuple(int(i) for i in as_array(vector))
+        self.charge(_INDEX_BYTES * len(indices))
+        for index in indices:
             if not (-1 if optional else 0) <= index < self.tensor_count:
                 raise ModelError(f"{what} name tensor {index} of {self.tensor_count}", where=self.name)
-        return found
+        return indices
 
     def _tensor_name(self, index: int) -> str:
         with reading(f"{self.name} tensor {index}"):
@@ -233,7 +242,7 @@ class TfliteFile:
         return self.unique(text(raw) or f"tensor_{index}")
 
     def unique(self, stem: str) -> str:
-        """``stem``, ``stem_1``, ``stem_2`` ...: the first that no value has, from now on taken."""
+        """Reserve and return the first unused name of ``stem``, ``stem_1``, ``stem_2`` ..."""
         name = stem
         while name in self._taken:
             self._stems[stem] = self._stems.get(stem, 0) + 1
@@ -248,7 +257,7 @@ class TfliteFile:
             table = self._graph.Tensors(index)
             shape = short_vector(table.ShapeAsNumpy(), "shape", where)
             signature = short_vector(table.ShapeSignatureAsNumpy(), "shape signature", where) or shape
-            buffer = below(table.Buffer(), self._model.BuffersLength())
+            buffer = check_index(table.Buffer(), self._model.BuffersLength())
             holder = self._model.Buffers(buffer)
             length = int(holder.DataLength())
             if holder.Offset() > 1:
@@ -257,8 +266,8 @@ class TfliteFile:
                     where=where,
                     hint="export a model of less than 2 GB, as one flatbuffer",
                 )
-            kind = self._types.get(table.Type()) or _NEWER_TYPES.get(table.Type(), f"type_{table.Type()}")
-            dtype = _DTYPES.get(kind, kind.lower())
+            type_name = self._types.get(table.Type()) or _NEWER_TYPES.get(table.Type(), f"type_{table.Type()}")
+            dtype = _DTYPES.get(type_name, type_name.lower())
             variable = bool(table.IsVariable())
             sparse = table.Sparsity() is not None
             quant = read_quantisation(table.Quantization(), shape, dtype, where)
@@ -268,10 +277,10 @@ class TfliteFile:
         unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
         if any(extent < (-1 if axis in unknown else 0) for axis, extent in enumerate(shape)):
             raise ModelError(f"shape {shape} has a negative extent", where=where)
-        checked = TensorType(tuple(1 if axis in unknown else extent for axis, extent in enumerate(shape)), dtype, quant)
-        check_shape(checked.shape, dtype, where)
-        constant = buffer > 0 and not variable and (length > 0 or checked.size == 0)
-        return Tensor(index, name, checked, unknown, variable, constant, sparse, kind == "INT4", buffer)
+        type_ = TensorType(tuple(1 if axis in unknown else extent for axis, extent in enumerate(shape)), dtype, quant)
+        check_shape(type_.shape, dtype, where)
+        constant = buffer > 0 and not variable and (length > 0 or type_.size == 0)
+        return Tensor(index, name, type_, unknown, variable, constant, sparse, type_name == "INT4", buffer)
 
     def _read_array(self, tensor: Tensor) -> Array:
         where = self.where(tensor)
@@ -298,10 +307,10 @@ class TfliteFile:
         return stored.astype(native).reshape(tensor.type.shape)
 
     def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
-        """A sparse constant, made dense."""
+        """Return a sparse constant as a dense array."""
         if tensor.packed or tensor.type.dtype == "bool":
-            kind = "int4" if tensor.packed else "bool"
-            raise UnsupportedError(f"a sparse constant of {kind}", where=where, hint="store it dense")
+            dtype = "int4" if tensor.packed else "bool"
+            raise UnsupportedError(f"a sparse constant of {dtype}", where=where, hint="store it dense")
         with reading(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
         if tensor.type.size > _LARGEST_SPARSE:
@@ -312,4 +321,4 @@ class TfliteFile:
         if len(raw) % native.itemsize:
             raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
         values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
-        return dense(values, tensor.type.shape, read_sparsity(table, where), where)
+        return densify(values, tensor.type.shape, read_sparsity(table, where), where)

@@ -16,63 +16,67 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 
-# ---- Spellings of TFLite's resource variables: they become state of the graph, read at the start of a call.
+# ---- Converters of resource variables, which become state of the graph, read at the start of a call.
 #
-# The first READ_VARIABLE of a variable is its state value; ASSIGN_VARIABLE gives the next contents, which later reads of
-# the same call see. Inside of control flow they are values that come in and go out (:mod:`microc.frontend.tflite.context`).
-# CALL_ONCE runs a subgraph before the first call: only assignments of constants, which are the initial contents. A variable
-# that nobody initialises starts at real zero, as in TFLM.
+# The first READ_VARIABLE of a variable returns its state; ASSIGN_VARIABLE sets the content that later reads of the same call
+# return. In control flow, variables are additional inputs and outputs of subgraphs (:mod:`microc.frontend.tflite.context`).
+# CALL_ONCE runs a subgraph before the first call; it may only assign constants, which are the initial contents. A variable
+# without initialisation starts at real zero, as in TFLM.
 
 
 def _key(operator: Operator) -> str:
+    """Return the key of the variable that a VAR_HANDLE names: container and shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
     return f"{fields.text('Container')}/{fields.text('SharedName')}"
 
 
 def var_handle(application: Application) -> None:
-    """VAR_HANDLE: a tensor that stands for the variable of a name."""
+    """VAR_HANDLE: record which variable the output is a handle of."""
     application.builder.variables.handles[application.target().index] = _key(application.operator)
 
 
 def read_variable(application: Application) -> None:
-    """READ_VARIABLE: what the variable holds at this point of the call."""
+    """READ_VARIABLE: the variable's content at this point of the call."""
     target, key = application.target(), _variable(application)
-    value = held(application, key, target.type, target.name)
+    value = variable_value(application, key, target.type, target.name)
     if value != target.name:
         application.result_reshape(value, application.type(value).shape)
 
 
 def assign_variable(application: Application) -> None:
-    """ASSIGN_VARIABLE: what the variable holds from here on."""
+    """ASSIGN_VARIABLE: the variable's content from here on."""
     assign(application, _variable(application), application.value(1))
 
 
-def held(application: Application, key: str, kind: TensorType, name: str = "") -> str:
-    """What a variable of this type holds; ``name`` is what it is called if it is asked for the first time."""
+def variable_value(application: Application, key: str, type_: TensorType, name: str = "") -> str:
+    """Return the value that a variable holds; at its first use it becomes a state (inside of control flow: an input) named
+    ``name``."""
     builder, variables = application.builder, application.builder.variables
     if key not in variables.current:
         initial = variables.initial.get(key)
-        if initial is not None and (initial.shape, str(initial.dtype)) != (kind.shape, kind.dtype):
+        if initial is not None and (initial.shape, str(initial.dtype)) != (type_.shape, type_.dtype):
             application.broken(f"the variable starts as {initial.dtype} {initial.shape}, but is read otherwise")
         name = name or builder.file.unique(f"{application.loc.name}_variable")
         if builder.inside:
-            builder.define(name, kind, application.where)
+            builder.define(name, type_, application.where)
         else:
-            builder.define_state(name, kind, initial, application.where)
+            builder.define_state(name, type_, initial, application.where)
         variables.current[key] = variables.states[key] = name
     return variables.current[key]
 
 
 def assign(application: Application, key: str, value: str) -> None:
-    """A variable holds a value from here on."""
+    """Make ``value`` the content of a variable from here on."""
     builder, variables = application.builder, application.builder.variables
     state = variables.states.get(key)
     if state is not None:
-        kind, before = application.type(value), application.type(state)
-        if (kind.shape, kind.dtype) != (before.shape, before.dtype):
-            application.broken(f"{kind.dtype} {kind.shape} assigned to a variable of {before.dtype} {before.shape}")
+        type_, state_type = application.type(value), application.type(state)
+        if (type_.shape, type_.dtype) != (state_type.shape, state_type.dtype):
+            application.broken(
+                f"{type_.dtype} {type_.shape} assigned to a variable of {state_type.dtype} {state_type.shape}"
+            )
         if not builder.is_computed(value):
-            value = application.emit("reshape", (value,), {"shape": kind.shape})
+            value = application.emit("reshape", (value,), {"shape": type_.shape})
         if not builder.inside:
             builder.updates[state] = value
     variables.current[key] = value
@@ -99,6 +103,7 @@ def call_once(application: Application) -> None:
 def _initialise(
     application: Application, file: TfliteFile, handles: Mapping[int, str], inputs: tuple[int, ...]
 ) -> None:
+    """Record the constant that ASSIGN_VARIABLE assigns as a variable's initial content."""
     key, index = handles.get(inputs[0]), inputs[1]
     if key is None or index < 0:
         application.broken("an assignment to no variable in the subgraph that initialises variables")
@@ -109,14 +114,14 @@ def _initialise(
 
 
 def _variable(application: Application) -> str:
-    """The variable that input 0 stands for."""
+    """Return the key of the variable that input 0 is a handle of."""
     index = application.source(0).index
     if index not in application.builder.variables.handles:
         application.broken(f"{application.source(0).name!r} is no variable")
     return application.builder.variables.handles[index]
 
 
-VARIABLES_SPELLINGS: Mapping[str, Spelling] = {
+VARIABLES_CONVERTERS: Mapping[str, Spelling] = {
     "ASSIGN_VARIABLE": Spelling(assign_variable, ()),
     "CALL_ONCE": Spelling(call_once, ()),
     "READ_VARIABLE": Spelling(read_variable, MOVABLE),
@@ -124,54 +129,58 @@ VARIABLES_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- What operators with subgraphs are given and leave: their tensors, and what the variables hold that the
-# subgraphs touch.
+# ---- Operands and results of operators with subgraphs: their tensors, and the contents of variables that the subgraphs use.
 
 
 @frozen
 class Target:
-    """A result: of the operator, or what a variable holds behind it (position -1)."""
+    """A result of an operator with subgraphs: one of its outputs, or a variable's content after it (position -1)."""
 
     name: str
     type: TensorType
     position: int = -1
 
 
-def handles(application: Application, first: int) -> dict[int, str]:
-    """The inputs of a subgraph that stand for variables, by position; they begin with the operator's input ``first``."""
+def handle_inputs(application: Application, first: int) -> dict[int, str]:
+    """Return the subgraph inputs that are handles of variables, by position.
+
+    The operator's input ``first`` is the subgraph's first.
+    """
     known = application.builder.variables.handles
     return {k: known[index] for k, index in enumerate(application.operator.inputs[first:]) if index in known}
 
 
-def touched(application: Application, sides: Sequence[Inside]) -> dict[str, TensorType]:
-    """The variables that subgraphs touch."""
-    found: dict[str, TensorType] = {}
-    for key, kind in ((key, kind) for side in sides for key, kind in side.kinds.items()):
-        before = found.setdefault(key, kind)
-        if (before.shape, before.dtype) != (kind.shape, kind.dtype):
-            application.broken(f"a variable of {before.dtype} {before.shape} and of {kind.dtype} {kind.shape}")
-    return found
+def collect_variables(application: Application, sides: Sequence[Inside]) -> dict[str, TensorType]:
+    """Return the types of all variables that subgraphs read or assign."""
+    types: dict[str, TensorType] = {}
+    for key, type_ in ((key, type_) for side in sides for key, type_ in side.variable_types.items()):
+        first_type = types.setdefault(key, type_)
+        if (first_type.shape, first_type.dtype) != (type_.shape, type_.dtype):
+            application.broken(
+                f"a variable of {first_type.dtype} {first_type.shape} and of {type_.dtype} {type_.shape}"
+            )
+    return types
 
 
-def operands(
+def subgraph_operands(
     application: Application, keys: Mapping[int, str], variables: Mapping[str, TensorType], first: int
 ) -> list[str]:
-    """The operands of subgraphs: tensors, then what variables hold."""
+    """Return the operands of subgraphs: tensors, then the contents of variables."""
     positions = range(first, len(application.operator.inputs))
     tensors = [application.value(position) for position in positions if position - first not in keys]
-    return [*tensors, *(held(application, key, kind) for key, kind in variables.items())]
+    return [*tensors, *(variable_value(application, key, type_) for key, type_ in variables.items())]
 
 
-def results_of(application: Application, variables: Mapping[str, TensorType]) -> list[Target]:
-    """The results of subgraphs: tensors, then what variables hold."""
+def subgraph_targets(application: Application, variables: Mapping[str, TensorType]) -> list[Target]:
+    """Return the results of subgraphs: tensors, then the contents of variables."""
     unique = application.builder.file.unique
     outputs = [application.target(position) for position in range(len(application.operator.outputs))]
     tensors = [Target(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
-    return [*tensors, *(Target(unique(f"{application.loc.name}_assigned"), kind) for kind in variables.values())]
+    return [*tensors, *(Target(unique(f"{application.loc.name}_assigned"), type_) for type_ in variables.values())]
 
 
-def finish(application: Application, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
-    """Results that stand for variables, and what variables hold from here on."""
+def update_variables(application: Application, handed: Mapping[int, str], assigned: Mapping[str, str]) -> None:
+    """Record the outputs that are handles of variables, and the contents that subgraphs assigned."""
     for position, key in handed.items():
         application.builder.variables.handles[application.target(position).index] = key
     for key, name in assigned.items():
@@ -179,7 +188,10 @@ def finish(application: Application, handed: Mapping[int, str], assigned: Mappin
 
 
 def inline(application: Application, inside: Graph, names: dict[str, str]) -> None:
-    """The nodes of a graph in the place of the operator; ``names``: what some of its values are called here, then all."""
+    """Append the nodes of ``inside`` in place of the operator.
+
+    ``names`` maps its values to names here: given for inputs and outputs, extended by the rest.
+    """
     builder, unique = application.builder, application.builder.file.unique
     for name, data in inside.consts.items():
         names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, inside.types[name].quant)
@@ -192,149 +204,175 @@ def inline(application: Application, inside: Graph, names: dict[str, str]) -> No
         application.append(node.op, inputs, node.attrs, [names[name] for name in node.outputs], likes)
 
 
-# ---- Spelling of TFLite's WHILE.
+# ---- Converter of WHILE.
 #
-# How often it runs follows from what it carries that starts as a constant and changes by constants: counters. They are
-# followed here, turn by turn. A counter that is the number of the turn goes; a list that gets its t-th element in turn t becomes
-# what the loop stacks; what a turn hands on unchanged is not carried. Where data end a loop, it is guarded by its condition.
+# The iteration count follows from carried values that start as constants and change by constants: counters. They are evaluated
+# here, iteration by iteration. A counter that equals the iteration's number is dropped; a list whose element t is set in
+# iteration t becomes a stacked output of the loop; a value that is handed on unchanged becomes a fixed input. If data decide
+# when the loop ends, it becomes a guarded loop, which tests its condition after every iteration.
 
-_MOST_TURNS = 1 << 14
-_FOLLOWED = 64
-"""Largest tensor, in elements, that is followed through the turns."""
+_MAX_ITERATIONS = 1 << 14
+"""Iterations after which a loop counts as bounded by data; its counters are not evaluated further."""
+_MAX_EVALUATED = 64
+"""Largest tensor, in elements, that is evaluated in every iteration."""
 
 
 def loop(application: Application) -> None:
-    """WHILE: a condition and a body, both subgraphs of what is carried."""
+    """WHILE: a condition and a body, both subgraphs of the carried values."""
     fields = application.operator.options.fields("WhileOptions", required=True)
-    keys = handles(application, 0)
+    keys = handle_inputs(application, 0)
     sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
     if sides[0].assigned or sides[1].handed != keys:
-        what = "a condition that assigns a variable" if sides[0].assigned else "a handle that changes from turn to turn"
-        application.refuse(f"a loop with {what}", "let the body assign it, to the same variable in every turn")
-    variables = touched(application, sides)
-    condition, body = sides[0].aligned(variables, ()), sides[1].aligned(variables, tuple(variables))
-    given, targets = operands(application, keys, variables, 0), results_of(application, variables)
-    if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(given) == len(targets):
+        reason = (
+            "a condition that assigns a variable"
+            if sides[0].assigned
+            else "a handle that changes from iteration to iteration"
+        )
+        application.refuse(f"a loop with {reason}", "let the body assign it, to the same variable in every iteration")
+    variables = collect_variables(application, sides)
+    condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
+    carried_values, targets = (
+        subgraph_operands(application, keys, variables, 0),
+        subgraph_targets(application, variables),
+    )
+    if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
         application.broken("subgraphs with other values than the loop carries")
-    starts = {k: application.builder.consts[name] for k, name in enumerate(given) if name in application.builder.consts}
-    turns = _follow(condition, body, starts)
-    if turns is None:
-        _emit_guarded(application, condition, body, given, targets)
+    starts = {
+        k: application.builder.consts[name]
+        for k, name in enumerate(carried_values)
+        if name in application.builder.consts
+    }
+    iterations = _evaluate_iterations(condition, body, starts)
+    if iterations is None:
+        _emit_guarded(application, condition, body, carried_values, targets)
     else:
-        _emit(application, _Loop(body, len(turns), _roles(body, turns)), given, targets)
+        _emit(application, _Loop(body, len(iterations), _roles(body, iterations)), carried_values, targets)
     ends = zip(variables, (target.name for target in targets[len(targets) - len(variables) :]), strict=True)
-    finish(application, keys, {key: name for key, name in ends if key in sides[1].assigned})
+    update_variables(application, keys, {key: name for key, name in ends if key in sides[1].assigned})
 
 
-# ---------------------------------------------------------------- following counters
+# ---------------------------------------------------------------- evaluating counters
 
 Known = Mapping[str, Array]
+"""Values known at compile time, by name."""
 
 
-def _follow(condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known] | None:
-    """What is known of the values of every turn; None where data end the loop, or too many turns."""
-    known = {k: array for k, array in starts.items() if array.size <= _FOLLOWED}
-    turns: list[Known] = []
+def _evaluate_iterations(condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known] | None:
+    """Return the known values of every iteration; None if data decide when the loop ends, or after _MAX_ITERATIONS."""
+    known = {k: array for k, array in starts.items() if array.size <= _MAX_EVALUATED}
+    iterations: list[Known] = []
     while True:
-        tested = _partial(condition, {condition.inputs[k]: array for k, array in known.items()})
-        go = tested.get(condition.outputs[0])
-        if go is None or len(turns) > _MOST_TURNS:
+        condition_values = _evaluate_known(condition, {condition.inputs[k]: array for k, array in known.items()})
+        continues = condition_values.get(condition.outputs[0])
+        if continues is None or len(iterations) > _MAX_ITERATIONS:
             return None
-        if not go.reshape(-1)[:1].any():
-            return turns
-        made = _partial(body, {body.inputs[k]: array for k, array in known.items()})
-        turns.append(made)
-        known = {k: made[name] for k, name in enumerate(body.outputs) if name in made}
+        if not continues.reshape(-1)[:1].any():
+            return iterations
+        body_values = _evaluate_known(body, {body.inputs[k]: array for k, array in known.items()})
+        iterations.append(body_values)
+        known = {k: body_values[name] for k, name in enumerate(body.outputs) if name in body_values}
 
 
-def _partial(graph: Graph, given: Known) -> Known:
-    """The values of a graph that follow from some of its inputs, small ones that are not quantised."""
-    known: dict[str, Array] = {**{n: a for n, a in graph.consts.items() if a.size <= _FOLLOWED}, **given}
+def _evaluate_known(graph: Graph, known_inputs: Known) -> Known:
+    """Return the values of a graph that follow from known inputs: small ones, not quantised."""
+    known: dict[str, Array] = {**{n: a for n, a in graph.consts.items() if a.size <= _MAX_EVALUATED}, **known_inputs}
     for node in graph.nodes:
         inputs = [name for name in node.inputs if name]
-        kinds = [graph.types[name] for name in (*inputs, *node.outputs)]
-        if any(name not in known for name in inputs) or any(k.quant or k.size > _FOLLOWED for k in kinds):
+        types = [graph.types[name] for name in (*inputs, *node.outputs)]
+        if any(name not in known for name in inputs) or any(k.quant or k.size > _MAX_EVALUATED for k in types):
             continue
         definition = registry.get(node.op)
         with np.errstate(all="ignore"):
             try:
-                made = definition.reference({**definition.defaults, **node.attrs}, [known[name] for name in inputs])
+                results = definition.reference({**definition.defaults, **node.attrs}, [known[name] for name in inputs])
             except MicrocError:
                 continue
-        known.update(zip(node.outputs, made, strict=True))
+        known.update(zip(node.outputs, results, strict=True))
     return known
 
 
-# ---------------------------------------------------------------- what becomes of what is carried
+# ---------------------------------------------------------------- roles of carried values
 
 
 @frozen
 class _Loop:
-    """A body, how often it runs, and the role of everything carried: ``carried``, ``fixed``, ``counter`` or ``stacked``."""
+    """A loop of ``count`` iterations.
+
+    ``roles`` classifies every carried value: ``carried``; ``fixed`` (handed on unchanged); ``counter`` (the iteration's
+    number); ``stacked`` (a list whose element t is replaced in iteration t).
+    """
 
     body: Graph
     count: int
     roles: tuple[str, ...]
 
-    def having(self, role: str) -> list[int]:
-        return [k for k, each in enumerate(self.roles) if each == role]
+    def positions_of(self, role: str) -> list[int]:
+        """Return the positions of the carried values of a role."""
+        return [k for k, own_role in enumerate(self.roles) if own_role == role]
 
 
-def _roles(body: Graph, turns: Sequence[Known]) -> tuple[str, ...]:
+def _roles(body: Graph, iterations: Sequence[Known]) -> tuple[str, ...]:
+    """Return the role of every carried value (:class:`_Loop`), judged by the values of all evaluated iterations."""
     makers, readers = body.producer(), body.consumers()
     roles = []
-    for own, made in zip(body.inputs, body.outputs, strict=True):
-        node = makers[made]
-        if node.op == "reshape" and node.inputs[0] == own and body.types[own] == body.types[made]:
+    for input_, output in zip(body.inputs, body.outputs, strict=True):
+        node = makers[output]
+        if node.op == "reshape" and node.inputs[0] == input_ and body.types[input_] == body.types[output]:
             roles.append("fixed")
-        elif all(_is_turn(turn.get(own), number) for number, turn in enumerate(turns)) and turns:
+        elif (
+            all(_equals_number(iteration.get(input_), number) for number, iteration in enumerate(iterations))
+            and iterations
+        ):
             roles.append("counter")
-        elif _is_stacked(body, node, own, turns) and len(readers.get(own, ())) == 1:
+        elif _is_stacked(body, node, input_, iterations) and len(readers.get(input_, ())) == 1:
             roles.append("stacked")
         else:
             roles.append("carried")
     return tuple(roles)
 
 
-def _is_turn(value: Array | None, number: int) -> bool:
+def _equals_number(value: Array | None, number: int) -> bool:
+    """Test whether a value is the int32 scalar ``number``."""
     return value is not None and value.shape == () and value.dtype == np.int32 and int(value) == number
 
 
-def _is_stacked(body: Graph, node: Node, own: str, turns: Sequence[Known]) -> bool:
-    """Whether element t of a list of as many elements as turns is replaced in turn t."""
-    if node.op != "dynamic_update_slice" or node.inputs[0] != own:
+def _is_stacked(body: Graph, node: Node, input_: str, iterations: Sequence[Known]) -> bool:
+    """Test whether a list has one element per iteration, and iteration t replaces element t."""
+    if node.op != "dynamic_update_slice" or node.inputs[0] != input_:
         return False
-    shape, row = body.types[own].shape, body.types[node.inputs[1]].shape
-    if shape[:1] != (len(turns),) or row != (1, *shape[1:]):
+    shape, row = body.types[input_].shape, body.types[node.inputs[1]].shape
+    if shape[:1] != (len(iterations),) or row != (1, *shape[1:]):
         return False
-    starts = [turn.get(node.inputs[2]) for turn in turns]
+    starts = [iteration.get(node.inputs[2]) for iteration in iterations]
     return all(start is not None and int(start[0]) == number for number, start in enumerate(starts))
 
 
 # ---------------------------------------------------------------- the node
 
 
-def _emit(application: Application, made: _Loop, given: Sequence[str], targets: Sequence[Target]) -> None:
-    """The ``loop`` node and the operator's outputs."""
-    builder, body = application.builder, _turn(made)
-    carried, fixed, stacked = (made.having(role) for role in ("carried", "fixed", "stacked"))
-    attrs: Mapping[str, Attr] = {"body": body, "count": made.count, "carried": len(carried), "guarded": False}
-    inputs = [given[k] for k in (*carried, *fixed)]
+def _emit(
+    application: Application, while_loop: _Loop, carried_values: Sequence[str], targets: Sequence[Target]
+) -> None:
+    """Append the ``loop`` node and define the operator's outputs."""
+    builder, body = application.builder, _loop_body(while_loop)
+    carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
+    attrs: Mapping[str, Attr] = {"body": body, "count": while_loop.count, "carried": len(carried), "guarded": False}
+    inputs = [carried_values[k] for k in (*carried, *fixed)]
     rows = {k: builder.file.unique(f"{targets[k].name}_rows") for k in stacked}
     if carried or stacked:
         names = (*(targets[k].name for k in carried), *rows.values())
         likes = [targets[k].type for k in (*carried, *stacked)]
         application.append("loop", inputs, attrs, names, likes)
     for k, name in rows.items():
-        _hand_on(application, name, made.body.types[made.body.inputs[k]].shape, targets[k])
+        _emit_renamed(application, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
     for k in fixed:
-        _hand_on(application, given[k], application.type(given[k]).shape, targets[k])
-    for k in made.having("counter"):
-        builder.constant(targets[k].name, np.array(made.count, np.int32))
+        _emit_renamed(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
+    for k in while_loop.positions_of("counter"):
+        builder.constant(targets[k].name, np.array(while_loop.count, np.int32))
 
 
-def _hand_on(application: Application, value: str, shape: tuple[int, ...], target: Target) -> None:
-    """A result that is a value under another shape."""
+def _emit_renamed(application: Application, value: str, shape: tuple[int, ...], target: Target) -> None:
+    """Define a result that is a value under another shape or name."""
     if target.position >= 0:
         application.result_reshape(value, shape, target.position)
     else:
@@ -342,19 +380,22 @@ def _hand_on(application: Application, value: str, shape: tuple[int, ...], targe
 
 
 def _emit_guarded(
-    application: Application, condition: Graph, body: Graph, given: Sequence[str], targets: Sequence[Target]
+    application: Application, condition: Graph, body: Graph, carried_values: Sequence[str], targets: Sequence[Target]
 ) -> None:
-    """A loop that its condition ends; it is computed once before, and then at the end of every turn."""
-    start = dict(zip(condition.inputs, given, strict=True))
+    """Append a ``loop`` that its condition ends.
+
+    The condition is computed once before the loop, and again at the end of every iteration.
+    """
+    start = dict(zip(condition.inputs, carried_values, strict=True))
     inline(application, condition, start)
     flag = application.reshaped(start[condition.outputs[0]], ())
     fixed = [k for k, role in enumerate(_roles(body, ())) if role == "fixed"]
-    carried = [k for k in range(len(given)) if k not in fixed]
+    carried = [k for k in range(len(carried_values)) if k not in fixed]
     application.append(
         "loop",
-        [flag, *(given[k] for k in (*carried, *fixed))],
+        [flag, *(carried_values[k] for k in (*carried, *fixed))],
         {
-            "body": _going(condition, body, carried, fixed),
+            "body": _guarded_body(condition, body, carried, fixed),
             "count": UNBOUNDED,
             "carried": 1 + len(carried),
             "guarded": True,
@@ -363,38 +404,43 @@ def _emit_guarded(
         [TensorType((), "bool"), *(targets[k].type for k in carried)],
     )
     for k in fixed:
-        _hand_on(application, given[k], application.type(given[k]).shape, targets[k])
+        _emit_renamed(application, carried_values[k], application.type(carried_values[k]).shape, targets[k])
 
 
-def _going(condition: Graph, body: Graph, carried: Sequence[int], fixed: Sequence[int]) -> Graph:
-    """The body as ``loop`` wants it, followed by the condition on what it makes: whether there is a next turn."""
+def _guarded_body(condition: Graph, body: Graph, carried: Sequence[int], fixed: Sequence[int]) -> Graph:
+    """Return the body in the form of a guarded ``loop``: the body's nodes, then the condition on its results, which is the
+    first output."""
     types = dict(body.types)
-    own = dict(zip(condition.inputs, body.outputs, strict=True))
+    values = dict(zip(condition.inputs, body.outputs, strict=True))
 
-    for name, kind in condition.types.items():
-        if name not in own:
-            own[name] = new_value(types, name, kind)
-    turn, flag = new_value(types, "turn", TensorType((), "int32")), new_value(types, "flag", TensorType((), "bool"))
+    for name, type_ in condition.types.items():
+        if name not in values:
+            values[name] = new_value(types, name, type_)
+    iteration, flag = (
+        new_value(types, "turn", TensorType((), "int32")),
+        new_value(types, "flag", TensorType((), "bool")),
+    )
     nodes = [
-        replace(n, inputs=tuple(own.get(i, i) for i in n.inputs), outputs=tuple(own.get(o, o) for o in n.outputs))
+        replace(n, inputs=tuple(values.get(i, i) for i in n.inputs), outputs=tuple(values.get(o, o) for o in n.outputs))
         for n in condition.nodes
     ]
-    go = new_value(types, "go", TensorType((), "bool"))
-    last = Node("reshape", (own[condition.outputs[0]],), (go,), {"shape": ()})
-    inputs = (turn, flag, *(body.inputs[k] for k in (*carried, *fixed)))
-    outputs = (go, *(body.outputs[k] for k in carried))
-    consts = {**body.consts, **{own[name]: data for name, data in condition.consts.items()}}
-    needed = _needed([*body.nodes, *nodes, last], outputs)
+    continues = new_value(types, "go", TensorType((), "bool"))
+    last = Node("reshape", (values[condition.outputs[0]],), (continues,), {"shape": ()})
+    inputs = (iteration, flag, *(body.inputs[k] for k in (*carried, *fixed)))
+    outputs = (continues, *(body.outputs[k] for k in carried))
+    consts = {**body.consts, **{values[name]: data for name, data in condition.consts.items()}}
+    needed = _prune_nodes([*body.nodes, *nodes, last], outputs)
     return Graph(body.name, inputs, outputs, (), types, consts).with_nodes(needed)
 
 
-def _turn(made: _Loop) -> Graph:
-    """The body as ``loop`` wants it: the turn's number, the carried, the fixed; the next carried, a row of every list."""
-    body, makers = made.body, made.body.producer()
-    turn = fresh_name(body.types, "turn")
-    carried, fixed, stacked = (made.having(role) for role in ("carried", "fixed", "stacked"))
-    renamed = {body.inputs[k]: turn for k in made.having("counter")}
-    types = {**body.types, turn: TensorType((), "int32")}
+def _loop_body(while_loop: _Loop) -> Graph:
+    """Return the body in the form of ``loop``: inputs are the iteration's number, the carried and the fixed values; outputs the
+    next carried values and one row per stacked list."""
+    body, makers = while_loop.body, while_loop.body.producer()
+    iteration = fresh_name(body.types, "turn")
+    carried, fixed, stacked = (while_loop.positions_of(role) for role in ("carried", "fixed", "stacked"))
+    renamed = {body.inputs[k]: iteration for k in while_loop.positions_of("counter")}
+    types = {**body.types, iteration: TensorType((), "int32")}
     nodes = [replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in body.nodes]
     rows = []
     for k in stacked:
@@ -403,16 +449,16 @@ def _turn(made: _Loop) -> Graph:
         nodes.append(Node("reshape", (update.inputs[1],), (row,), {"shape": types[row].shape}, update.loc))
         rows.append(row)
     lists = {makers[body.outputs[k]].outputs[0] for k in stacked}
-    inputs = (turn, *(body.inputs[k] for k in (*carried, *fixed)))
+    inputs = (iteration, *(body.inputs[k] for k in (*carried, *fixed)))
     outputs = (*(body.outputs[k] for k in carried), *rows)
     kept = [node for node in nodes if node.outputs[0] not in lists]
     known = {name for node in kept for name in (*node.inputs, *node.outputs)} | {*inputs, *outputs}
-    types = {name: kind for name, kind in types.items() if name in known}
-    return Graph(body.name, inputs, outputs, (), types, body.consts).with_nodes(_needed(kept, outputs))
+    types = {name: type_ for name, type_ in types.items() if name in known}
+    return Graph(body.name, inputs, outputs, (), types, body.consts).with_nodes(_prune_nodes(kept, outputs))
 
 
-def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    """The nodes that the outputs depend on."""
+def _prune_nodes(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """Return the nodes that the outputs depend on."""
     wanted, kept = set(outputs), list[Node]()
     for node in reversed(nodes):
         if wanted & set(node.outputs):
@@ -421,8 +467,7 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
     return kept[::-1]
 
 
-# ---- Spellings of TFLite's operators that hold subgraphs: IF, STABLEHLO_COMPOSITE and CALL; WHILE is in
-# ``tflite_loop``.
+# ---- Converters of the other operators with subgraphs: IF, STABLEHLO_COMPOSITE and CALL.
 
 _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
@@ -430,45 +475,50 @@ _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 def branch(application: Application) -> None:
     """IF: one of two subgraphs, by a computed condition."""
     fields = application.operator.options.fields("IfOptions", required=True)
-    keys = handles(application, 1)
+    keys = handle_inputs(application, 1)
     sides = [application.builder.subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
     if sides[0].handed != sides[1].handed:
         application.refuse("which variable a tensor stands for is decided by data", "read it on both sides")
-    variables = touched(application, sides)
+    variables = collect_variables(application, sides)
     assigned = [key for key in variables if any(key in side.assigned for side in sides)]
-    then, otherwise = (side.aligned(variables, assigned) for side in sides)
-    inputs = operands(application, keys, variables, 1)
-    targets = results_of(application, {key: variables[key] for key in assigned})
+    then, otherwise = (side.with_variables(variables, assigned) for side in sides)
+    inputs = subgraph_operands(application, keys, variables, 1)
+    targets = subgraph_targets(application, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
-    names, kinds = [target.name for target in targets], [target.type for target in targets]
-    application.append("branch", [application.value(0), *inputs], attrs, names, kinds)
+    names, types = [target.name for target in targets], [target.type for target in targets]
+    application.append("branch", [application.value(0), *inputs], attrs, names, types)
     for target in targets:
         if target.position >= 0:
-            application.compare(application.target(target.position))
-    finish(application, sides[0].handed, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True)))
+            application.check_declared_shape(application.target(target.position))
+    update_variables(
+        application, sides[0].handed, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
+    )
 
 
 def composite(application: Application) -> None:
-    """STABLEHLO_COMPOSITE and CALL: the operators that it stands for, in its place."""
+    """STABLEHLO_COMPOSITE and CALL: inline the subgraph of the decomposition."""
     table, field = ("CallOptions", "Subgraph") if application.operator.code == "CALL" else _COMPOSITE
     fields = application.operator.options.fields(table, required=True)
-    keys = handles(application, 0)
+    keys = handle_inputs(application, 0)
     side = application.builder.subgraph(fields.integer(field, 1), keys)
-    inside, variables = side.graph, touched(application, [side])
-    given = operands(application, keys, {key: variables[key] for key in side.given}, 0)
-    targets = results_of(application, {key: variables[key] for key in side.assigned})
-    kinds = [[application.type(name) for name in given], [target.type for target in targets]]
+    inside, variables = side.graph, collect_variables(application, [side])
+    operands = subgraph_operands(application, keys, {key: variables[key] for key in side.given}, 0)
+    targets = subgraph_targets(application, {key: variables[key] for key in side.assigned})
+    expected_types = [[application.type(name) for name in operands], [target.type for target in targets]]
     if any(
-        [(inside.types[name].shape, inside.types[name].dtype) for name in names] != [(k.shape, k.dtype) for k in wanted]
-        for names, wanted in zip((inside.inputs, inside.outputs), kinds, strict=True)
+        [(inside.types[name].shape, inside.types[name].dtype) for name in names]
+        != [(k.shape, k.dtype) for k in expected]
+        for names, expected in zip((inside.inputs, inside.outputs), expected_types, strict=True)
     ):
         application.broken("a decomposition with other inputs or outputs")
     names = [target.name for target in targets]
-    inline(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*given, *names), strict=True)))
-    finish(application, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True)))
+    inline(application, inside, dict(zip((*inside.inputs, *inside.outputs), (*operands, *names), strict=True)))
+    update_variables(
+        application, side.handed, dict(zip(side.assigned, names[len(names) - len(side.assigned) :], strict=True))
+    )
 
 
-CONTROL_SPELLINGS: Mapping[str, Spelling] = {
+CONTROL_CONVERTERS: Mapping[str, Spelling] = {
     "CALL": Spelling(composite, ()),
     "IF": Spelling(branch, ()),
     "STABLEHLO_COMPOSITE": Spelling(composite, ()),

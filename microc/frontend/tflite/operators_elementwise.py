@@ -20,16 +20,16 @@ from microc.frontend.tflite.context import (
     Application,
     Spelling,
     activation,
-    bare,
-    check_alike,
+    check_same_quantisation,
     real_operand,
     real_result,
+    stored_integers,
 )
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
 from microc.ops.attributes import Multiplier, Rounding, Ties
 
-# ---- Spellings of TFLite's operators on numbers, one by one: arithmetic, functions, bits.
+# ---- Converters of elementwise operators: arithmetic, functions, bits.
 
 _INT8 = (*FLOAT, "int8")
 _BYTES = (*FLOAT, "int8", "uint8")
@@ -39,19 +39,20 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Spelling:
-    """An operator on one operand, without options. 32- and 64-bit integers stand for themselves."""
+    """Return the converter of an operator on one operand, without options. Integers of 32 and 64 bits are not quantised."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         _check_plain(application)
         application.result(op, (application.operand(0),), attrs)
 
-    return Spelling(spell, dtypes)
+    return Spelling(convert, dtypes)
 
 
 def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelling:
-    """An operator on two operands that broadcast; ``options`` names the table with the fused activation."""
+    """Return the converter of an operator on two operands that broadcast; ``options`` names the table with the fused
+    activation."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         attrs: dict[str, Attr] = {}
         if options:
             code = application.operator.options.fields(options).integer("FusedActivationFunction")
@@ -59,36 +60,38 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelli
         _check_plain(application)
         application.result(op, (application.operand(0), application.operand(1)), attrs)
 
-    return Spelling(spell, dtypes)
+    return Spelling(convert, dtypes)
 
 
-def stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
-    """An operator on two numbers as they are stored, whatever scale the file gives integers."""
+def binary_stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
+    """Return the converter of an operator on two stored numbers, which ignores the scales of integers."""
 
-    def spell(application: Application) -> None:
-        found = application.emit(
-            op, [bare(application, application.moved(k)) for k in (0, 1)], {"rounding": Rounding.NONE}
+    def convert(application: Application) -> None:
+        value = application.emit(
+            op,
+            [stored_integers(application, application.unchanged_operand(k)) for k in (0, 1)],
+            {"rounding": Rounding.NONE},
         )
-        application.result_reshape(found, application.type(found).shape)
+        application.result_reshape(value, application.type(value).shape)
 
-    return Spelling(spell, dtypes)
+    return Spelling(convert, dtypes)
 
 
 def extremum(op: str) -> Spelling:
-    """MAXIMUM and MINIMUM: TFLite compares the stored integers, so all three quantisations must be one."""
+    """MAXIMUM and MINIMUM: TFLite compares the stored integers, so the three quantisations must be equal."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         _check_plain(application)
-        kinds = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
-        if application.target().type.dtype in QUANTISED and len(kinds) != 1:
+        quants = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
+        if application.target().type.dtype in QUANTISED and len(quants) != 1:
             application.refuse("operands and output are quantised differently", ONE_SCALE)
         application.result(op, (application.operand(0), application.operand(1)), {})
 
-    return Spelling(spell, (*REAL, *PLAIN))
+    return Spelling(convert, (*REAL, *PLAIN))
 
 
 def _check_plain(application: Application) -> None:
-    """TFLite computes with 32- and 64-bit integers as they are stored, whatever scale the file gives them."""
+    """Refuse 32- and 64-bit integers with a scale: TFLite computes with the stored numbers."""
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
         application.refuse(
             f"{application.target().type.dtype} tensors with a scale",
@@ -100,12 +103,12 @@ _ADD_N_SHIFT = 20
 
 
 def add_n(application: Application) -> None:
-    """ADD_N: the sum of all operands, bytes of one scale among them."""
+    """ADD_N: the sum of all operands; int8 operands must have one scale."""
     values = [application.operand(position) for position in range(len(application.operator.inputs))]
-    kinds, target = [application.type(value) for value in values], application.target().type
+    types, target = [application.type(value) for value in values], application.target().type
     if len(values) < 2:
         application.broken("one operand")
-    if any(kind.shape != kinds[0].shape or kind.quant != kinds[0].quant for kind in kinds):
+    if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
         application.refuse("operands of several shapes or scales", "write the sum as several ADD")
     if target.dtype == "int8":
         _add_bytes(application, values)
@@ -117,19 +120,22 @@ def add_n(application: Application) -> None:
 
 
 def _add_bytes(application: Application, values: list[str]) -> None:
-    """Shifted left by 20, halved, summed, scaled to the output; the sum starts, as TFLite's does, from what a stored zero adds
-    (``reference/add_n.h``)."""
-    kind, target = application.type(values[0]), application.target().type
-    assert kind.quant is not None and target.quant is not None
-    zero, half = kind.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
+    """Sum int8 operands as TFLite does (``reference/add_n.h``).
+
+    Each is shifted left by 20, halved, summed, and scaled to the output. TFLite's sum starts from the contribution of a stored
+    zero; hence ``len(values) + 1`` zero points.
+    """
+    type_, target = application.type(values[0]), application.target().type
+    assert type_.quant is not None and target.quant is not None
+    zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(values) + 1) * 255 * half
     if bound >= 1 << 31:
         application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits", "add them in groups")
-    stacked = application.emit("concat", [application.reshaped(v, (1, *kind.shape)) for v in values], {"axis": 0})
+    stacked = application.emit("concat", [application.reshaped(v, (1, *type_.shape)) for v in values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
     shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
-    twice = 2.0 * float(np.float32(kind.quant.scale[0]))
+    twice = 2.0 * float(np.float32(type_.quant.scale[0]))
     mantissa, shift = quantize_multiplier(twice / ((1 << _ADD_N_SHIFT) * float(np.float32(target.quant.scale[0]))))
     low, high = dtypes.int_range(target.dtype)
     attrs: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
@@ -151,19 +157,19 @@ def prelu(application: Application) -> None:
 
 
 def gelu(application: Application) -> None:
-    """GELU: exact, or with tanh where the file asks for the approximation."""
+    """GELU: exact, or TFLite's approximation by tanh."""
     approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
-    bent = formulas.gelu(composer(application), real_operand(application, 0), approximate)
-    real_result(application, "reshape", (bent,), {"shape": application.type(bent).shape})
+    activated = formulas.gelu(composer(application), real_operand(application, 0), approximate)
+    real_result(application, "reshape", (activated,), {"shape": application.type(activated).shape})
 
 
 def right_shift(application: Application) -> None:
-    """RIGHT_SHIFT: by at least no place, and at most by all bits but one."""
-    data, places = (bare(application, application.moved(position)) for position in (0, 1))
+    """RIGHT_SHIFT: the count is clamped to 0 .. bits - 1."""
+    data, counts = (stored_integers(application, application.unchanged_operand(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(application.target().type.dtype)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
-    moved = application.emit("shift_right", (data, application.emit("clip", (places,), bounds)), {})
-    application.result_reshape(moved, application.type(moved).shape)
+    shifted = application.emit("shift_right", (data, application.emit("clip", (counts,), bounds)), {})
+    application.result_reshape(shifted, application.type(shifted).shape)
 
 
 def square(application: Application) -> None:
@@ -180,20 +186,20 @@ def l2_normalization(application: Application) -> None:
     application.result("l2_normalize", (application.operand(0),), {})
 
 
-ELEMENTWISE_SPELLINGS: Mapping[str, Spelling] = {
+ELEMENTWISE_CONVERTERS: Mapping[str, Spelling] = {
     "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "ATAN2": binary("atan2", dtypes=FLOAT),
     "ADD_N": Spelling(add_n, (*_INT8, "int32")),
-    "BITWISE_XOR": stored("bit_xor", _BITS),
+    "BITWISE_XOR": binary_stored("bit_xor", _BITS),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
     "DIV": binary("div", "DivOptions", (*REAL, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _SIGNED),
     "FLOOR": unary("floor"),
-    "FLOOR_DIV": stored("floor_div", (*_SIGNED, *PLAIN)),
-    "FLOOR_MOD": stored("floor_mod", (*_SIGNED, *PLAIN)),
+    "FLOOR_DIV": binary_stored("floor_div", (*_SIGNED, *PLAIN)),
+    "FLOOR_MOD": binary_stored("floor_mod", (*_SIGNED, *PLAIN)),
     "GELU": Spelling(gelu),
     "HARD_SWISH": unary("hard_swish", _BYTES),
     "L2_NORMALIZATION": Spelling(l2_normalization, _BYTES),
@@ -223,11 +229,11 @@ ELEMENTWISE_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's conversions: between dtypes, between integers and what they stand for, of stored forms.
+# ---- Converters between dtypes, between integers and real numbers, and of storage formats.
 
 
 def quantize(application: Application) -> None:
-    """QUANTIZE: floats to integers, or integers to another quantisation."""
+    """QUANTIZE: float32 to integers, or integers to another quantisation."""
     target, source = application.target(), application.source(0).type.dtype
     if source not in (*REAL, "int32"):
         application.refuse(f"{source} input", "float32, or int8, uint8, int16 and int32 with a scale")
@@ -240,9 +246,9 @@ def quantize(application: Application) -> None:
 
 
 def dequantize(application: Application) -> None:
-    """DEQUANTIZE: integers to floats; constants stored as float16 are widened here."""
+    """DEQUANTIZE: integers to float32; float16 constants are widened at compile time."""
     source, target = application.source(0), application.target()
-    half = _half(application)
+    half = _float16_constant(application)
     if half is not None:
         application.builder.constant(target.name, half.astype(np.float32))
         return
@@ -258,8 +264,11 @@ def dequantize(application: Application) -> None:
 
 
 def densify(application: Application) -> None:
-    """DENSIFY of a constant: sparse ones are dense as soon as they are read. One of float16 is kept for what widens it."""
-    target, half = application.target(), _half(application)
+    """DENSIFY of a constant.
+
+    Reading the file already made it dense; a float16 constant is kept for the operator that widens it.
+    """
+    target, half = application.target(), _float16_constant(application)
     if half is None:
         application.builder.constant(target.name, application.constant(0), target.type.quant)
     elif target.type.dtype != "float16" or target.index in application.builder.halves:
@@ -268,8 +277,11 @@ def densify(application: Application) -> None:
         application.builder.halves[target.index] = half
 
 
-def _half(application: Application) -> Array | None:
-    """The first operand where it is a constant of float16, stored or made dense: no value of the graph is."""
+def _float16_constant(application: Application) -> Array | None:
+    """Return the first operand if it is a float16 constant of the file or of DENSIFY, else None.
+
+    The graph has no float16 values.
+    """
     source = application.source(0)
     if source.type.dtype != "float16":
         return None
@@ -277,8 +289,8 @@ def _half(application: Application) -> Array | None:
 
 
 def cast(application: Application) -> None:
-    """CAST: the stored numbers in another dtype; constants of float16 are widened here."""
-    half = _half(application)
+    """CAST: the stored numbers in another dtype; float16 constants are widened at compile time."""
+    half = _float16_constant(application)
     if half is not None and application.target().type.dtype == "float32":
         application.builder.constant(application.target().name, half.astype(np.float32))
         return
@@ -288,7 +300,7 @@ def cast(application: Application) -> None:
 
 
 def fake_quant(application: Application) -> None:
-    """FAKE_QUANT: floats rounded to the steps that integers of some bits between two ends would have."""
+    """FAKE_QUANT: round float32 to the values that integers of ``NumBits`` bits between min and max would have."""
     fields = application.operator.options.fields("FakeQuantOptions", required=True)
     low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
     least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
@@ -307,33 +319,33 @@ def fake_quant(application: Application) -> None:
 
 
 def bucketize(application: Application) -> None:
-    """BUCKETIZE: how many of the boundaries, which rise, lie at or below each number."""
+    """BUCKETIZE: for every number the count of (ascending) boundaries that are at most as large."""
     boundaries = application.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
     data = application.value(0)
-    kind = application.type(data)
-    if kind.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
+    type_ = application.type(data)
+    if type_.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
         application.refuse(
-            f"{kind.dtype} input with {len(boundaries)} boundaries", "boundaries rise, of float32 or integers"
+            f"{type_.dtype} input with {len(boundaries)} boundaries", "boundaries rise, of float32 or integers"
         )
-    real = data if kind.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
-    apart = application.reshaped(real, (*kind.shape, 1))
+    real = data if type_.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
+    apart = application.reshaped(real, (*type_.shape, 1))
     ends = application.new_constant("boundaries", np.array(boundaries, np.float32))
     above = application.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})
-    attrs: Mapping[str, Attr] = {"axes": (len(kind.shape),), "keepdims": False, "rounding": Rounding.NONE}
+    attrs: Mapping[str, Attr] = {"axes": (len(type_.shape),), "keepdims": False, "rounding": Rounding.NONE}
     application.result("sum", (application.emit("cast", (above,), {"dtype": "int32"}),), attrs)
 
 
 def bitcast(application: Application) -> None:
-    """BITCAST: the same bits as another dtype of as many; of constants any dtype."""
+    """BITCAST: the same bits as another dtype of equal width; constants may become any dtype."""
     source, target = application.source(0), application.target()
     data = application.builder.consts.get(application.value(0))
     if data is not None:
-        read = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
-        if read.size != target.type.size:
+        converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
+        if converted.size != target.type.size:
             application.broken(
                 f"{source.type.shape} of {source.type.dtype} as {target.type.shape} of {target.type.dtype}"
             )
-        application.builder.constant(target.name, read.reshape(target.type.shape), target.type.quant)
+        application.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (source.type.dtype, target.type.dtype)
     if not all(dtypes.is_integer(name) for name in pair) or len({dtypes.nbytes(name) for name in pair}) > 1:
@@ -341,7 +353,7 @@ def bitcast(application: Application) -> None:
     application.result("cast", (application.value(0),), {"dtype": pair[1]})
 
 
-CONVERSIONS_SPELLINGS: Mapping[str, Spelling] = {
+CONVERSIONS_CONVERTERS: Mapping[str, Spelling] = {
     "BITCAST": Spelling(bitcast, MOVABLE),
     "BUCKETIZE": Spelling(bucketize, ("int32",)),
     "CAST": Spelling(cast, MOVABLE),
@@ -352,50 +364,51 @@ CONVERSIONS_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's comparisons, logic, choice and search: EQUAL, LOGICAL_AND, SELECT_V2, ARG_MAX, TOPK_V2
-# ...
+# ---- Converters of comparisons, logic, selection and search: EQUAL, LOGICAL_AND, SELECT_V2, ARG_MAX, TOPK_V2 ...
 
 _BOOL = ("bool",)
 _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
 
 
 def comparison(op: str) -> Spelling:
-    """Two operands of one dtype; quantised ones are compared as reals."""
+    """Return the converter of a comparison of two operands of one dtype; quantised ones are compared as real numbers."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         first, second = (application.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
             application.refuse(f"{first.dtype} and {second.dtype} operands", f"both of one of {', '.join(_COMPARED)}")
-        if any(kind.quant is not None and kind.quant.axis is not None for kind in (first, second)):
+        if any(type_.quant is not None and type_.quant.axis is not None for type_ in (first, second)):
             application.refuse("operands quantised per channel", "quantise activations per tensor")
         operands = (application.value(0), application.value(1))
         application.result(op, operands, {})
 
-    return Spelling(spell, _BOOL)
+    return Spelling(convert, _BOOL)
 
 
 def logical(op: str, count: int) -> Spelling:
-    def spell(application: Application) -> None:
+    """Return the converter of an operator on ``count`` bool operands."""
+
+    def convert(application: Application) -> None:
         application.result(op, [application.operand(position, "bool") for position in range(count)], {})
 
-    return Spelling(spell, _BOOL)
+    return Spelling(convert, _BOOL)
 
 
 def select(application: Application) -> None:
-    """SELECT and SELECT_V2; a vector that chooses whole rows (SELECT) gets axes behind its own."""
+    """SELECT and SELECT_V2. A vector condition of SELECT chooses whole rows: it gets trailing axes of extent 1."""
     condition = application.operand(0, "bool")
-    a, b = application.moved(1), application.moved(2)
-    check_alike(application, [1, 2])
+    a, b = application.unchanged_operand(1), application.unchanged_operand(2)
+    check_same_quantisation(application, [1, 2])
     rank, shape = len(application.type(a).shape), application.type(condition).shape
     if application.operator.code == "SELECT" and len(shape) == 1 and rank > 1:
         condition = application.reshaped(condition, (*shape, *(1,) * (rank - 1)))
     application.result("where", (condition, a, b), {})
 
 
-def arg(op: str) -> Spelling:
+def arg_extremum(op: str) -> Spelling:
     """ARG_MAX and ARG_MIN along a constant axis; the stored numbers are compared."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         data = application.value(0)
         if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
             application.refuse(f"{application.type(data).dtype} input", "float32, int8, uint8, int16, int32 or int64")
@@ -404,30 +417,30 @@ def arg(op: str) -> Spelling:
         attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}
         application.result(op, (data,), attrs)
 
-    return Spelling(spell, PLAIN)
+    return Spelling(convert, PLAIN)
 
 
 def topk(application: Application) -> None:
-    """TOPK_V2: the constant number of largest elements along the last axis, and their indices."""
-    data = application.moved(0)
-    check_alike(application, [0])
+    """TOPK_V2: a constant number of largest elements along the last axis, and their indices."""
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     (count,) = application.integers(1)[:1] or (0,)
     attrs: dict[str, Attr] = {"axis": len(application.type(data).shape) - 1, "k": count, "largest": True}
     application.results("topk", (data,), {**attrs, "out_dtype": application.target(1).type.dtype})
 
 
 def one_hot(application: Application) -> None:
-    """ONE_HOT: indices, constant depth, the value on, the value off."""
+    """ONE_HOT: indices, constant depth, on value, off value."""
     fields = application.operator.options.fields("OneHotOptions", required=True)
     indices, (depth,) = application.value(0), application.integers(1)[:1] or (0,)
-    on, off = application.moved(2), application.moved(3)
+    on, off = application.unchanged_operand(2), application.unchanged_operand(3)
     axis = application.axis(fields.integer("Axis"), len(application.type(indices).shape) + 1)
     application.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
 
 
-LOGIC_SPELLINGS: Mapping[str, Spelling] = {
-    "ARG_MAX": arg("argmax"),
-    "ARG_MIN": arg("argmin"),
+LOGIC_CONVERTERS: Mapping[str, Spelling] = {
+    "ARG_MAX": arg_extremum("argmax"),
+    "ARG_MIN": arg_extremum("argmin"),
     "EQUAL": comparison("equal"),
     "GREATER": comparison("greater"),
     "GREATER_EQUAL": comparison("greater_equal"),
@@ -444,30 +457,30 @@ LOGIC_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's reductions over constant axes, and of its running sums.
+# ---- Converters of reductions over constant axes, and of cumulative sums.
 
 
 def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
-    """A reduction over constant axes. Of truth values, the largest is whether any is true, the least whether all are."""
+    """Return the converter of a reduction over constant axes. On bool, max is "any" and min is "all", computed in int8."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
         data = application.operand(0)
-        kind = application.type(data)
-        axes = tuple(sorted({application.axis(axis, len(kind.shape)) for axis in application.integers(1)}))
+        type_ = application.type(data)
+        axes = tuple(sorted({application.axis(axis, len(type_.shape)) for axis in application.integers(1)}))
         if not axes:
-            check_alike(application, [0])
-            application.result_reshape(data, kind.shape)
+            check_same_quantisation(application, [0])
+            application.result_reshape(data, type_.shape)
             return
         attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims}
-        if kind.dtype == "bool":
+        if type_.dtype == "bool":
             bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
-            found = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
-            application.result("cast", (found,), {"dtype": "bool"})
+            reduced = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
+            application.result("cast", (reduced,), {"dtype": "bool"})
         else:
             application.result(op, (data,), attrs)
 
-    return Spelling(spell, dtypes)
+    return Spelling(convert, dtypes)
 
 
 def cumsum(application: Application) -> None:
@@ -483,7 +496,7 @@ def cumsum(application: Application) -> None:
     application.result("cumsum", (data,), attrs)
 
 
-REDUCTIONS_SPELLINGS: Mapping[str, Spelling] = {
+REDUCTIONS_CONVERTERS: Mapping[str, Spelling] = {
     "CUMSUM": Spelling(cumsum, (*FLOAT, "int8", *PLAIN)),
     "MEAN": reduction("mean", (*REAL, *PLAIN)),
     "REDUCE_ALL": reduction("min", _BOOL),

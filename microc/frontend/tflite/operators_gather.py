@@ -9,21 +9,20 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Application, Spelling, check_alike
+from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Application, Spelling, check_same_quantisation
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import Rounding
 
-# ---- Spellings of TFLite's operators that put elements in other places: gathers, mirrored borders, blocks that
-# become a batch.
+# ---- Converters of operators that rearrange elements: gathers, mirrored borders, space to batch.
 
 _MIRRORS = ("reflect", "symmetric")
 
 
 def gather(application: Application) -> None:
-    """GATHER along an axis, at each batch's own indices where there are batch axes."""
+    """GATHER along an axis; with batch axes each batch has its own indices."""
     fields = application.operator.options.fields("GatherOptions")
-    data, indices = application.moved(0), application.value(1)
-    check_alike(application, [0])
+    data, indices = application.unchanged_operand(0), application.value(1)
+    check_same_quantisation(application, [0])
     rank = len(application.type(data).shape)
     axis, batch = application.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
     batch = application.axis(batch, len(application.type(indices).shape)) if batch < 0 else batch
@@ -31,50 +30,50 @@ def gather(application: Application) -> None:
 
 
 def gather_nd(application: Application) -> None:
-    """GATHER_ND: elements or slices at whole index vectors."""
-    data, indices = application.moved(0), application.value(1)
-    check_alike(application, [0])
+    """GATHER_ND: elements or slices at index vectors."""
+    data, indices = application.unchanged_operand(0), application.value(1)
+    check_same_quantisation(application, [0])
     application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
 
 
 def embedding_lookup(application: Application) -> None:
-    """EMBEDDING_LOOKUP: rows of a table; rows of integers are dequantised."""
+    """EMBEDDING_LOOKUP: rows of a table; integer rows are dequantised."""
     indices, table = application.value(0), application.value(1)
-    kind, target = application.source(1).type, application.target().type
-    if kind.dtype == target.dtype:
-        check_alike(application, [1])
+    type_, target = application.source(1).type, application.target().type
+    if type_.dtype == target.dtype:
+        check_same_quantisation(application, [1])
         application.result("gather", (table, indices), {"axis": 0})
         return
-    if kind.quant is None or kind.quant.axis not in (None, 0) or target.dtype != "float32":
+    if type_.quant is None or type_.quant.axis not in (None, 0) or target.dtype != "float32":
         application.refuse(
-            f"a table of {kind.dtype} and {target.dtype} output",
+            f"a table of {type_.dtype} and {target.dtype} output",
             "a table of the output's dtype, or of int8 with scales",
         )
     rows = application.emit("gather", (table, indices), {"axis": 0})
-    scale, zero = (np.array(x, np.float32) for x in (kind.quant.scale, kind.quant.zero_point))
+    scale, zero = (np.array(x, np.float32) for x in (type_.quant.scale, type_.quant.zero_point))
     real = application.emit("cast", (rows,), {"dtype": "float32"})
-    each = (-1, *(1,) * (len(kind.shape) - 1))
+    broadcast_shape = (-1, *(1,) * (len(type_.shape) - 1))
     parts = []
     for numbers in (zero, scale):
-        table = application.new_constant("row_scales", numbers.reshape(each))
+        table = application.new_constant("row_scales", numbers.reshape(broadcast_shape))
         parts.append(application.emit("gather", (table, indices), {"axis": 0}) if len(numbers) > 1 else table)
     application.result("mul", (application.emit("sub", (real, parts[0]), {}), parts[1]), {})
 
 
 def reverse(application: Application) -> None:
     """REVERSE_V2 along constant axes."""
-    data = application.moved(0)
-    check_alike(application, [0])
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     rank = len(application.type(data).shape)
     axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
     application.result("reverse", (data,), {"axes": axes})
 
 
 def reverse_sequence(application: Application) -> None:
-    """REVERSE_SEQUENCE: of every batch the first elements along an axis, as many as a list says."""
+    """REVERSE_SEQUENCE: in every batch, reverse the first elements along an axis; their count per batch is an operand."""
     fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
-    data, lengths = application.moved(0), application.index(application.value(1))
-    check_alike(application, [0])
+    data, lengths = application.unchanged_operand(0), application.index(application.value(1))
+    check_same_quantisation(application, [0])
     rank = len(application.type(data).shape)
     time, batch = (application.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
     application.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
@@ -83,8 +82,8 @@ def reverse_sequence(application: Application) -> None:
 def mirror_pad(application: Application) -> None:
     """MIRROR_PAD: REFLECT leaves out the border, SYMMETRIC repeats it."""
     mode = application.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
-    data, amounts = application.moved(0), application.integers(1)
-    check_alike(application, [0])
+    data, amounts = application.unchanged_operand(0), application.integers(1)
+    check_same_quantisation(application, [0])
     if len(amounts) != 2 * len(application.type(data).shape) or min(amounts, default=0) < 0:
         application.broken(f"padding {amounts} for {len(application.type(data).shape)} axes")
     padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
@@ -93,15 +92,15 @@ def mirror_pad(application: Application) -> None:
 
 def broadcast_to(application: Application) -> None:
     """BROADCAST_TO a constant shape."""
-    data = application.moved(0)
-    check_alike(application, [0])
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     application.result("broadcast_to", (data,), {"shape": application.integers(1)})
 
 
 def space_to_batch(application: Application) -> None:
-    """SPACE_TO_BATCH_ND: padded, then the pixels of every block become batches."""
-    data, block, paddings = application.moved(0), application.integers(1), application.integers(2)
-    check_alike(application, [0])
+    """SPACE_TO_BATCH_ND: pad, then move the pixels of every block to the batch axis."""
+    data, block, paddings = application.unchanged_operand(0), application.integers(1), application.integers(2)
+    check_same_quantisation(application, [0])
     shape, count = application.type(data).shape, len(block)
     if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
         application.broken(f"blocks of {block} with padding {paddings} in shape {shape}")
@@ -123,9 +122,9 @@ def space_to_batch(application: Application) -> None:
 
 
 def batch_to_space(application: Application) -> None:
-    """BATCH_TO_SPACE_ND: batches become the pixels of blocks, which are then cropped."""
-    data, block, crops = application.moved(0), application.integers(1), application.integers(2)
-    check_alike(application, [0])
+    """BATCH_TO_SPACE_ND: move batches to the pixels of blocks, then crop."""
+    data, block, crops = application.unchanged_operand(0), application.integers(1), application.integers(2)
+    check_same_quantisation(application, [0])
     shape, count, cells = application.type(data).shape, len(block), int(np.prod(block))
     if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
         application.broken(f"blocks of {block} cropped by {crops} from shape {shape}")
@@ -149,13 +148,13 @@ def batch_to_space(application: Application) -> None:
 
 
 def dynamic_update_slice(application: Application) -> None:
-    """DYNAMIC_UPDATE_SLICE: a part of the operand replaced, from computed indices on."""
-    data, update, begin = application.moved(0), application.moved(1), application.value(2)
-    check_alike(application, [0, 1])
+    """DYNAMIC_UPDATE_SLICE: replace a part of the operand, from computed indices on."""
+    data, update, begin = application.unchanged_operand(0), application.unchanged_operand(1), application.value(2)
+    check_same_quantisation(application, [0, 1])
     application.result("dynamic_update_slice", (data, update, begin), {})
 
 
-PLACES_SPELLINGS: Mapping[str, Spelling] = {
+GATHER_CONVERTERS: Mapping[str, Spelling] = {
     "BATCH_TO_SPACE_ND": Spelling(batch_to_space, MOVABLE),
     "BROADCAST_TO": Spelling(broadcast_to, MOVABLE),
     "DYNAMIC_UPDATE_SLICE": Spelling(dynamic_update_slice, MOVABLE),
@@ -169,20 +168,23 @@ PLACES_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's operators that spread rows over tensors: segments, sparse values, diagonals.
+# ---- Converters of operators that scatter rows: segments, sparse values, diagonals.
 
 _REDUCTIONS = ("add", "mul", "max", "min")
 
 
 def scatter_nd(application: Application) -> None:
-    """SCATTER_ND: updates added into zeros of a constant shape."""
-    indices, updates, shape = application.value(0), application.moved(1), application.integers(2)
-    zeros = application.filled("zeros", shape, 0, application.target().type.dtype)
+    """SCATTER_ND: add updates to zeros of a constant shape."""
+    indices, updates, shape = application.value(0), application.unchanged_operand(1), application.integers(2)
+    zeros = application.new_filled("zeros", shape, 0, application.target().type.dtype)
     application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
 
 
 def segment_sum(application: Application) -> None:
-    """SEGMENT_SUM: rows of one number are added up; the numbers rise, and are known or their count is declared."""
+    """SEGMENT_SUM: sum the rows of each segment.
+
+    Segment numbers ascend; they are constants, or the output's shape declares their count.
+    """
     numbers = application.builder.consts.get(application.value(1))
     if numbers is not None:
         count = int(numbers.max(initial=-1)) + 1
@@ -194,66 +196,78 @@ def segment_sum(application: Application) -> None:
 
 
 def unsorted_segment(reduction: str) -> Spelling:
-    """UNSORTED_SEGMENT_SUM, ..._PROD, ..._MAX, ..._MIN: rows of one number together; those of negative numbers go."""
+    """UNSORTED_SEGMENT_SUM, ..._PROD, ..._MAX, ..._MIN: reduce the rows of each segment; rows with negative numbers are
+    dropped."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         (count,) = application.integers(2)[:1] or (0,)
         _segments(application, reduction, count)
 
-    return Spelling(spell, (*FLOAT, "int32"))
+    return Spelling(convert, (*FLOAT, "int32"))
 
 
 def _segments(application: Application, reduction: str, count: int) -> None:
-    """Rows scattered into ``count`` neutral ones, and a last one, which is dropped, that takes those without a number."""
-    data, numbers = application.moved(0), application.index(application.value(1))
-    shape, places = application.type(data).shape, application.type(numbers).shape
-    if count < 1 or not places or shape[: len(places)] != places:
-        application.broken(f"{count} segments of {shape} by numbers of shape {places}")
+    """Scatter rows into ``count`` neutral rows.
+
+    An additional last row takes those with a negative number; it is sliced off afterwards.
+    """
+    data, numbers = application.unchanged_operand(0), application.index(application.value(1))
+    shape, numbers_shape = application.type(data).shape, application.type(numbers).shape
+    if count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
+        application.broken(f"{count} segments of {shape} by numbers of shape {numbers_shape}")
     dtype = application.target().type.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
-    rest = shape[len(places) :]
-    start = application.filled("start", (count + 1, *rest), neutral, dtype)
-    flat = application.reshaped(numbers, (int(np.prod(places)), 1))
-    kind = application.type(numbers).dtype
-    none, last = (application.new_constant("segment", np.array(n, kind)) for n in (0, count))
+    rest = shape[len(numbers_shape) :]
+    start = application.new_filled("start", (count + 1, *rest), neutral, dtype)
+    flat = application.reshaped(numbers, (int(np.prod(numbers_shape)), 1))
+    index_dtype = application.type(numbers).dtype
+    none, last = (application.new_constant("segment", np.array(n, index_dtype)) for n in (0, count))
     at = application.emit(
         "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
     )
-    rows = application.reshaped(data, (int(np.prod(places)), *rest))
-    found = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
+    rows = application.reshaped(data, (int(np.prod(numbers_shape)), *rest))
+    scattered = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
         "begin": (0,) * (1 + len(rest)),
         "end": (count, *rest),
         "strides": (1,) * (1 + len(rest)),
     }
-    application.result("slice", (found,), attrs)
+    application.result("slice", (scattered,), attrs)
 
 
 def sparse_to_dense(application: Application) -> None:
-    """SPARSE_TO_DENSE: values at whole index vectors of a constant shape, another value everywhere else."""
-    places, values, default = application.index(application.value(0)), application.moved(2), application.moved(3)
-    shape, at = application.integers(1), application.type(places).shape
-    count, depth = (at[0], at[1]) if len(at) == 2 else (int(np.prod(at)), 1)
+    """SPARSE_TO_DENSE: values at index vectors of a constant shape, a default value elsewhere."""
+    indices, values, default = (
+        application.index(application.value(0)),
+        application.unchanged_operand(2),
+        application.unchanged_operand(3),
+    )
+    shape, indices_shape = application.integers(1), application.type(indices).shape
+    count, depth = (indices_shape[0], indices_shape[1]) if len(indices_shape) == 2 else (int(np.prod(indices_shape)), 1)
     if depth != len(shape) or application.type(default).size != 1 or application.type(values).size not in (1, count):
-        application.broken(f"{application.type(values).shape} values at places {at} of shape {shape}")
+        application.broken(f"{application.type(values).shape} values at places {indices_shape} of shape {shape}")
     start = application.emit("broadcast_to", (application.reshaped(default, ()),), {"shape": shape})
     single = application.type(values).size == 1
     updates = (
         application.emit("broadcast_to", (application.reshaped(values, ()),), {"shape": (count,)}) if single else values
     )
-    operands = (start, application.reshaped(places, (count, depth)), application.reshaped(updates, (count,)))
+    operands = (start, application.reshaped(indices, (count, depth)), application.reshaped(updates, (count,)))
     application.result("scatter_nd", operands, {"reduction": ""})
 
 
 def matrix_diag(application: Application) -> None:
-    """MATRIX_DIAG: each element behind as many zeros more than the one before it, so that all lie on a diagonal."""
-    data = application.moved(0)
-    check_alike(application, [0])
+    """MATRIX_DIAG: matrices with the operand as diagonal.
+
+    With ``extent`` zeros after each of the ``extent`` elements, element i of the flattened row is at i * (extent + 1), which is
+    the diagonal.
+    """
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     *lead, extent = application.type(data).shape or (1,)
-    rows, kind = int(np.prod(lead)), application.target().type
-    zero: int | float | bool = {"float32": 0.0, "bool": False}.get(kind.dtype, 0)
+    rows, type_ = int(np.prod(lead)), application.target().type
+    zero: int | float | bool = {"float32": 0.0, "bool": False}.get(type_.dtype, 0)
     apart = application.reshaped(data, (rows, extent, 1))
     spread = application.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
     flat = application.reshaped(spread, (rows, extent * (extent + 1)))
@@ -262,9 +276,9 @@ def matrix_diag(application: Application) -> None:
 
 
 def matrix_set_diag(application: Application) -> None:
-    """MATRIX_SET_DIAG: the matrices with other diagonals."""
-    data, diagonal = application.moved(0), application.moved(1)
-    check_alike(application, [0, 1])
+    """MATRIX_SET_DIAG: replace the diagonals of matrices."""
+    data, diagonal = application.unchanged_operand(0), application.unchanged_operand(1)
+    check_same_quantisation(application, [0, 1])
     *lead, rows, columns = application.type(data).shape if len(application.type(data).shape) > 1 else (0, 0)
     least = min(rows, columns)
     if application.type(diagonal).shape != (*lead, least):
@@ -272,16 +286,16 @@ def matrix_set_diag(application: Application) -> None:
     wide = application.reshaped(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
-        kind = application.target().type.dtype
-        zero: int | float | bool = {"float32": 0.0, "bool": False}.get(kind, 0)
+        dtype = application.target().type.dtype
+        zero: int | float | bool = {"float32": 0.0, "bool": False}.get(dtype, 0)
         wide = application.emit("pad", (wide,), {"padding": padding, "value": zero})
     row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
-    places = [application.new_constant("places", place) for place in (row[:, None], column)]
-    here = application.emit("equal", places, {"rounding": Rounding.NONE})
-    application.result("where", (here, wide, data), {})
+    positions = [application.new_constant("places", index) for index in (row[:, None], column)]
+    on_diagonal = application.emit("equal", positions, {"rounding": Rounding.NONE})
+    application.result("where", (on_diagonal, wide, data), {})
 
 
-SEGMENTS_SPELLINGS: Mapping[str, Spelling] = {
+SEGMENT_CONVERTERS: Mapping[str, Spelling] = {
     "MATRIX_DIAG": Spelling(matrix_diag, MOVABLE),
     "MATRIX_SET_DIAG": Spelling(matrix_set_diag, MOVABLE),
     "SCATTER_ND": Spelling(scatter_nd, MOVABLE),
@@ -294,48 +308,49 @@ SEGMENTS_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spelling of TFLite Micro's TFLM_DECODE: constants stored compressed, made whole when they are read.
+# ---- Converter of TFLite Micro's TFLM_DECODE: compressed constants, decompressed at compile time.
 #
-# Operands come in pairs, what is compressed and how (a header of 16 bytes and tables); every pair gives one tensor. Bits are read
-# from the highest of every byte. Source: TFLite Micro ``decode_state_lut.cc``, ``..._prune.cc``, ``..._huffman.cc``.
+# Operands are pairs of compressed data and its description (a header of 16 bytes, then tables); every pair gives one tensor. Bits
+# are read from the highest one of every byte. Source: TFLite Micro ``decode_state_lut.cc``, ``..._prune.cc``, ``..._huffman.cc``.
 
 _HEADER = 16
+"""Bytes of the header of a compressed constant."""
 _VERSION = 1
 _WINDOW = 8
-"""Bytes looked at for one code word: its parts have at most 32 bits, from any bit on."""
+"""Bytes read for one code word: its parts have at most 32 bits and may begin at any bit."""
 
 
 @frozen
 class _Packed:
-    """One compressed constant: its bits, the header, the tables behind it, and the tensor that it becomes."""
+    """One compressed constant: its bits, header, tables, and the type of the tensor."""
 
     application: Application
     bits: bytes
     header: bytes
     tables: bytes
-    kind: TensorType
+    type_: TensorType
 
     def numbers(self, dtype: str) -> Array:
-        """The tables as numbers; a last one that is cut off is none."""
+        """Return the tables as numbers; an incomplete last one is dropped."""
         native = dtypes.to_numpy(dtype)
         whole = len(self.tables) // native.itemsize * native.itemsize
         return np.frombuffer(self.tables[:whole], native.newbyteorder("<")).astype(native)
 
     def check_bits(self, width: int) -> None:
-        """Every element takes ``width`` bits at least."""
-        if width * self.kind.size > 8 * len(self.bits):
-            self.application.broken(f"{len(self.bits)} compressed bytes for {self.kind.size} elements")
+        """Check that there are ``width`` bits for every element."""
+        if width * self.type_.size > 8 * len(self.bits):
+            self.application.broken(f"{len(self.bits)} compressed bytes for {self.type_.size} elements")
 
     def channels(self) -> Array:
-        """The channel of every element in memory: along the first axis or the last."""
-        quant, shape = self.kind.quant, self.kind.shape
+        """Return the channel of every element in memory order: channels are along the first axis or the last."""
+        quant, shape = self.type_.quant, self.type_.shape
         if quant is None or quant.axis is None:
-            return np.zeros(self.kind.size, np.int64)
+            return np.zeros(self.type_.size, np.int64)
         if quant.axis not in (0, len(shape) - 1):
             self.application.refuse(f"compressed channels along axis {quant.axis}", "the first axis or the last")
         count = len(quant.scale)
-        places = np.arange(self.kind.size)
-        return places % count if quant.axis else places // max(self.kind.size // count, 1)
+        positions = np.arange(self.type_.size)
+        return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
 
 
 def decode(application: Application) -> None:
@@ -343,79 +358,81 @@ def decode(application: Application) -> None:
     if len(application.operator.inputs) != 2 * len(application.operator.outputs):
         application.broken(f"{len(application.operator.inputs)} inputs for {len(application.operator.outputs)} outputs")
     for position in range(len(application.operator.outputs)):
-        bits, how = (application.constant(2 * position + k).tobytes() for k in (0, 1))
-        kind = application.target(position).type
-        if len(how) < _HEADER or how[1] != _VERSION or how[4] != _VERSION:
+        bits, header_and_tables = (application.constant(2 * position + k).tobytes() for k in (0, 1))
+        type_ = application.target(position).type
+        if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
             application.refuse("a header of another version", f"microc knows version {_VERSION} of TFLM_DECODE")
-        if how[0] not in _KINDS or kind.dtype not in DTYPES:
+        if header_and_tables[0] not in _DECODERS or type_.dtype not in DTYPES:
             application.refuse(
-                f"compression of kind {how[0]} into {kind.dtype}",
+                f"compression of kind {header_and_tables[0]} into {type_.dtype}",
                 "kinds 0 (table), 1 (Huffman) and 2 (pruned) are known; convert the model without compression",
             )
-        packed = _Packed(application, bits, how[:_HEADER], how[_HEADER:], kind)
-        values = _KINDS[how[0]](packed).reshape(kind.shape)
-        application.builder.constant(application.target(position).name, values, kind.quant)
+        packed = _Packed(application, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
+        values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
+        application.builder.constant(application.target(position).name, values, type_.quant)
 
 
-def _looked_up(packed: _Packed) -> Array:
-    """Indices of 1 to 7 bits into a table of each channel, whose tables follow each other in a stride."""
+def _decode_table(packed: _Packed) -> Array:
+    """Decode indices of 1 to 7 bits into a table per channel; the tables of channels are ``stride`` entries apart."""
     width, stride = packed.header[5] & 7, packed.header[6]
     if not width:
         packed.application.broken("indices of no bits")
     packed.check_bits(width)
-    bits = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=width * packed.kind.size).reshape(-1, width)
-    places = packed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
-    return _taken(packed, packed.numbers(packed.kind.dtype), places)
+    bits = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=width * packed.type_.size).reshape(-1, width)
+    indices = packed.channels() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
+    return _take_checked(packed, packed.numbers(packed.type_.dtype), indices)
 
 
-def _pruned(packed: _Packed) -> Array:
-    """A bit for every element: whether it is the next of the stored ones, or the zero point of its channel."""
+def _decode_pruned(packed: _Packed) -> Array:
+    """Decode a bit mask: 1 takes the next stored element, 0 the zero point of the channel."""
     packed.check_bits(1)
-    kept = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=packed.kind.size).astype(bool)
-    quant = packed.kind.quant
-    zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(packed.kind.dtype))
-    made = zero[packed.channels()] if len(zero) > 1 else np.full(packed.kind.size, zero[0])
-    made[kept] = _taken(packed, packed.numbers(packed.kind.dtype), np.arange(int(kept.sum())))
-    return made
+    mask = np.unpackbits(np.frombuffer(packed.bits, np.uint8), count=packed.type_.size).astype(bool)
+    quant = packed.type_.quant
+    zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(packed.type_.dtype))
+    elements = zero[packed.channels()] if len(zero) > 1 else np.full(packed.type_.size, zero[0])
+    elements[mask] = _take_checked(packed, packed.numbers(packed.type_.dtype), np.arange(int(mask.sum())))
+    return elements
 
 
-def _taken(packed: _Packed, table: Array, places: Array) -> Array:
-    if places.size and int(places.max()) >= len(table):
-        packed.application.broken(f"a value table of {len(table)} numbers, of which number {places.max()} is taken")
-    taken: Array = table[places]
-    return taken
+def _take_checked(packed: _Packed, table: Array, indices: Array) -> Array:
+    """Return ``table[indices]``; ModelError if an index is out of range."""
+    if indices.size and int(indices.max()) >= len(table):
+        packed.application.broken(f"a value table of {len(table)} numbers, of which number {indices.max()} is taken")
+    elements: Array = table[indices]
+    return elements
 
 
-def _huffman(packed: _Packed) -> Array:
-    """Code words, decoded by tables: an entry is a symbol and how many of the bits read belong to it, or the next table."""
+def _decode_huffman(packed: _Packed) -> Array:
+    """Decode code words by tables of entries: a symbol with its number of bits, or the offset of the next table."""
     wide = packed.header[5] & 1
-    count_at, found = (27, 1 << 31) if wide else (11, 1 << 15)
-    most = (1 << count_at) - 1
-    if packed.kind.dtype not in (("int8", "int16") if wide else ("int8",)):
-        packed.application.refuse(f"code words for {packed.kind.dtype}", "int8, or int16 with tables of 32 bits")
+    count_at, is_symbol = (27, 1 << 31) if wide else (11, 1 << 15)
+    offset_mask = (1 << count_at) - 1
+    if packed.type_.dtype not in (("int8", "int16") if wide else ("int8",)):
+        packed.application.refuse(f"code words for {packed.type_.dtype}", "int8, or int16 with tables of 32 bits")
     packed.check_bits(1)
     table = packed.numbers("uint32" if wide else "uint16").tolist()
     source, at, end = packed.bits + bytes(_WINDOW), 0, 8 * len(packed.bits)
     symbols = []
-    for _ in range(packed.kind.size):
-        entry, place = 0, 0
+    for _ in range(packed.type_.size):
+        entry, index = 0, 0
         width = (packed.header[5] >> 4) + 1
         while True:
             window = int.from_bytes(source[at >> 3 : (at >> 3) + _WINDOW], "big")
-            place += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
+            index += window >> 8 * _WINDOW - (at & 7) - width & (1 << width) - 1
             at += width
-            if place >= len(table) or at > end + width:
+            if index >= len(table) or at > end + width:
                 packed.application.broken("code words that lead beyond the tables or the data")
-            entry = table[place]
+            entry = table[index]
             used = entry >> count_at & 15
-            if entry & found:
+            if entry & is_symbol:
                 break
-            place, width = place + (entry & most), used + 1
+            index, width = index + (entry & offset_mask), used + 1
         at -= max(width - used, 0)
         symbols.append(entry & 0xFFFF)
-    return np.array(symbols, np.uint16).astype(dtypes.to_numpy(packed.kind.dtype))
+    return np.array(symbols, np.uint16).astype(dtypes.to_numpy(packed.type_.dtype))
 
 
-_KINDS: Mapping[int, Callable[[_Packed], Array]] = {0: _looked_up, 1: _huffman, 2: _pruned}
+_DECODERS: Mapping[int, Callable[[_Packed], Array]] = {0: _decode_table, 1: _decode_huffman, 2: _decode_pruned}
+"""Decoders by the header's compression type."""
 
-COMPRESSED_SPELLINGS: Mapping[str, Spelling] = {"CUSTOM:TFLM_DECODE": Spelling(decode, DTYPES)}
+COMPRESSED_CONVERTERS: Mapping[str, Spelling] = {"CUSTOM:TFLM_DECODE": Spelling(decode, DTYPES)}

@@ -16,7 +16,7 @@ from microc.frontend.tflite.context import (
     Application,
     Spelling,
     activation,
-    check_alike,
+    check_same_quantisation,
     explicit_padding,
     real_clip,
 )
@@ -24,23 +24,24 @@ from microc.frontend.tflite.operators_layers import hybrid_data, layer_bias, lay
 from microc.frontend.tflite.options import Fields
 from microc.graph.ir import Attr
 
-# ---- Spellings of TFLite's operators that change the size of images: transposed convolution and resizing.
+# ---- Converters of operators that change the size of images: transposed convolution and resizing.
 
 _MOST = 1 << 15
+"""Largest side of a resized image, in pixels."""
 _ONE = 1 << 10
-"""One in the fixed point that TFLite resizes integers with."""
+"""1.0 in the fixed point format with 10 fractional bits by which TFLite resizes integers."""
 
 
 def transpose_conv(application: Application) -> None:
-    """TRANSPOSE_CONV: output shape, weights OHWI, data; the padding is that of a convolution of the output."""
+    """TRANSPOSE_CONV: output shape, weights OHWI, data. The padding is that of the forward convolution of the output."""
     fields = application.operator.options.fields("TransposeConvOptions", required=True)
     data = application.operand(2)
     batch, rows, columns, channels = application.rank(data, 4)
     weight = layer_weights(application, 1, axis=0)
     out_channels, height, width, depth = application.rank(weight, 4)
     target = application.target()
-    given = application.value(0) in application.builder.consts or target.unknown
-    shape = application.integers(0) if given else target.type.shape
+    is_known = application.value(0) in application.builder.consts or target.unknown
+    shape = application.integers(0) if is_known else target.type.shape
     if len(shape) != 4 or shape[0] != batch or shape[3] != out_channels or depth != channels or min(shape) < 1:
         application.broken(f"output shape {shape} of data {application.type(data).shape} and {out_channels} channels")
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
@@ -57,11 +58,11 @@ def transpose_conv(application: Application) -> None:
 
 
 def resize_nearest(application: Application) -> None:
-    """RESIZE_NEAREST_NEIGHBOR: every pixel is one of the data's."""
+    """RESIZE_NEAREST_NEIGHBOR: every pixel is a copy of one input pixel."""
     fields = application.operator.options.fields("ResizeNearestNeighborOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
-    data = application.moved(0)
-    check_alike(application, [0])
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     sizes = _sizes(application, data)
     tables = [
         _index_table(application, _nearest(extent, size, corners, centres)[:, None])
@@ -71,11 +72,11 @@ def resize_nearest(application: Application) -> None:
 
 
 def resize_bilinear(application: Application) -> None:
-    """RESIZE_BILINEAR: integers in fixed point of ten bits along each axis."""
+    """RESIZE_BILINEAR: float32, or integers in fixed point with 10 fractional bits along each axis."""
     fields = application.operator.options.fields("ResizeBilinearOptions")
     corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
-    data = application.moved(0)
-    check_alike(application, [0])
+    data = application.unchanged_operand(0)
+    check_same_quantisation(application, [0])
     sizes = _sizes(application, data)
     real = application.target().type.dtype == "float32"
     indices, weights = [], []
@@ -88,6 +89,7 @@ def resize_bilinear(application: Application) -> None:
 
 
 def _sizes(application: Application, data: str) -> tuple[int, int]:
+    """Return the constant height and width of a resized image."""
     application.rank(data, 4)
     sizes = application.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
@@ -98,51 +100,51 @@ def _sizes(application: Application, data: str) -> tuple[int, int]:
 
 
 def _index_table(application: Application, index: Array) -> str:
+    """Add a constant of indices, int16 if they fit."""
     dtype = np.int16 if index.max() < 1 << 15 else np.int32
     return application.new_constant("resize_indices", index.astype(dtype))
 
 
 def _nearest(extent: int, size: int, corners: bool, centres: bool) -> Array:
-    """The index of every element, in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
-    aligned = corners and size > 1
-    scale = np.float32(extent - 1) / np.float32(size - 1) if aligned else np.float32(extent) / np.float32(size)
-    places = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centres else 0)) * scale
-    found: Array = np.floor(places + np.float32(0.5)) if corners else np.floor(places)
-    return np.clip(found.astype(np.int64), 0, extent - 1)
+    """Return the input index of every output element, computed in float32 (``resize_nearest_neighbor.h``, GetNearestNeighbor)."""
+    aligns_corners = corners and size > 1
+    scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
+    positions = (np.arange(size, dtype=np.float32) + np.float32(0.5 if centres else 0)) * scale
+    indices: Array = np.floor(positions + np.float32(0.5)) if corners else np.floor(positions)
+    return np.clip(indices.astype(np.int64), 0, extent - 1)
 
 
 def _linear(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
-    """The two elements around every place and their weights, in float32 (ComputeInterpolationValues)."""
-    aligned = corners and size > 1
-    scale = np.float32(extent - 1) / np.float32(size - 1) if aligned else np.float32(extent) / np.float32(size)
+    """Return the two input indices around every output element and their weights, in float32 (ComputeInterpolationValues)."""
+    aligns_corners = corners and size > 1
+    scale = np.float32(extent - 1) / np.float32(size - 1) if aligns_corners else np.float32(extent) / np.float32(size)
     half = np.float32(0.5 if centres else 0)
-    places = (np.arange(size, dtype=np.float32) + half) * scale - half
-    below = np.maximum(np.floor(places), 0)
-    above = np.minimum(np.ceil(places), extent - 1)
-    share = (places - below).astype(np.float32)
+    positions = (np.arange(size, dtype=np.float32) + half) * scale - half
+    below = np.maximum(np.floor(positions), 0)
+    above = np.minimum(np.ceil(positions), extent - 1)
+    share = (positions - below).astype(np.float32)
     return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
 
 
 def _linear_integer(extent: int, size: int, corners: bool, centres: bool) -> tuple[Array, Array]:
-    """The same in fixed point of ten bits (ComputeInterpolationValuesInteger)."""
+    """Return the same as :func:`_linear` in fixed point with 10 fractional bits (ComputeInterpolationValuesInteger)."""
     span, steps = (extent - 1, size - 1) if corners and size > 1 else (extent, size)
     scale = (_ONE * span + steps // 2) // steps
-    places = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
-    below = np.minimum(np.maximum(places, 0) // _ONE, extent - 1)
-    above = np.minimum(np.maximum(places + _ONE - 1, 0) // _ONE, extent - 1)
-    share = places - below * _ONE
+    positions = np.arange(size) * scale + (scale // 2 - _ONE // 2 if centres else 0)
+    below = np.minimum(np.maximum(positions, 0) // _ONE, extent - 1)
+    above = np.minimum(np.maximum(positions + _ONE - 1, 0) // _ONE, extent - 1)
+    share = positions - below * _ONE
     return np.stack([below, above], 1), np.stack([_ONE - share, share], 1).astype(np.int16)
 
 
-IMAGES_SPELLINGS: Mapping[str, Spelling] = {
+IMAGES_CONVERTERS: Mapping[str, Spelling] = {
     "RESIZE_BILINEAR": Spelling(resize_bilinear, REAL),
     "RESIZE_NEAREST_NEIGHBOR": Spelling(resize_nearest, MOVABLE),
     "TRANSPOSE_CONV": Spelling(transpose_conv, (*FLOAT, *QUANTISED)),
 }
 
 
-# ---- Spellings of TFLite's windows that networks seldom have: over volumes, over neighbouring channels, over pixels
-# moved apart.
+# ---- Converters of less common windows: over volumes, over neighbouring channels, dilation of images.
 
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 
@@ -163,15 +165,18 @@ def conv_3d(application: Application) -> None:
 
 
 def conv_3d_transpose(application: Application) -> None:
-    """CONV_3D_TRANSPOSE: output shape, weights (D, H, W, O, C), data; the padding is that of a convolution of the output."""
+    """CONV_3D_TRANSPOSE: output shape, weights (D, H, W, O, C), data.
+
+    The padding is that of the forward convolution of the output.
+    """
     fields, (weight, bias) = _options(application), _weights(application, (4, 3, 0, 1, 2))
-    data, taps, wanted = _volume(application, 2), weight.shape[2:], application.integers(0)
+    data, taps, output_shape = _volume(application, 2), weight.shape[2:], application.integers(0)
     shape = application.type(data).shape
     strides, dilation = _triple(fields, "Stride{}"), _triple(fields, "Dilation{}Factor")
-    if len(wanted) != 5 or min(wanted) < 1 or weight.shape[0] != shape[1]:
-        application.broken(f"output shape {wanted} of data of shape {shape} and weights {weight.shape}")
-    before = _padding(application, fields, wanted[1:4], taps, strides, dilation)[:3]
-    rows = zip(shape[2:], taps, strides, dilation, before, wanted[1:4], strict=True)
+    if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
+        application.broken(f"output shape {output_shape} of data of shape {shape} and weights {weight.shape}")
+    before = _padding(application, fields, output_shape[1:4], taps, strides, dilation)[:3]
+    rows = zip(shape[2:], taps, strides, dilation, before, output_shape[1:4], strict=True)
     after = tuple((e - 1) * s + (k - 1) * d + 1 - b - out for e, k, s, d, b, out in rows)
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after), "groups": 1}
     name = application.new_constant("weights", weight)
@@ -183,12 +188,13 @@ def _options(application: Application) -> Fields:
 
 
 def _triple(fields: Fields, pattern: str) -> tuple[int, int, int]:
+    """Return an option per spatial axis as (depth, height, width)."""
     depth, height, width = (fields.integer(pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
 def _weights(application: Application, order: tuple[int, ...]) -> tuple[Array, tuple[str, ...]]:
-    """The constant weights, their axes in another order, and the name of the bias if there is one."""
+    """Return the constant weights with their axes in ``order``, and the name of the bias, if any."""
     weight = application.constant(1)
     if weight.ndim != 5 or weight.dtype != np.float32:
         application.refuse(f"weights of {weight.dtype} {weight.shape}", "weights of volumes are float32 of five axes")
@@ -198,6 +204,7 @@ def _weights(application: Application, order: tuple[int, ...]) -> tuple[Array, t
 
 
 def _volume(application: Application, position: int) -> str:
+    """Return an operand (N, D, H, W, C) as (N, C, D, H, W)."""
     data = application.operand(position)
     application.rank(data, 5)
     return application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
@@ -211,7 +218,7 @@ def _padding(
     strides: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, ...]:
-    """SAME or VALID as all amounts before, then all after (``padding.h``)."""
+    """Return SAME or VALID as the amounts before all axes, then after all axes (``padding.h``)."""
     scheme = fields.integer("Padding", 0, 1)
     rows = zip(extents, taps, strides, dilation, strict=True)
     total = [0 if scheme else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
@@ -219,13 +226,14 @@ def _padding(
 
 
 def _finish(application: Application, fields: Fields, value: str) -> None:
+    """Transpose to channels last, apply the fused activation, and define the output."""
     last = application.emit("transpose", (value,), {"axes": _CHANNELS_LAST})
     code = fields.integer("FusedActivationFunction")
     real_clip(application, last, activation(application, code))
 
 
 def local_response_normalization(application: Application) -> None:
-    """LOCAL_RESPONSE_NORMALIZATION: x (bias + alpha s)**-beta, s the sum of squares of the channels around."""
+    """LOCAL_RESPONSE_NORMALIZATION: x (bias + alpha s) ** -beta, where s sums the squares of 2 * radius + 1 channels."""
     fields = application.operator.options.fields("LocalResponseNormalizationOptions", required=True)
     data = application.operand(0)
     shape = application.rank(data, 4)
@@ -242,9 +250,9 @@ def local_response_normalization(application: Application) -> None:
 
 
 def dilate(application: Application) -> None:
-    """DILATE: elements moved apart along every axis, a constant value between them."""
-    data, factors, filler = application.moved(0), application.integers(1), application.constant(2)
-    check_alike(application, [0])
+    """DILATE: insert a constant value between the elements, along every axis."""
+    data, factors, filler = application.unchanged_operand(0), application.integers(1), application.constant(2)
+    check_same_quantisation(application, [0])
     shape = application.type(data).shape
     if len(factors) != len(shape) or min(factors, default=1) < 1 or filler.size != 1 or 0 in shape:
         application.broken(f"shape {shape} moved apart by {factors}")
@@ -252,10 +260,10 @@ def dilate(application: Application) -> None:
         if factor == 1:
             continue
         extent = shape[axis]
-        apart = application.reshaped(data, (prod(shape[:axis]), extent, 1, prod(shape[axis + 1 :])))
+        rows = application.reshaped(data, (prod(shape[:axis]), extent, 1, prod(shape[axis + 1 :])))
         padding = ((0, 0), (0, 0), (0, factor - 1), (0, 0))
-        wide = application.emit("pad", (apart,), {"padding": padding, "value": filler.reshape(-1)[0].item()})
-        joined = application.reshaped(wide, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
+        padded = application.emit("pad", (rows,), {"padding": padding, "value": filler.reshape(-1)[0].item()})
+        joined = application.reshaped(padded, (prod(shape[:axis]), extent * factor, prod(shape[axis + 1 :])))
         end = (prod(shape[:axis]), (extent - 1) * factor + 1, prod(shape[axis + 1 :]))
         data = application.emit("slice", (joined,), {"begin": (0, 0, 0), "end": end, "strides": (1, 1, 1)})
         shape = (*shape[:axis], end[1], *shape[axis + 1 :])
@@ -263,7 +271,7 @@ def dilate(application: Application) -> None:
     application.result_reshape(data, shape)
 
 
-VOLUMES_SPELLINGS: Mapping[str, Spelling] = {
+VOLUMES_CONVERTERS: Mapping[str, Spelling] = {
     "CONV_3D": Spelling(conv_3d, FLOAT),
     "CONV_3D_TRANSPOSE": Spelling(conv_3d_transpose, FLOAT),
     "DILATE": Spelling(dilate, MOVABLE),

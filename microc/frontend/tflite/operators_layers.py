@@ -12,7 +12,7 @@ from microc.frontend.tflite.context import FLOAT, Application, Spelling, activat
 from microc.frontend.tflite.options import Fields
 from microc.graph.ir import Attr
 
-# ---- Spellings of TFLite's layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
+# ---- Converters of layers with weights and windows: convolution, dense, SVDF, pooling, softmax.
 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
@@ -49,22 +49,22 @@ def depthwise_conv2d(application: Application) -> None:
 
 
 def fully_connected(application: Application) -> None:
-    """FULLY_CONNECTED: data of any rank as (M, K) times weights (N, K); the output keeps the axes if asked to."""
+    """FULLY_CONNECTED: data of any rank as (M, K) times weights (N, K); ``KeepNumDims`` keeps the leading axes."""
     fields = application.operator.options.fields("FullyConnectedOptions")
     if fields.integer("WeightsFormat") != 0:
         application.refuse("shuffled weights", "convert the model with default weights")
     data = application.operand(0)
-    weight = layer_weights(application, 1, axis=0) if _constant(application, 1) else _computed_weights(application)
+    weight = layer_weights(application, 1, axis=0) if _is_constant(application, 1) else _computed_weights(application)
     units, depth = application.rank(weight, 2)
-    kind = application.type(data)
-    if not kind.size or kind.size % depth:
-        application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
-    rows = kind.size // depth
+    type_ = application.type(data)
+    if not type_.size or type_.size % depth:
+        application.broken(f"data of shape {type_.shape} for weights of {units} x {depth}")
+    rows = type_.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
-    keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
-    shape = (*kind.shape[:-1], units) if keep else (rows, units)
+    keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
+    shape = (*type_.shape[:-1], units) if keep else (rows, units)
     declared = application.target()
     if not declared.unknown and prod(declared.type.shape) == rows * units and declared.type.shape:
         shape = declared.type.shape
@@ -74,12 +74,13 @@ def fully_connected(application: Application) -> None:
         application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _constant(application: Application, position: int) -> bool:
+def _is_constant(application: Application, position: int) -> bool:
+    """Test whether an operand is a constant."""
     return application.value(position) in application.builder.consts
 
 
 def _computed_weights(application: Application) -> str:
-    """Weights that the network computes, as converters make of a product of two matrices: of the dtype of the data."""
+    """Return weights that the network computes, of the dtype of the data. Converters write a product of two activations so."""
     dtype = application.source(0).type.dtype
     weights = application.source(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
@@ -92,16 +93,18 @@ def _computed_weights(application: Application) -> str:
 
 
 def svdf(application: Application) -> None:
-    """SVDF: a dense layer over time, factored in rank one or more; its memory is a state of the graph."""
+    """SVDF: a dense layer over time whose weights are factored in ``rank`` terms; its memory is a state of the graph."""
     fields = application.operator.options.fields("SVDFOptions", required=True)
     data = application.operand(0)
     depth = application.rank(data, 2)[1]
-    kinds = [application.source(position).type for position in (1, 2, 4)]
+    types = [application.source(position).type for position in (1, 2, 4)]
     real = application.target().type.dtype == "float32"
-    wanted = [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
-    if any(kind.dtype not in dtypes for kind, dtypes in zip(kinds, wanted, strict=True)):
+    allowed_dtypes = (
+        [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
+    )
+    if any(type_.dtype not in dtypes for type_, dtypes in zip(types, allowed_dtypes, strict=True)):
         application.refuse(
-            f"weights and state of {', '.join(kind.dtype for kind in kinds)}",
+            f"weights and state of {', '.join(type_.dtype for type_ in types)}",
             "int8 data takes int8 features, int8 or int16 time weights and state; float data floats or int8 weights",
         )
     for position in (1, 2):
@@ -127,15 +130,15 @@ def svdf(application: Application) -> None:
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code)}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
-        kind = "float32" if real else "int32"
-        bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, kind)),)
+        dtype = "float32" if real else "int32"
+        bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, dtype)),)
     application.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
 
 def pool(op: str) -> Spelling:
-    """AVERAGE_POOL_2D (over the elements inside the image) and MAX_POOL_2D."""
+    """AVERAGE_POOL_2D (the mean of the elements inside the image) and MAX_POOL_2D."""
 
-    def spell(application: Application) -> None:
+    def convert(application: Application) -> None:
         fields = application.operator.options.fields("Pool2DOptions", required=True)
         data = application.operand(0)
         application.rank(data, 4)
@@ -146,11 +149,11 @@ def pool(op: str) -> Spelling:
             attrs["count_include_pad"] = False
         application.result(op, (data,), attrs)
 
-    return Spelling(spell)
+    return Spelling(convert)
 
 
 def l2_pool(application: Application) -> None:
-    """L2_POOL_2D: the root of the mean square of the elements inside the image."""
+    """L2_POOL_2D: the square root of the mean square of the elements inside the image."""
     fields = application.operator.options.fields("Pool2DOptions", required=True)
     data = application.operand(0)
     application.rank(data, 4)
@@ -185,7 +188,7 @@ def log_softmax(application: Application) -> None:
 def _window(
     application: Application, fields: Fields, data: str, kernel: tuple[int, int], *, dilated: bool
 ) -> dict[str, Attr]:
-    """The attributes that convolutions and pools share: strides, padding, dilation, activation."""
+    """Return the attributes that convolutions and pools share: strides, padding, dilation, activation."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
     dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if dilated else (1, 1)
     height, width = application.type(data).shape[1:3]
@@ -201,8 +204,10 @@ def _window(
 
 
 def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
-    """How LiteRT quantises the float data of a layer with integer weights; None: asymmetrically where weights have a scale for
-    each channel."""
+    """Return the ``dynamic`` attribute: how LiteRT quantises the float data of a layer with int8 weights.
+
+    ``asymmetric`` None: asymmetrically if the weights have a scale per channel. Empty for layers that are not hybrid.
+    """
     target, weights = application.target().type, application.source(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
@@ -212,26 +217,26 @@ def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, 
 
 
 def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
-    """Constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
+    """Return constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
 
-    Integer weights of a float layer are widened by ``dequantize``; attribute ``dynamic`` of the layer says what LiteRT does.
+    int8 weights of a float layer are dequantised; attribute ``dynamic`` of the layer records how LiteRT computes it.
     """
     tensor, dtype = application.source(position), application.target().type.dtype
-    kind = tensor.type
-    if kind.dtype not in _WEIGHT_DTYPES[dtype]:
+    type_ = tensor.type
+    if type_.dtype not in _WEIGHT_DTYPES[dtype]:
         application.refuse(
-            f"{kind.dtype} weights and {dtype} output",
+            f"{type_.dtype} weights and {dtype} output",
             f"{dtype} layers take weights of {' or '.join(_WEIGHT_DTYPES[dtype])}",
         )
     data = application.constant(position)
-    if kind.dtype != "float32" and kind.quant is None:
-        application.refuse(f"{kind.dtype} weights {tensor.name!r} without quantisation", "give them scales")
-    if kind.quant and kind.quant.axis not in (None, axis):
+    if type_.dtype != "float32" and type_.quant is None:
+        application.refuse(f"{type_.dtype} weights {tensor.name!r} without quantisation", "give them scales")
+    if type_.quant and type_.quant.axis not in (None, axis):
         application.refuse(
-            f"weights quantised along axis {kind.quant.axis} instead of {axis}",
+            f"weights quantised along axis {type_.quant.axis} instead of {axis}",
             "per output channel, or per tensor",
         )
-    name, quant = tensor.name, kind.quant
+    name, quant = tensor.name, type_.quant
     if order:
         if data.ndim != len(order):
             application.broken(f"weights of rank {data.ndim}, not {len(order)}")
@@ -239,12 +244,12 @@ def layer_weights(application: Application, position: int, *, axis: int, order: 
         name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(order), quant)
     if dtype == "float32" and quant is not None:
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        name = application.emit("dequantize", (name,), attrs, like=replace(kind, dtype="float32", quant=None))
+        name = application.emit("dequantize", (name,), attrs, like=replace(type_, dtype="float32", quant=None))
     return name
 
 
 def layer_bias(application: Application, position: int, channels: int) -> tuple[str, ...]:
-    """The constant bias of ``channels`` elements, or nothing where the layer has none."""
+    """Return the constant bias of ``channels`` elements, or () if the layer has none."""
     if not application.has(position):
         return ()
     tensor, dtype = application.source(position), application.target().type.dtype
@@ -261,7 +266,7 @@ def layer_bias(application: Application, position: int, channels: int) -> tuple[
     return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
 
 
-NEURAL_SPELLINGS: Mapping[str, Spelling] = {
+NEURAL_CONVERTERS: Mapping[str, Spelling] = {
     "AVERAGE_POOL_2D": pool("avg_pool2d"),
     "CONV_2D": Spelling(conv2d),
     "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
@@ -274,17 +279,20 @@ NEURAL_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spelling of TFLite's BATCH_MATMUL, of floats, integers, and floats by constant integers.
+# ---- Converter of BATCH_MATMUL: of floats, of integers, and of floats by constant int8 weights.
 
 
 def batch_matmul(application: Application) -> None:
-    """BATCH_MATMUL; an adjoint operand is transposed first. int8 by int16 data is constant, and widened here."""
+    """BATCH_MATMUL; an adjoint operand is transposed first.
+
+    For int16 by int8 the int8 operand is a constant, widened at compile time.
+    """
     fields = application.operator.options.fields("BatchMatMulOptions")
     adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
     left, right = (application.source(position).type.dtype for position in (0, 1))
-    data = _turned(application, application.operand(0), adjoint[0])
+    data = _transpose_adjoint(application, application.operand(0), adjoint[0])
     if (left, right) == ("float32", "int8"):
-        _by_integers(application, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
+        _matmul_int8_weights(application, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
         return
     if (left, right) == ("int16", "int8"):
         other = application.new_constant(
@@ -292,17 +300,21 @@ def batch_matmul(application: Application) -> None:
         )
     else:
         other = application.operand(1)
-    application.result("matmul", (data, _turned(application, other, adjoint[1])), {})
+    application.result("matmul", (data, _transpose_adjoint(application, other, adjoint[1])), {})
 
 
-def _turned(application: Application, value: str, adjoint: bool) -> str:
+def _transpose_adjoint(application: Application, value: str, adjoint: bool) -> str:
+    """Swap the last two axes of a value if it is ``adjoint``."""
     rank = len(application.rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
     return application.emit("transpose", (value,), {"axes": axes}) if adjoint else value
 
 
-def _by_integers(application: Application, data: str, adjoint: bool, asymmetric: bool) -> None:
-    """Floats by a constant matrix of int8: a dense layer, whose rows ``--hybrid dynamic`` quantises; by several: of floats."""
+def _matmul_int8_weights(application: Application, data: str, adjoint: bool, asymmetric: bool) -> None:
+    """Multiply float data by a constant int8 matrix: a dense layer, whose rows ``--hybrid dynamic`` quantises.
+
+    Other ranks or scales become a float matmul.
+    """
     tensor, weight = application.source(1), application.constant(1)
     quant = tensor.type.quant
     if quant is None:
@@ -312,7 +324,7 @@ def _by_integers(application: Application, data: str, adjoint: bool, asymmetric:
         real = application.emit(
             "dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None)
         )
-        application.result("matmul", (data, _turned(application, real, adjoint)), {})
+        application.result("matmul", (data, _transpose_adjoint(application, real, adjoint)), {})
         return
     rows = weight if adjoint else np.ascontiguousarray(weight.T)
     attrs["axis"] = None if quant.axis is None else 0
@@ -327,8 +339,8 @@ def _by_integers(application: Application, data: str, adjoint: bool, asymmetric:
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if asymmetric else "symmetric"}
     )
     flat = application.reshaped(data, (prod(shape[:-1]), shape[-1]))
-    made = application.emit("dense", (flat, real), {"activation": "", **dynamic})
-    application.result_reshape(made, (*shape[:-1], rows.shape[0]))
+    product = application.emit("dense", (flat, real), {"activation": "", **dynamic})
+    application.result_reshape(product, (*shape[:-1], rows.shape[0]))
 
 
-MATMUL_SPELLINGS: Mapping[str, Spelling] = {"BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16"))}
+MATMUL_CONVERTERS: Mapping[str, Spelling] = {"BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16"))}

@@ -10,41 +10,44 @@ from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite.context import FLOAT, Application, Spelling, activation, explicit_padding, real_clip
 from microc.frontend.tflite.operators_layers import layer_bias, layer_weights
-from microc.frontend.tflite.operators_signal import number
+from microc.frontend.tflite.operators_signal import integer_option
 from microc.graph.ir import Attr, Graph
 from microc.ops.attributes import Rounding
 
-# ---- Spellings of TFLite's operators that choose among boxes: NON_MAX_SUPPRESSION_V4, V5 and
-# TFLite_Detection_PostProcess.
+# ---- Converters of operators that choose among boxes: NON_MAX_SUPPRESSION_V4, V5 and TFLite_Detection_PostProcess.
 #
-# Boxes are decoded in float32, where TFLite Micro decodes in double and rounds: a corner may differ in its last bits, and so a
-# box whose overlap lies that close to the threshold may be chosen or not. What no detection fills is zero.
+# Boxes are decoded in float32, while TFLite Micro decodes in double and rounds. A corner may differ in its last bits, so a box
+# whose overlap is that close to the threshold may be kept by one and dropped by the other. Unused result entries are zero.
 
-_DETECTION_MOST = 1 << 16
+_MAX_DETECTIONS = 1 << 16
 _PER_CLASS = 100
+"""Default of ``detections_per_class``."""
 
 
 def non_max_suppression(application: Application) -> None:
-    """NON_MAX_SUPPRESSION_V4 (places, count) and V5 (places, scores, count), which may fade scores. Bounds are constants."""
+    """NON_MAX_SUPPRESSION_V4 (indices, count) and V5 (indices, scores, count).
+
+    V5 may decay scores (soft NMS). Limits are constants.
+    """
     soft = application.operator.code == "NON_MAX_SUPPRESSION_V5"
     boxes, scores = application.operand(0, "float32"), application.operand(1, "float32")
     (most,) = application.integers(2)[:1] or (0,)
     overlap, least, sigma = (
         float(application.constant(position).reshape(-1)[0]) if position < 5 or soft else 0.0 for position in (3, 4, 5)
     )
-    if not (1 <= most <= _DETECTION_MOST and 0 <= overlap <= 1 and sigma >= 0) or application.rank(boxes, 2)[1] != 4:
+    if not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0) or application.rank(boxes, 2)[1] != 4:
         application.broken(f"{most} boxes of {application.type(boxes).shape} with overlaps up to {overlap}")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
-    made = _emit_all(
-        application, "suppress", (_ordered(application, boxes), scores), {**attrs, "overlap_inclusive": True}
+    results = _emit_all(
+        application, "suppress", (_sort_corners(application, boxes), scores), {**attrs, "overlap_inclusive": True}
     )
-    wanted = made if soft else (made[0], made[2])
-    for position, value in enumerate(wanted):
+    kept = results if soft else (results[0], results[2])
+    for position, value in enumerate(kept):
         application.result_reshape(value, application.type(value).shape, position)
 
 
-def _ordered(application: Application, boxes: str) -> str:
-    """Boxes given by any two corners that face each other, as (top, left, bottom, right)."""
+def _sort_corners(application: Application, boxes: str) -> str:
+    """Return boxes given by any two opposite corners as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
     corners = [_columns(application, boxes, first, first + 2) for first in (0, 2)]
     ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
@@ -57,11 +60,11 @@ def _columns(application: Application, value: str, first: int, last: int) -> str
 
 
 def _emit_all(application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> list[str]:
-    """The three values that ``suppress`` makes, or the two of ``topk``."""
+    """Append ``suppress`` or ``topk`` and return their three or two values."""
     count = 3 if op == "suppress" else 2
     names = [application.builder.file.unique(f"{application.loc.name}_{op}") for _ in range(count)]
-    kinds = application.inferred(op, inputs, attrs)
-    application.append(op, inputs, attrs, names, kinds)
+    types = application.infer_types(op, inputs, attrs)
+    application.append(op, inputs, attrs, names, types)
     return names
 
 
@@ -70,7 +73,10 @@ def _emit_all(application: Application, op: str, inputs: Sequence[str], attrs: M
 
 @frozen
 class _Options:
-    """What the operator's flexbuffer says. ``per_class``: boxes of a class (regular); ``per_box``: classes of a box (fast)."""
+    """Options of TFLite_Detection_PostProcess.
+
+    ``per_class``: boxes of a class (regular NMS); ``per_box``: classes of a box (fast NMS).
+    """
 
     most: int
     classes: int
@@ -83,24 +89,25 @@ class _Options:
 
 
 def _options(application: Application) -> _Options:
-    given = application.operator.custom
+    """Read the options from the operator's flexbuffer."""
+    custom = application.operator.custom
 
     def real(name: str) -> float:
-        value = given.get(name)
+        value = custom.get(name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
             application.broken(f"option {name} is {value!r}, no number")
         return float(value)
 
     def count(name: str, otherwise: int | None = None) -> int:
-        number = otherwise if otherwise is not None and name not in given else int(real(name))
-        if not 1 <= number <= _DETECTION_MOST:
-            application.broken(f"option {name} is {number}, not 1..{_DETECTION_MOST}")
+        number = otherwise if otherwise is not None and name not in custom else int(real(name))
+        if not 1 <= number <= _MAX_DETECTIONS:
+            application.broken(f"option {name} is {number}, not 1..{_MAX_DETECTIONS}")
         return number
 
     y, x, h, w = (real(f"{side}_scale") for side in "yxhw")
     if 0.0 in (y, x, h, w) or not 0 < real("nms_iou_threshold") <= 1:
         application.broken("a scale of zero, or an overlap that is not within 0..1")
-    regular, classes = bool(given.get("use_regular_nms", False)), count("num_classes")
+    regular, classes = bool(custom.get("use_regular_nms", False)), count("num_classes")
     return _Options(
         count("max_detections"),
         classes,
@@ -114,7 +121,8 @@ def _options(application: Application) -> _Options:
 
 
 def detection_post_process(application: Application) -> None:
-    """Box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first), anchors (N, 4)."""
+    """TFLite_Detection_PostProcess: box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first),
+    anchors (N, 4)."""
     options = _options(application)
     encodings, predictions, anchors = (_real(application, position) for position in range(3))
     _, boxes, depth = application.rank(encodings, 3)
@@ -123,34 +131,34 @@ def detection_post_process(application: Application) -> None:
         application.broken(f"boxes {application.type(encodings).shape}, scores {shape} for {options.classes} classes")
     if application.rank(anchors, 2) != (boxes, 4):
         application.broken(f"anchors of shape {application.type(anchors).shape} for {boxes} boxes")
-    corners = _decoded(application, application.reshaped(encodings, (boxes, depth)), anchors, options)
+    corners = _decode_boxes(application, application.reshaped(encodings, (boxes, depth)), anchors, options)
     flat = application.reshaped(predictions, (boxes, shape[2]))
     scores = flat if shape[2] == options.classes else _columns(application, flat, 1, shape[2])
-    (_regular if options.regular else _fast)(application, corners, scores, options)
+    (_emit_regular_nms if options.regular else _emit_fast_nms)(application, corners, scores, options)
 
 
 def _real(application: Application, position: int) -> str:
-    """An operand as floats; LiteRT's models give bytes, too."""
-    kind = application.source(position).type
-    if kind.dtype == "float32" or kind.quant is None or kind.quant.axis is not None:
+    """Return an operand as float32; LiteRT's models also have quantised ones."""
+    type_ = application.source(position).type
+    if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
         return application.operand(position, "float32")
-    attrs: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+    attrs: Mapping[str, Attr] = {"scale": type_.quant.scale, "zero_point": type_.quant.zero_point, "axis": None}
     return application.emit("dequantize", (application.value(position),), attrs)
 
 
-def _decoded(application: Application, encodings: str, anchors: str, options: _Options) -> str:
-    """(y, x, h, w) relative to the anchors as (top, left, bottom, right)."""
+def _decode_boxes(application: Application, encodings: str, anchors: str, options: _Options) -> str:
+    """Return boxes (y, x, h, w), encoded relative to anchors, as (top, left, bottom, right)."""
     y, x, h, w = options.scales
 
-    def scaled(first: int, scales: tuple[float, float]) -> str:
+    def divide(first: int, scales: tuple[float, float]) -> str:
         by = application.new_constant("scales", np.array([scales], np.float32))
         return application.emit("div", (_columns(application, encodings, first, first + 2), by), {})
 
     centre, size = (_columns(application, anchors, first, first + 2) for first in (0, 2))
-    offset = application.emit("mul", (scaled(0, (y, x)), size), {})
+    offset = application.emit("mul", (divide(0, (y, x)), size), {})
     middle = application.emit("add", (offset, centre), {})
-    grown = application.emit("mul", (application.emit("exp", (scaled(2, (h, w)),), {}), size), {})
-    half = application.emit("mul", (grown, application.scalar(0.5)), {})
+    sizes = application.emit("mul", (application.emit("exp", (divide(2, (h, w)),), {}), size), {})
+    half = application.emit("mul", (sizes, application.scalar(0.5)), {})
     ends = [application.emit(op, (middle, half), {}) for op in ("sub", "add")]
     return application.emit("concat", ends, {"axis": 1})
 
@@ -159,23 +167,25 @@ def _suppression(options: _Options, most: int) -> Mapping[str, Attr]:
     return {"most": most, "overlap": options.overlap, "score": options.score, "score_inclusive": True}
 
 
-def _fast(application: Application, boxes: str, scores: str, options: _Options) -> None:
-    """Boxes by their best class; each chosen one once for every class that it may have."""
-    each, rows = options.per_box, application.type(boxes).shape[0]
-    top: Mapping[str, Attr] = {"axis": 1, "k": each, "largest": True, "out_dtype": "int32"}
+def _emit_fast_nms(application: Application, boxes: str, scores: str, options: _Options) -> None:
+    """Suppress boxes by their best class; each chosen box is listed once for each of its ``per_box`` best classes."""
+    classes_per_box, rows = options.per_box, application.type(boxes).shape[0]
+    top: Mapping[str, Attr] = {"axis": 1, "k": classes_per_box, "largest": True, "out_dtype": "int32"}
     values, classes = _emit_all(application, "topk", (scores,), top)
     best = application.reshaped(_columns(application, values, 0, 1), (rows,))
-    places, _, count = _emit_all(application, "suppress", (boxes, best), _suppression(options, options.most))
-    rowwise = [application.emit("gather", (table, places), {"axis": 0}) for table in (boxes, classes, values)]
-    if each > 1:
+    indices, _, count = _emit_all(application, "suppress", (boxes, best), _suppression(options, options.most))
+    rowwise = [application.emit("gather", (table, indices), {"axis": 0}) for table in (boxes, classes, values)]
+    if classes_per_box > 1:
         wide = application.reshaped(rowwise[0], (options.most, 1, 4))
-        rowwise[0] = application.emit("broadcast_to", (wide,), {"shape": (options.most, each, 4)})
-        count = application.emit("mul", (count, application.new_constant("each", np.array(each, np.int32))), {})
-    _results(application, rowwise, count, options.most * each)
+        rowwise[0] = application.emit("broadcast_to", (wide,), {"shape": (options.most, classes_per_box, 4)})
+        count = application.emit(
+            "mul", (count, application.new_constant("each", np.array(classes_per_box, np.int32))), {}
+        )
+    _emit_results(application, rowwise, count, options.most * classes_per_box)
 
 
-def _regular(application: Application, boxes: str, scores: str, options: _Options) -> None:
-    """Every class by itself; the best of what all of them keep."""
+def _emit_regular_nms(application: Application, boxes: str, scores: str, options: _Options) -> None:
+    """Suppress the boxes of every class separately, in a loop that keeps the best of all classes."""
     names = [
         application.builder.file.unique(f"{application.loc.name}_{stem}") for stem in ("kept", "places", "classes")
     ]
@@ -186,83 +196,87 @@ def _regular(application: Application, boxes: str, scores: str, options: _Option
     body = _one_class(application, application.type(boxes).shape[0], options)
     attrs: Mapping[str, Attr] = {"body": body, "count": options.classes, "carried": 3, "guarded": False}
     application.append("loop", (*start, boxes, scores), attrs, names, [application.type(name) for name in start])
-    kept, places, classes = names
+    kept, indices, classes = names
     filled = application.emit("greater", (kept, application.scalar(-np.inf)), {"rounding": Rounding.NONE})
     sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE}
     count = application.emit("sum", (application.emit("cast", (filled,), {"dtype": "int32"}),), sum_attrs)
-    chosen = application.emit("gather", (boxes, places), {"axis": 0})
-    _results(application, [chosen, classes, kept], count, options.most)
+    chosen_boxes = application.emit("gather", (boxes, indices), {"axis": 0})
+    _emit_results(application, [chosen_boxes, classes, kept], count, options.most)
 
 
 def _one_class(application: Application, rows: int, options: _Options) -> Graph:
-    """A turn: the best so far and what the class adds to them; the class's number is the turn's."""
+    """Return the loop's body: merge the boxes of the class of this iteration into the best so far."""
     body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
-    turn = body.input("turn", (), "int32")
+    iteration = body.input("turn", (), "int32")
     kept, places, classes = (
         body.input(n, (options.most,), d) for n, d in (("kept", "float32"), ("places", "int32"), ("classes", "int32"))
     )
     boxes, scores = body.input("boxes", (rows, 4)), body.input("scores", (rows, options.classes))
-    own = body.emit("gather", (scores, turn), {"axis": 1})
+    own = body.emit("gather", (scores, iteration), {"axis": 1})
     most = min(options.per_class, rows)
-    found, values, count = body.emit_all("suppress", (boxes, own), _suppression(options, most))
+    suppressed, values, count = body.emit_all("suppress", (boxes, own), _suppression(options, most))
     numbers = body.new_constant("numbers", np.arange(most, dtype=np.int32))
-    real = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
-    values = body.emit("where", (real, values, body.scalar(-np.inf)))
-    number = body.emit("broadcast_to", (turn,), {"shape": (most,)})
-    joined = [body.emit("concat", pair, {"axis": 0}) for pair in ((kept, values), (places, found), (classes, number))]
+    is_valid = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
+    values = body.emit("where", (is_valid, values, body.scalar(-np.inf)))
+    number = body.emit("broadcast_to", (iteration,), {"shape": (most,)})
+    merged = [
+        body.emit("concat", pair, {"axis": 0}) for pair in ((kept, values), (places, suppressed), (classes, number))
+    ]
     top: Mapping[str, Attr] = {"axis": 0, "k": options.most, "largest": True, "out_dtype": "int32"}
-    best, order = body.emit_all("topk", (joined[0],), top)
-    moved = [body.emit("gather", (part, order), {"axis": 0}) for part in joined[1:]]
-    return body.graph("one_class", {"next_kept": best, "next_places": moved[0], "next_classes": moved[1]})
+    best, order = body.emit_all("topk", (merged[0],), top)
+    sorted_parts = [body.emit("gather", (part, order), {"axis": 0}) for part in merged[1:]]
+    return body.graph("one_class", {"next_kept": best, "next_places": sorted_parts[0], "next_classes": sorted_parts[1]})
 
 
-def _results(application: Application, values: Sequence[str], count: str, most: int) -> None:
-    """Boxes, classes, scores and their number as floats; zero behind the last."""
-    places = application.new_constant("places", np.arange(most, dtype=np.int32))
-    real = application.emit("less", (places, count), {"rounding": Rounding.NONE})
+def _emit_results(application: Application, values: Sequence[str], count: str, most: int) -> None:
+    """Define boxes, classes, scores and their number as float32; entries after the last detection are zero."""
+    positions = application.new_constant("places", np.arange(most, dtype=np.int32))
+    is_valid = application.emit("less", (positions, count), {"rounding": Rounding.NONE})
     shapes = ((1, most, 4), (1, most), (1, most))
     for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
         flat = application.reshaped(value, (most, *shape[2:]))
         if application.type(flat).dtype != "float32":
             flat = application.emit("cast", (flat,), {"dtype": "float32"})
-        mask = application.reshaped(real, (most, *(1,) * len(shape[2:])))
+        mask = application.reshaped(is_valid, (most, *(1,) * len(shape[2:])))
         filled = application.emit("where", (mask, flat, application.scalar(0.0)), {})
-        application.result_reshape(filled, _declared(application, position, shape), position)
+        application.result_reshape(filled, _declared_shape(application, position, shape), position)
     total = application.emit("cast", (count,), {"dtype": "float32"})
-    application.result_reshape(total, _declared(application, 3, (1,)), 3)
+    application.result_reshape(total, _declared_shape(application, 3, (1,)), 3)
 
 
-def _declared(application: Application, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that the file gives an output, where it gives one: converters leave those of this operator open."""
+def _declared_shape(application: Application, position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that the file declares for an output, or ``shape`` if it leaves it open, as converters do for this
+    operator."""
     target = application.target(position)
     return target.type.shape if target.type.shape and not target.unknown else shape
 
 
-DETECTION_SPELLINGS: Mapping[str, Spelling] = {
+DETECTION_CONVERTERS: Mapping[str, Spelling] = {
     "CUSTOM:TFLite_Detection_PostProcess": Spelling(detection_post_process, FLOAT),
     "NON_MAX_SUPPRESSION_V4": Spelling(non_max_suppression, ("int32",)),
     "NON_MAX_SUPPRESSION_V5": Spelling(non_max_suppression, ("int32",)),
 }
 
 
-# ---- Spellings of MediaPipe's custom operators on landmarks: the matrix that cuts out what lies around some of them,
-# and landmarks moved by a matrix.
+# ---- Converters of MediaPipe's custom operators on landmarks: the matrix of the cut-out around some landmarks, and landmarks
+# transformed by a matrix.
 #
-# A matrix of 4 x 4 sends pixels of the cut-out to pixels of the image: (x, y, 0, 1) to the first two of its product. In both
-# versions the line between two landmarks is turned to an angle; the box around the turned subset, made larger, becomes the
-# cut-out. Source: MediaPipe ``landmarks_to_transform_matrix.cc``, ``transform_landmarks.cc``.
+# A 4 x 4 matrix maps pixels of the cut-out to pixels of the image: the first two elements of its product with (x, y, 0, 1). In
+# both versions the line between two landmarks is rotated to an angle; the bounding box of the rotated subset, enlarged, becomes
+# the cut-out. Source: MediaPipe ``landmarks_to_transform_matrix.cc``, ``transform_landmarks.cc``.
 
-_LANDMARKS_MOST = 1 << 15
+_MAX_LANDMARKS = 1 << 15
 _Pair = tuple[float, float]
 
 
 @frozen
 class _Crop:
-    """What both versions come to: in x and y the factor of the image (``image``), that of the box in a pixel of the cut-out
-    (``pixel``), what leads from its first pixel to its centre (``centre``), and the factor of the box's own centre (``middle``).
+    """Parameters of both versions of Landmarks2TransformMatrix, as (x, y) pairs.
 
-    ``level``: the angle that the line shall have; None: the first version's, by arctan of the slope.
+    ``image``: factor to pixels of the image; ``pixel``: size of a cut-out's pixel in units of the box; ``centre``: offset from
+    the cut-out's first pixel to its centre; ``middle``: factor of the box's centre. ``level``: the angle that the line gets;
+    None: version 1, which takes arctan of the slope.
     """
 
     subset: tuple[int, ...]
@@ -275,34 +289,39 @@ class _Crop:
 
 def landmarks_to_matrix(application: Application) -> None:
     """Landmarks2TransformMatrix: landmarks of x, y, z give a matrix (1, 4, 4)."""
-    crop = _second(application) if "subset_idxs" in application.operator.custom else _first(application)
-    ends = tuple(number(application, f"{side}_rotation_idx", 0, _LANDMARKS_MOST) for side in ("left", "right"))
+    crop = (
+        _read_version_2(application) if "subset_idxs" in application.operator.custom else _read_version_1(application)
+    )
+    ends = tuple(integer_option(application, f"{side}_rotation_idx", 0, _MAX_LANDMARKS) for side in ("left", "right"))
     data = application.operand(0)
     if application.type(data).size % 3 or 3 * max(*crop.subset, *ends) >= application.type(data).size:
         application.broken(f"landmark {max(*crop.subset, *ends)} of data of shape {application.type(data).shape}")
     points = _part(application, application.reshaped(data, (application.type(data).size // 3, 3)), (0, None), (0, 2))
-    turn = _rotation(application, points, ends, crop.level)
+    rotation = _rotation(application, points, ends, crop.level)
     chosen = application.new_constant("subset", np.array(crop.subset, np.int32))
-    turned = application.emit("matmul", (application.emit("gather", (points, chosen), {"axis": 0}), turn), {})
-    high, low = (_reduced(application, op, turned, 0) for op in ("max", "min"))
-    size = _scaled(application, application.emit("sub", (high, low), {}), crop.pixel)
-    middle = _scaled(application, application.emit("add", (high, low), {}), (0.5, 0.5))
-    linear = application.emit("mul", (turn, size), {})
-    linear = _scaled(application, linear, crop.image, down=True)
-    offset = _reduced(application, "sum", _scaled(application, linear, crop.centre), 1)
-    middle = _reduced(application, "sum", application.emit("mul", (turn, middle), {}), 1)
-    offset = application.emit("add", (_scaled(application, middle, crop.middle, down=True), offset), {})
-    nothing = application.new_constant("nothing", np.zeros((2, 1), np.float32))
-    rows = application.emit("concat", (linear, nothing, offset), {"axis": 1})
+    rotated = application.emit("matmul", (application.emit("gather", (points, chosen), {"axis": 0}), rotation), {})
+    high, low = (_reduce(application, op, rotated, 0) for op in ("max", "min"))
+    size = _scale_columns(application, application.emit("sub", (high, low), {}), crop.pixel)
+    middle = _scale_columns(application, application.emit("add", (high, low), {}), (0.5, 0.5))
+    linear = application.emit("mul", (rotation, size), {})
+    linear = _scale_columns(application, linear, crop.image, down=True)
+    offset = _reduce(application, "sum", _scale_columns(application, linear, crop.centre), 1)
+    middle = _reduce(application, "sum", application.emit("mul", (rotation, middle), {}), 1)
+    offset = application.emit("add", (_scale_columns(application, middle, crop.middle, down=True), offset), {})
+    zeros = application.new_constant("nothing", np.zeros((2, 1), np.float32))
+    rows = application.emit("concat", (linear, zeros, offset), {"axis": 1})
     below = application.new_constant("below", np.eye(4, dtype=np.float32)[2:])
     application.result_reshape(application.emit("concat", (rows, below), {"axis": 0}), (1, 4, 4))
 
 
-def _first(application: Application) -> _Crop:
-    """The first version: landmarks within a range, images from -1 to 1, corners aligned."""
-    if number(application, "dimensions") != 3:
+def _read_version_1(application: Application) -> _Crop:
+    """Read the options of version 1: landmarks within a range, images from -1 to 1, aligned corners."""
+    if integer_option(application, "dimensions") != 3:
         application.refuse("landmarks that are not of x, y and z", "dimensions 3")
-    span, factor = number(application, "landmarks_range", 1), _landmarks_real(application, "bbox_size_multiplier")
+    span, factor = (
+        integer_option(application, "landmarks_range", 1),
+        _landmarks_real(application, "bbox_size_multiplier"),
+    )
     (rows, columns), (high, wide) = (_pair(application, f"{side}_hw") for side in ("input", "output"))
     image = ((columns - 1) / 2, (rows - 1) / 2)
     pixel = (factor / span * 2 / (wide - 1), factor / span * 2 / (high - 1))
@@ -310,34 +329,34 @@ def _first(application: Application) -> _Crop:
     return _Crop(_subset(application, "subset"), None, image, pixel, ((1 - wide) / 2, (1 - high) / 2), middle)
 
 
-def _second(application: Application) -> _Crop:
-    """The second version: landmarks in pixels, an angle that the line shall have."""
-    wide, high = (number(application, f"output_{side}", 1, _LANDMARKS_MOST) for side in ("width", "height"))
+def _read_version_2(application: Application) -> _Crop:
+    """Read the options of version 2: landmarks in pixels, a target angle of the line."""
+    wide, high = (integer_option(application, f"output_{side}", 1, _MAX_LANDMARKS) for side in ("width", "height"))
     pixel = (_landmarks_real(application, "scale_x") / wide, _landmarks_real(application, "scale_y") / high)
     level = _landmarks_real(application, "target_rotation_radians")
     return _Crop(_subset(application, "subset_idxs"), level, (1, 1), pixel, (-wide / 2, -high / 2), (1, 1))
 
 
 def _rotation(application: Application, points: str, ends: tuple[int, ...], level: float | None) -> str:
-    """((cos r, sin r), (-sin r, cos r)): rows times it are turned by r."""
+    """Return the matrix ((cos r, sin r), (-sin r, cos r)), by which rows of points are rotated by r."""
     left, right = (_part(application, points, (end, end + 1), (0, 2)) for end in ends)
-    apart = application.emit("sub", (right, left), {})
-    x, y = (_part(application, apart, (0, 1), (k, k + 1)) for k in (0, 1))
+    difference = application.emit("sub", (right, left), {})
+    x, y = (_part(application, difference, (0, 1), (k, k + 1)) for k in (0, 1))
     if level is None:
         y, x = application.emit("div", (y, x), {}), application.new_constant("one", np.ones((1, 1), np.float32))
     angle = application.emit("atan2", (y, x), {"rounding": Rounding.NONE})
-    aim = application.new_constant("level", np.full((1, 1), level or 0.0, np.float32))
-    angle = application.emit("sub", (aim, angle), {})
+    target_angle = application.new_constant("level", np.full((1, 1), level or 0.0, np.float32))
+    angle = application.emit("sub", (target_angle, angle), {})
     cosine, sine = (application.emit(op, (angle,), {}) for op in ("cos", "sin"))
     rows = ((cosine, sine), (application.emit("neg", (sine,), {}), cosine))
     return application.emit("concat", [application.emit("concat", row, {"axis": 1}) for row in rows], {"axis": 0})
 
 
 def transform_landmarks(application: Application) -> None:
-    """TransformLandmarks: x and y of all landmarks by the first two rows of a matrix, whose shift may be scaled."""
+    """TransformLandmarks: x and y of all landmarks times the first two rows of a matrix, whose offset may be scaled."""
     data, matrix = application.operand(0), application.operand(1)
     shape, custom = application.rank(data, 3, 4), application.operator.custom
-    axes = number(application, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
+    axes = integer_option(application, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
     size = application.type(data).size
     if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or application.type(matrix).size != 16:
         application.broken(f"landmarks of shape {shape} by a matrix of shape {application.type(matrix).shape}")
@@ -354,23 +373,25 @@ def transform_landmarks(application: Application) -> None:
 
 
 def _part(application: Application, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
-    """Rows and columns of a matrix from one number up to another (None: to the last)."""
+    """Slice rows and columns of a matrix; rows up to None end with the last."""
     last = application.type(value).shape[0] if rows[1] is None else rows[1]
     attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
     return application.emit("slice", (value,), attrs)
 
 
-def _reduced(application: Application, op: str, value: str, axis: int) -> str:
+def _reduce(application: Application, op: str, value: str, axis: int) -> str:
+    """Reduce a value over one axis, which stays with extent 1."""
     return application.emit(op, (value,), {"axes": (axis,), "keepdims": True, "rounding": Rounding.NONE})
 
 
-def _scaled(application: Application, value: str, factors: _Pair, *, down: bool = False) -> str:
-    """Columns (or rows) of x and of y, each times a factor."""
+def _scale_columns(application: Application, value: str, factors: _Pair, *, down: bool = False) -> str:
+    """Multiply the x and y columns (``down``: rows) by a factor each."""
     numbers = np.array(factors, np.float32).reshape((2, 1) if down else (1, 2))
     return application.emit("mul", (value, application.new_constant("factors", numbers)), {})
 
 
 def _landmarks_real(application: Application, name: str) -> float:
+    """Return a finite real option."""
     value = application.operator.custom.get(name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
         application.broken(f"option {name} is {value!r}, no number")
@@ -378,18 +399,19 @@ def _landmarks_real(application: Application, name: str) -> float:
 
 
 def _pair(application: Application, name: str) -> tuple[int, int]:
-    """Rows and columns of an image."""
+    """Return an option of rows and columns of an image."""
     first, second = (*_integers(application, name), 0, 0)[:2]
-    if not 2 <= min(first, second) <= max(first, second) <= _LANDMARKS_MOST:
+    if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
         application.broken(f"option {name} is {(first, second)}")
     return first, second
 
 
 def _subset(application: Application, name: str) -> tuple[int, ...]:
-    found = _integers(application, name)
-    if not found or min(found) < 0:
-        application.broken(f"option {name} is {found}")
-    return found
+    """Return an option of landmark indices."""
+    indices = _integers(application, name)
+    if not indices or min(indices) < 0:
+        application.broken(f"option {name} is {indices}")
+    return indices
 
 
 def _integers(application: Application, name: str) -> tuple[int, ...]:
@@ -397,31 +419,31 @@ def _integers(application: Application, name: str) -> tuple[int, ...]:
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
 
-LANDMARKS_SPELLINGS: Mapping[str, Spelling] = {
+LANDMARKS_CONVERTERS: Mapping[str, Spelling] = {
     "CUSTOM:Landmarks2TransformMatrix": Spelling(landmarks_to_matrix, FLOAT),
     "CUSTOM:TransformLandmarks": Spelling(transform_landmarks, FLOAT),
 }
 
 
-# ---- Spellings of MediaPipe's custom operators that are layers: a transposed convolution with a bias, pools that go
-# back, images read at other places.
+# ---- Converters of MediaPipe's custom layers: a transposed convolution with a bias, pooling with argmax and its inverse,
+# resampled images.
 #
-# All are of float32. The first three say their options as TFLite's structures of C, the others as a flexbuffer. Source: MediaPipe
-# ``mediapipe/util/tflite/operations``.
+# All are of float32. The options of the first three are TFLite's C structures, those of the others a flexbuffer. Source:
+# MediaPipe ``mediapipe/util/tflite/operations``.
 
 _SAME, _VALID = 1, 2
-"""TfLitePadding, as structures of C have it."""
-_MEDIAPIPE_MOST = 1 << 15
+"""TfLitePadding of C structures."""
+_MAX_PIXELS = 1 << 15
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 _OUTSIDE = -2.0
-"""A place of which no neighbour lies in any image."""
+"""A position all of whose neighbours are outside of any image."""
 _NUDGE = 0.1
-"""MediaPipe adds it to the number of an element, which is a float, so that cutting it off gives that number back."""
+"""Offset that MediaPipe adds to an element's number, so that truncating the float gives that number."""
 
 
 def transpose_conv_bias(application: Application) -> None:
-    """Convolution2DTransposeBias: data, weights OHWI, bias. SAME leaves off what the last window does not need."""
-    scheme, *across = _words(application, 3)
+    """Convolution2DTransposeBias: data, weights OHWI, bias. SAME crops what the last window does not need."""
+    scheme, *across = _read_words(application, 3)
     data, weight = application.operand(0), layer_weights(application, 1, axis=0)
     shape, (out_channels, *window, depth) = application.rank(data, 4), application.rank(weight, 4)
     strides = (across[1], across[0])
@@ -436,135 +458,149 @@ def transpose_conv_bias(application: Application) -> None:
 
 
 def max_pooling_with_argmax(application: Application) -> None:
-    """MaxPoolingWithArgmax2D: the largest of each window, and its number in the window, row by row, plus 0.1."""
-    scheme, across, down, width, height, code = _words(application, 6)
+    """MaxPoolingWithArgmax2D: the maximum of each window, and its row-major number in the window plus 0.1.
+
+    ``window_argmax`` gives positions in the whole plane. Position minus the window's first position, with the plane's width
+    replaced by the window's, is the number in the window.
+    """
+    scheme, across, down, width, height, code = _read_words(application, 6)
     data, function = application.operand(0), activation(application, code)
     extent, window, strides = application.rank(data, 4)[1:3], (height, width), (down, across)
     padding = explicit_padding(application, scheme - 1, (extent[0], extent[1]), window, strides)
-    made = _largest(application, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)})
-    real_clip(application, application.emit("transpose", (made[0],), {"axes": _CHANNELS_LAST}), function)
-    place = application.emit("cast", (made[1],), {"dtype": "int32"})
-    pixels = _whole(application, extent[0] * extent[1])
-    in_plane = application.emit("floor_mod", (place, pixels), {"rounding": Rounding.NONE})
-    row = application.emit("floor_div", (in_plane, _whole(application, extent[1])), {"rounding": Rounding.NONE})
-    step = application.emit("mul", (row, _whole(application, width - extent[1])), {"rounding": Rounding.NONE})
-    rows, columns = (np.arange(n, dtype=np.int32) for n in application.type(place).shape[2:])
+    maxima_and_positions = _emit_window_argmax(
+        application, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
+    )
+    real_clip(
+        application, application.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
+    )
+    position = application.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})
+    pixels = _int_constant(application, extent[0] * extent[1])
+    in_plane = application.emit("floor_mod", (position, pixels), {"rounding": Rounding.NONE})
+    row = application.emit("floor_div", (in_plane, _int_constant(application, extent[1])), {"rounding": Rounding.NONE})
+    step = application.emit("mul", (row, _int_constant(application, width - extent[1])), {"rounding": Rounding.NONE})
+    rows, columns = (np.arange(n, dtype=np.int32) for n in application.type(position).shape[2:])
     first = (rows * down - padding[0])[:, None] * width + columns * across - padding[1]
     along = application.emit("add", (in_plane, step), {"rounding": Rounding.NONE})
     start = application.new_constant("first_elements", first.astype(np.int32))
     own = application.emit("sub", (along, start), {"rounding": Rounding.NONE})
-    real = application.emit("cast", (own,), {"dtype": "float32"})
-    last = application.emit("transpose", (real,), {"axes": _CHANNELS_LAST})
+    number_in_window = application.emit("cast", (own,), {"dtype": "float32"})
+    last = application.emit("transpose", (number_in_window,), {"axes": _CHANNELS_LAST})
     application.result("add", (last, application.scalar(_NUDGE)), {}, 1)
 
 
-def _largest(application: Application, data: str, attrs: Mapping[str, Attr]) -> list[str]:
-    """The largest elements of all windows, and their places in the whole tensor, both channels first."""
+def _emit_window_argmax(application: Application, data: str, attrs: Mapping[str, Attr]) -> list[str]:
+    """Return the maxima of all windows and their positions in the whole tensor, both channels first."""
     attrs = {**attrs, "column_major": False}
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     names = [application.builder.file.unique(f"{application.loc.name}_window") for _ in range(2)]
-    kinds = application.inferred("window_argmax", (planes,), attrs)
-    application.append("window_argmax", (planes,), attrs, names, kinds)
+    types = application.infer_types("window_argmax", (planes,), attrs)
+    application.append("window_argmax", (planes,), attrs, names, types)
     return names
 
 
 def max_unpooling(application: Application) -> None:
-    """MaxUnpooling2D: windows of zeros but for one element, whose number in the window the second operand says."""
-    _, across, down, width, height = _words(application, 5)
+    """MaxUnpooling2D: windows of zeros with one element each, at the number in the window that the second operand gives."""
+    _, across, down, width, height = _read_words(application, 5)
     if (across, down) != (width, height):
         application.refuse(f"windows of {height} x {width} every {down} x {across} pixels", "windows side by side")
     data, numbers = application.operand(0), application.operand(1)
     batch, rows, columns, channels = application.rank(data, 4)
     if application.type(numbers).shape != application.type(data).shape:
         application.broken(f"numbers of shape {application.type(numbers).shape} for {application.type(data).shape}")
-    apart = (batch, rows, 1, columns, 1, channels)
-    given = application.emit("cast", (application.reshaped(numbers, apart),), {"dtype": "int32"})
-    own = np.arange(height * width, dtype=np.int32).reshape(1, 1, height, 1, width, 1)
-    each = application.new_constant("elements", own)
-    chosen = application.emit("equal", (given, each), {"rounding": Rounding.NONE})
-    placed = application.emit("where", (chosen, application.reshaped(data, apart), application.scalar(0.0)), {})
+    split_shape = (batch, rows, 1, columns, 1, channels)
+    window_numbers = application.emit("cast", (application.reshaped(numbers, split_shape),), {"dtype": "int32"})
+    element_numbers = np.arange(height * width, dtype=np.int32).reshape(1, 1, height, 1, width, 1)
+    elements = application.new_constant("elements", element_numbers)
+    chosen = application.emit("equal", (window_numbers, elements), {"rounding": Rounding.NONE})
+    placed = application.emit("where", (chosen, application.reshaped(data, split_shape), application.scalar(0.0)), {})
     application.result_reshape(placed, (batch, rows * height, columns * width, channels))
 
 
 def resampler(application: Application) -> None:
-    """Resampler: the image at places (x, y) for every pixel, bilinear; what lies outside is zero."""
-    data, places = application.operand(0), application.operand(1)
+    """Resampler: sample an image bilinearly at positions (x, y); outside of the image it is zero."""
+    data, positions = application.operand(0), application.operand(1)
     shape = application.rank(data, 4)
-    if application.type(places).shape != (*shape[:3], 2):
-        application.broken(f"places of shape {application.type(places).shape} for an image of {shape}")
-    _sampled(application, data, application.emit("reverse", (places,), {"axes": (3,)}))
+    if application.type(positions).shape != (*shape[:3], 2):
+        application.broken(f"places of shape {application.type(positions).shape} for an image of {shape}")
+    _emit_samples(application, data, application.emit("reverse", (positions,), {"axes": (3,)}))
 
 
 def transform_tensor(application: Application) -> None:
-    """TransformTensor, and TransformTensorBilinear, which counts places from the corner of the first pixel: the image where a
-    matrix of 4 x 4 sends the pixels of the result, bilinear; a pixel that is sent outside is zero."""
+    """TransformTensor and TransformTensorBilinear: sample an image bilinearly where a 4 x 4 matrix maps the pixels of the
+    result.
+
+    Pixels mapped outside are zero. TransformTensorBilinear measures positions from the corner of the first pixel instead of its
+    centre.
+    """
     size = _output_size(application)
     data, matrix = application.operand(0), application.operand(1)
     batch, height, width, _ = application.rank(data, 4)
-    if batch != 1 or application.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MEDIAPIPE_MOST:
+    if batch != 1 or application.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
         application.broken(f"{batch} images by a matrix of shape {application.type(matrix).shape} to {size} pixels")
     corner = 0.5 if application.operator.code.endswith("Bilinear") else 0.0
     entries = application.reshaped(matrix, (16,))
     column, row, shift = (_entries(application, entries, (4 + k, k)) for k in (0, 1, 3))
-    places = shift
+    positions = shift
     for factor, axis, count in ((column, 2, size[1]), (row, 1, size[0])):
         shape = tuple(count if k == axis else 1 for k in range(4))
         numbers = (np.arange(count, dtype=np.float32) + np.float32(corner)).reshape(shape)
         pixels = application.new_constant("pixels", numbers)
-        places = application.emit("add", (places, application.emit("mul", (factor, pixels), {})), {})
+        positions = application.emit("add", (positions, application.emit("mul", (factor, pixels), {})), {})
     if corner:
-        places = application.emit("sub", (places, application.scalar(corner)), {})
+        positions = application.emit("sub", (positions, application.scalar(corner)), {})
     last = application.new_constant("last_pixels", np.array([height - 1, width - 1], np.float32))
-    first = application.emit("greater_equal", (places, application.scalar(0.0)), {"rounding": Rounding.NONE})
-    second = application.emit("less_equal", (places, last), {"rounding": Rounding.NONE})
+    first = application.emit("greater_equal", (positions, application.scalar(0.0)), {"rounding": Rounding.NONE})
+    second = application.emit("less_equal", (positions, last), {"rounding": Rounding.NONE})
     inside = application.emit("logical_and", (first, second), {})
-    _sampled(application, data, application.emit("where", (inside, places, application.scalar(_OUTSIDE)), {}))
+    _emit_samples(application, data, application.emit("where", (inside, positions, application.scalar(_OUTSIDE)), {}))
 
 
 def _output_size(application: Application) -> tuple[int, int]:
-    """Rows and columns of the result, by either version's options."""
+    """Return rows and columns of the result, by the options of either version."""
     custom = application.operator.custom
     if custom.get("mode", "bilinear") != "bilinear":
         application.refuse(f"interpolation {custom['mode']!r}", "bilinear")
     pair = custom.get("output_size")
     if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(side, int) for side in pair):
         return int(pair[0]), int(pair[1])
-    return number(application, "output_height", 1, _MEDIAPIPE_MOST), number(
-        application, "output_width", 1, _MEDIAPIPE_MOST
+    return integer_option(application, "output_height", 1, _MAX_PIXELS), integer_option(
+        application, "output_width", 1, _MAX_PIXELS
     )
 
 
-def _entries(application: Application, matrix: str, places: tuple[int, int]) -> str:
-    """Two of a matrix's 16 numbers."""
-    chosen = application.new_constant("entries", np.array(places, np.int32))
+def _entries(application: Application, matrix: str, indices: tuple[int, int]) -> str:
+    """Return two of a matrix's 16 numbers."""
+    chosen = application.new_constant("entries", np.array(indices, np.int32))
     return application.emit("gather", (matrix, chosen), {"axis": 0})
 
 
-def _sampled(application: Application, data: str, places: str) -> None:
-    """The result is the image at places (N, H, W, 2) of rows and columns."""
+def _emit_samples(application: Application, data: str, positions: str) -> None:
+    """Define the output as the image sampled at positions (N, H, W, 2) of (row, column)."""
     planes = application.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
-    read = application.emit("grid_sample", (planes, places), attrs)
-    application.result("transpose", (read,), {"axes": _CHANNELS_LAST})
+    samples = application.emit("grid_sample", (planes, positions), attrs)
+    application.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _words(application: Application, count: int) -> tuple[int, ...]:
-    """The first options: how borders are padded, then what must be at least 1, but for an activation (the sixth)."""
+def _read_words(application: Application, count: int) -> tuple[int, ...]:
+    """Read the leading options of a C structure: padding, then values of at least 1; the sixth, an activation, is not
+    checked."""
     words = application.operator.words[:count]
     if (
         len(words) < count
         or words[0] not in (_SAME, _VALID)
-        or not 1 <= min(words[1:5]) <= max(words[1:5]) <= _MEDIAPIPE_MOST
+        or not 1 <= min(words[1:5]) <= max(words[1:5]) <= _MAX_PIXELS
     ):
         application.broken(f"options {words}")
     return words
 
 
-def _whole(application: Application, value: int) -> str:
+def _int_constant(application: Application, value: int) -> str:
+    """Add an int32 constant of one element."""
     return application.new_constant("whole", np.array([value], np.int32))
 
 
-MEDIAPIPE_SPELLINGS: Mapping[str, Spelling] = {
+MEDIAPIPE_CONVERTERS: Mapping[str, Spelling] = {
     "CUSTOM:Convolution2DTransposeBias": Spelling(transpose_conv_bias, FLOAT),
     "CUSTOM:MaxPoolingWithArgmax2D": Spelling(max_pooling_with_argmax, FLOAT),
     "CUSTOM:MaxUnpooling2D": Spelling(max_unpooling, FLOAT),

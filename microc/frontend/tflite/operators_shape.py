@@ -9,20 +9,29 @@ from math import prod
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.tflite.context import FLOAT, MOVABLE, PLAIN, Application, Piece, Spelling, activation, check_alike
+from microc.frontend.tflite.context import (
+    FLOAT,
+    MOVABLE,
+    PLAIN,
+    Application,
+    Piece,
+    Spelling,
+    activation,
+    check_same_quantisation,
+)
 from microc.graph.ir import Attr
 from microc.ops.attributes import Ties
 
-# ---- Spellings of TFLite's operators whose results are known when compiling: shapes, ranks, ranges, tensors full of
-# a value.
+# ---- Converters of operators whose results are known at compile time: shapes, ranks, ranges, filled tensors.
 
 _MOST = 1 << 20
+"""Elements of a range."""
 _SMALL = 1 << 16
-"""Elements of a filled tensor that is stored; larger ones are filled while running."""
+"""Elements up to which a filled tensor is a constant; larger ones are filled at run time."""
 
 
 def shape_of(application: Application) -> None:
-    """SHAPE: every shape is known when compiling."""
+    """SHAPE: a constant, since every shape is known at compile time."""
     application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
 
 
@@ -34,7 +43,7 @@ def rank_of(application: Application) -> None:
 
 
 def range_of(application: Application) -> None:
-    """RANGE: from a constant start on by constant steps, below a constant limit."""
+    """RANGE with constant start, limit and step."""
     start, limit, step = (application.constant(position).reshape(-1)[:1] for position in range(3))
     if not (start.size == limit.size == step.size == 1) or step[0] == 0:
         application.broken("a range without a start, a limit or a step")
@@ -46,9 +55,9 @@ def range_of(application: Application) -> None:
 
 
 def fill(application: Application) -> None:
-    """FILL: a constant shape full of a value."""
-    shape, value = application.integers(0), application.moved(1)
-    check_alike(application, [1])
+    """FILL: a constant shape filled with one value."""
+    shape, value = application.integers(0), application.unchanged_operand(1)
+    check_same_quantisation(application, [1])
     if any(extent < 0 for extent in shape) or application.type(value).size != 1:
         application.broken(f"shape {shape} filled with {application.type(value).shape} values")
     known = application.builder.consts.get(value)
@@ -60,8 +69,8 @@ def fill(application: Application) -> None:
 
 def zeros_like(application: Application) -> None:
     """ZEROS_LIKE: stored zeros in the shape of the operand."""
-    kind = application.type(application.value(0))
-    application.result_constant(np.zeros(kind.shape, application.target().type.dtype))
+    type_ = application.type(application.value(0))
+    application.result_constant(np.zeros(type_.shape, application.target().type.dtype))
 
 
 def broadcast_args(application: Application) -> None:
@@ -74,7 +83,7 @@ def broadcast_args(application: Application) -> None:
     application.result_constant(np.array(shape, application.target().type.dtype))
 
 
-KNOWN_SPELLINGS: Mapping[str, Spelling] = {
+CONSTANT_CONVERTERS: Mapping[str, Spelling] = {
     "BROADCAST_ARGS": Spelling(broadcast_args, PLAIN),
     "FILL": Spelling(fill, MOVABLE),
     "RANGE": Spelling(range_of, (*FLOAT, *PLAIN)),
@@ -84,41 +93,41 @@ KNOWN_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's operators that move elements and compute nothing.
+# ---- Converters of operators that move elements and compute nothing.
 
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
 def reshape(application: Application) -> None:
-    """RESHAPE: the shape is an operand, an option, or (where the network computes it) the declared one."""
-    data, target = _moved(application), application.target()
+    """RESHAPE: the shape is an operand, an option, or, if the network computes it, the declared one."""
+    data, target = _data_operand(application), application.target()
     if application.has(1) and application.value(1) in application.builder.consts:
         shape = application.integers(1)
     elif not application.has(1) and application.operator.options.kind:
         shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
     else:
         shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
-    _result(application, data, _completed(application, shape, _shape(application, data)))
+    _emit_reshaped(application, data, _resolve_shape(application, shape, _logical_shape(application, data)))
 
 
-def _moved(application: Application) -> str:
-    """The operand; of a complex one its parts, an axis more."""
+def _data_operand(application: Application) -> str:
+    """Return the operand; of a complex tensor its float parts, with one more axis."""
     source = application.source(0)
     if source.type.dtype != "complex64":
-        return application.moved(0)
+        return application.unchanged_operand(0)
     if source.name not in application.builder.complexes:
         application.refuse(f"{source.name!r} of complex64", "only what RFFT2D makes may be complex")
     return application.builder.complexes[source.name]
 
 
-def _shape(application: Application, data: str) -> tuple[int, ...]:
-    """The shape of the operand; a complex one's parts do not count."""
+def _logical_shape(application: Application, data: str) -> tuple[int, ...]:
+    """Return the shape of the operand without the axis of complex parts."""
     shape = application.type(data).shape
     return shape[:-1] if application.source(0).name in application.builder.complexes else shape
 
 
-def _result(application: Application, data: str, shape: tuple[int, ...]) -> None:
-    """The operand in a new shape is the result; of a complex one its parts are."""
+def _emit_reshaped(application: Application, data: str, shape: tuple[int, ...]) -> None:
+    """Define the operand in a new shape as the output; of a complex tensor its float parts."""
     complexes = application.builder.complexes
     if application.source(0).name in complexes:
         complexes[application.target().name] = application.reshaped(data, (*shape, 2))
@@ -127,20 +136,20 @@ def _result(application: Application, data: str, shape: tuple[int, ...]) -> None
 
 
 def same_elements(application: Application) -> None:
-    """SQUEEZE and EXPAND_DIMS: the axes follow from the operator, the elements stay."""
-    data = _moved(application)
-    shape = _shape(application, data)
+    """SQUEEZE and EXPAND_DIMS: the elements in a shape that follows from the operator."""
+    data = _data_operand(application)
+    shape = _logical_shape(application, data)
     if application.operator.code == "EXPAND_DIMS":
-        places = application.integers(1) if application.has(1) else (0,)
-        if len(places) != 1:
-            application.broken(f"{len(places)} axes, where TFLite takes one")
-        axis = application.axis(places[0], len(shape) + 1)
-        _result(application, data, (*shape[:axis], 1, *shape[axis:]))
+        new_axes = application.integers(1) if application.has(1) else (0,)
+        if len(new_axes) != 1:
+            application.broken(f"{len(new_axes)} axes, where TFLite takes one")
+        axis = application.axis(new_axes[0], len(shape) + 1)
+        _emit_reshaped(application, data, (*shape[:axis], 1, *shape[axis:]))
         return
     dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
     axes = {application.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
-    _result(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+    _emit_reshaped(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
 def concatenation(application: Application) -> None:
@@ -149,21 +158,21 @@ def concatenation(application: Application) -> None:
     if activation(application, fields.integer("FusedActivationFunction")):
         application.refuse("a fused activation", "make the activation an operator of its own")
     if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
-        _replaced_element(application)
+        _emit_replaced_element(application)
         return
-    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
     if application.target().type.dtype == "uint8":
-        values = [_rescaled(application, value) for value in values]
+        values = [_rescale_to_output(application, value) for value in values]
     else:
-        check_alike(application, range(len(values)))
+        check_same_quantisation(application, range(len(values)))
     axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
     application.result("concat", values, {"axis": axis})
 
 
-def _rescaled(application: Application, value: str) -> str:
-    """uint8 with the output's scale, to which LiteRT's concatenation brings its operands."""
+def _rescale_to_output(application: Application, value: str) -> str:
+    """Return a uint8 operand with the output's scale; LiteRT's concatenation rescales uint8 operands."""
     own, quant = application.type(value).quant, application.target().type.quant
     if own == quant or own is None or quant is None:
         return value
@@ -179,10 +188,11 @@ def _rescaled(application: Application, value: str) -> str:
     return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
 
 
-def _replaced_element(application: Application) -> None:
-    """What comes before a place, an element, and what comes behind it, all of one tensor: that tensor with the element replaced.
+def _emit_replaced_element(application: Application) -> None:
+    """Define the output of CONCATENATION as a tensor with one element replaced.
 
-    Converters write lists so. Where the parts together are as large as the tensor, the element stands where the first ends.
+    Converters write a list update as the slice before the element, the element, and the slice after it, all of one tensor. As
+    the parts together are as large as the tensor, the element's index is the size of the first slice.
     """
     pieces = application.builder.pieces
     if len(application.operator.inputs) != 3:
@@ -198,12 +208,12 @@ def _replaced_element(application: Application) -> None:
 
 
 def pack(application: Application) -> None:
-    """PACK: operands of one shape along a new axis."""
+    """PACK: stack operands of one shape along a new axis."""
     fields = application.operator.options.fields("PackOptions", required=True)
-    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    values = [application.unchanged_operand(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
-    check_alike(application, range(len(values)))
+    check_same_quantisation(application, range(len(values)))
     shape = application.type(values[0]).shape
     axis = application.axis(fields.integer("Axis"), len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
@@ -213,21 +223,21 @@ def pack(application: Application) -> None:
 
 
 def tile(application: Application) -> None:
-    """TILE: the tensor repeated along every axis."""
-    data, multiples = application.moved(0), application.integers(1)
+    """TILE: repeat the tensor along every axis."""
+    data, multiples = application.unchanged_operand(0), application.integers(1)
     shape = application.type(data).shape
     if len(multiples) != len(shape) or min(multiples, default=1) < 0:
         application.broken(f"multiples {multiples} of shape {shape}")
-    check_alike(application, [0])
-    apart = [extent for size in shape for extent in (1, size)]
-    wide = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
-    data = application.emit("broadcast_to", (application.reshaped(data, apart),), {"shape": wide})
+    check_same_quantisation(application, [0])
+    split_shape = [extent for size in shape for extent in (1, size)]
+    broadcast_shape = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
+    data = application.emit("broadcast_to", (application.reshaped(data, split_shape),), {"shape": broadcast_shape})
     application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
 def transpose(application: Application) -> None:
     """TRANSPOSE by a constant permutation."""
-    data = application.moved(0)
+    data = application.unchanged_operand(0)
     rank = len(application.type(data).shape)
     axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
     if sorted(axes) != list(range(rank)):
@@ -236,21 +246,21 @@ def transpose(application: Application) -> None:
 
 
 def pad(application: Application) -> None:
-    """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, stored as the data is)."""
-    data, kind = application.moved(0), application.target().type
+    """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, in stored form)."""
+    data, type_ = application.unchanged_operand(0), application.target().type
     rank = len(application.type(data).shape)
     amounts = application.integers(1)
     if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
         application.broken(f"padding {amounts} for {rank} axes")
-    check_alike(application, [0])
-    value: int | float = 0.0 if kind.dtype == "float32" else 0
+    check_same_quantisation(application, [0])
+    value: int | float = 0.0 if type_.dtype == "float32" else 0
     if application.operator.code == "PADV2":
         filler = application.constant(2)
-        if filler.size != 1 or str(filler.dtype) != kind.dtype:
+        if filler.size != 1 or str(filler.dtype) != type_.dtype:
             application.broken(f"a padding value of shape {filler.shape} and {filler.dtype}")
         value = filler.reshape(-1)[0].item()
-    elif kind.quant is not None:
-        value = kind.quant.zero_point[0]
+    elif type_.quant is not None:
+        value = type_.quant.zero_point[0]
     padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
     application.result("pad", (data,), {"padding": padding, "value": value})
 
@@ -260,7 +270,7 @@ def depth_and_space(application: Application) -> None:
     to_depth = application.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
     block = application.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
-    data = application.moved(0)
+    data = application.unchanged_operand(0)
     batch, height, width, depth = application.rank(data, 4)
     if (height % block or width % block) if to_depth else depth % (block * block):
         application.broken(f"blocks of {block} in shape {(batch, height, width, depth)}")
@@ -276,15 +286,15 @@ def depth_and_space(application: Application) -> None:
     application.result_reshape(application.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
 
 
-def _completed(application: Application, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
-    """``shape`` with one -1 resolved from the number of elements."""
+def _resolve_shape(application: Application, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``shape`` with one -1 resolved from the number of elements."""
     known = prod(extent for extent in shape if extent != -1)
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
         application.broken(f"shape {shape}")
     return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
 
 
-SHAPES_SPELLINGS: Mapping[str, Spelling] = {
+SHAPE_CONVERTERS: Mapping[str, Spelling] = {
     "CONCATENATION": Spelling(concatenation, MOVABLE),
     "DEPTH_TO_SPACE": Spelling(depth_and_space, MOVABLE),
     "EXPAND_DIMS": Spelling(same_elements, (*MOVABLE, "complex64")),
@@ -299,13 +309,13 @@ SHAPES_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of TFLite's operators that cut a tensor into parts.
+# ---- Converters of operators that slice a tensor.
 
 
 def unpack(application: Application) -> None:
-    """UNPACK: one output per index of an axis, which disappears."""
+    """UNPACK: one output per index of an axis, which is removed."""
     fields = application.operator.options.fields("UnpackOptions", required=True)
-    data = application.moved(0)
+    data = application.unchanged_operand(0)
     shape = application.type(data).shape
     axis = application.axis(fields.integer("Axis"), len(shape))
     if len(application.operator.outputs) != shape[axis]:
@@ -317,7 +327,7 @@ def unpack(application: Application) -> None:
 
 def split(application: Application) -> None:
     """SPLIT: equal parts along a constant axis (input 0)."""
-    data = application.moved(1)
+    data = application.unchanged_operand(1)
     (axis,) = application.integers(0)[:1] or (0,)
     shape = application.type(data).shape
     axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
@@ -328,7 +338,7 @@ def split(application: Application) -> None:
 
 def split_v(application: Application) -> None:
     """SPLIT_V: parts of given sizes along a constant axis; one size may be -1, the rest."""
-    data, sizes = application.moved(0), list(application.integers(1))
+    data, sizes = application.unchanged_operand(0), list(application.integers(1))
     (axis,) = application.integers(2)[:1] or (0,)
     shape = application.type(data).shape
     axis = application.axis(axis, len(shape))
@@ -340,10 +350,10 @@ def split_v(application: Application) -> None:
 
 
 def slice_(application: Application) -> None:
-    """SLICE: begin and size per axis; size -1 is all the rest."""
-    data = application.moved(0)
+    """SLICE: begin and size per axis; size -1 means up to the end."""
+    data = application.unchanged_operand(0)
     if any(application.value(position) not in application.builder.consts for position in (1, 2)):
-        _computed_slice(application, data)
+        _record_computed_slice(application, data)
         return
     begin, size = application.integers(1), application.integers(2)
     shape = application.type(data).shape
@@ -361,8 +371,9 @@ def slice_(application: Application) -> None:
     application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def _computed_slice(application: Application, data: str) -> None:
-    """A slice from computed indices on: of constant size, or a piece that waits for the others to be joined to."""
+def _record_computed_slice(application: Application, data: str) -> None:
+    """Append a slice of constant size with computed begin; a slice of computed size is kept for CONCATENATION
+    (:class:`Piece`)."""
     begin, size, shape = application.value(1), application.value(2), application.type(data).shape
     known = application.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
@@ -373,7 +384,7 @@ def _computed_slice(application: Application, data: str) -> None:
 
 @frozen
 class _Masks:
-    """The bit masks of STRIDED_SLICE, bit i for entry i of the specification."""
+    """The bit masks of STRIDED_SLICE; bit i belongs to entry i of the specification."""
 
     begin: int
     end: int
@@ -383,12 +394,12 @@ class _Masks:
 
 
 def strided_slice(application: Application) -> None:
-    """STRIDED_SLICE: numpy's slicing, with new and removed axes. Axes with negative strides are turned round first."""
+    """STRIDED_SLICE: numpy's slicing with new and removed axes. Axes with negative strides are reversed first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
-    data = application.moved(0)
+    data = application.unchanged_operand(0)
     if any(application.value(position) not in application.builder.consts for position in (1, 2)):
-        _computed_places(application, data, masks)
+        _emit_computed_slice(application, data, masks)
         return
     begin, end, strides = (application.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
@@ -396,9 +407,9 @@ def strided_slice(application: Application) -> None:
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
-    turned = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
-    if turned:
-        data = application.emit("reverse", (data,), {"axes": turned})
+    reversed_axes = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
+    if reversed_axes:
+        data = application.emit("reverse", (data,), {"axes": reversed_axes})
         extents = application.type(data).shape
         ranges = [
             (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
@@ -415,10 +426,10 @@ def strided_slice(application: Application) -> None:
         application.result("slice", (data,), attrs)
 
 
-def _computed_places(application: Application, data: str, masks: _Masks) -> None:
-    """``x[:, i]``, ``x[i : i + 3]``: from computed places on, in steps of one; the declared shape tells how many.
+def _emit_computed_slice(application: Application, data: str, masks: _Masks) -> None:
+    """Define a slice ``x[:, i]`` or ``x[i : i + 3]`` with computed begin and steps of 1; the declared shape gives its size.
 
-    Negative places count from the end, as in a constant STRIDED_SLICE.
+    Negative begins count from the end, as in a constant STRIDED_SLICE.
     """
     begin, shape, target = application.value(1), application.type(data).shape, application.target()
     entries = prod(application.type(begin).shape)
@@ -432,26 +443,30 @@ def _computed_places(application: Application, data: str, masks: _Masks) -> None
         size[axis] = extent
     if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
         application.broken(f"{tuple(size)} elements of shape {shape}")
-    whole = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
-    kind = application.type(begin).dtype
-    extents, zeros, used = (
-        application.new_constant(stem, np.array(numbers, kind))
-        for stem, numbers in (("extents", shape[:entries]), ("zeros", [0] * entries), ("used", [not w for w in whole]))
+    is_whole_axis = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
+    type_ = application.type(begin).dtype
+    extents, zeros, is_used = (
+        application.new_constant(stem, np.array(numbers, type_))
+        for stem, numbers in (
+            ("extents", shape[:entries]),
+            ("zeros", [0] * entries),
+            ("used", [not w for w in is_whole_axis]),
+        )
     )
     from_end = application.emit("less", (begin, zeros), {})
-    places = application.emit("where", (from_end, application.emit("add", (begin, extents), {}), begin), {})
-    places = application.emit("mul", (places, used), {})
+    begins = application.emit("where", (from_end, application.emit("add", (begin, extents), {}), begin), {})
+    begins = application.emit("mul", (begins, is_used), {})
     if entries < len(shape):
-        places = application.emit("pad", (places,), {"padding": ((0, len(shape) - entries),), "value": 0})
+        begins = application.emit("pad", (begins,), {"padding": ((0, len(shape) - entries),), "value": 0})
     application.result_reshape(
-        application.emit("dynamic_slice", (data, places), {"size": tuple(size)}), target.type.shape
+        application.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape
     )
 
 
 def _slice_ranges(
     application: Application, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """(begin, end, stride) per data axis, and the output's shape."""
+    """Return (begin, end, stride) per data axis, and the output's shape."""
     entries = len(spec[0])
     consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
     if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
@@ -459,14 +474,14 @@ def _slice_ranges(
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
 
-    def whole(count: int) -> None:
+    def take_whole_axes(count: int) -> None:
         for extent in shape[len(ranges) : len(ranges) + count]:
             ranges.append((0, extent, 1))
             result.append(extent)
 
     for i, (first, last, stride) in enumerate(zip(*spec, strict=True)):
         if masks.ellipsis >> i & 1:
-            whole(len(shape) - consumed)
+            take_whole_axes(len(shape) - consumed)
         elif masks.new_axis >> i & 1:
             result.append(1)
         elif masks.shrink_axis >> i & 1:
@@ -477,11 +492,12 @@ def _slice_ranges(
             last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
             ranges.append(_one_range(application, first, last, stride, extent))
             result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
-    whole(len(shape) - len(ranges))
+    take_whole_axes(len(shape) - len(ranges))
     return ranges, result
 
 
 def _one_index(application: Application, index: int, extent: int) -> tuple[int, int, int]:
+    """Return the range of one index; negative indices count from the end."""
     index += extent if index < 0 else 0
     if not 0 <= index < extent:
         application.broken(f"index {index} of an axis of extent {extent}")
@@ -489,7 +505,7 @@ def _one_index(application: Application, index: int, extent: int) -> tuple[int, 
 
 
 def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
-    """Bounds within the axis: from 0 to the extent, or (backwards) from its last index to -1."""
+    """Return a range clamped to the axis: 0 .. extent, or (backwards) extent - 1 .. -1."""
     if stride == 0:
         application.broken("stride 0")
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
@@ -499,13 +515,14 @@ def _one_range(application: Application, first: int, last: int, stride: int, ext
 
 
 def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
-    """The slice of indices first..last-1 along ``axis``, everything along the others."""
+    """Return slice attributes of indices first .. last - 1 along ``axis``, and everything along the others."""
     begin = tuple(first if i == axis else 0 for i in range(len(shape)))
     end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
 def _parts(application: Application, data: str, axis: int, sizes: Sequence[int]) -> None:
+    """Define the outputs as consecutive slices of ``sizes`` along an axis."""
     first = 0
     for position, size in enumerate(sizes):
         attrs = _along(application.type(data).shape, axis, first, first + size)
@@ -513,7 +530,7 @@ def _parts(application: Application, data: str, axis: int, sizes: Sequence[int])
         first += size
 
 
-SLICES_SPELLINGS: Mapping[str, Spelling] = {
+SLICE_CONVERTERS: Mapping[str, Spelling] = {
     "SLICE": Spelling(slice_, MOVABLE),
     "SPLIT": Spelling(split, MOVABLE),
     "SPLIT_V": Spelling(split_v, MOVABLE),

@@ -18,24 +18,24 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import MAX_RANK
 from microc.graph.ir import Quant
 
-# ---- The one boundary to the generated flatbuffer classes, and the options of operators read through it.
+# ---- The only access to the generated flatbuffer classes, and options of operators.
 
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
 _BUILTIN_CODE = 10
-"""Where a vtable of OperatorCode says ``builtin_code``: the fourth field, behind two sizes."""
+"""Offset of ``builtin_code`` in a vtable of OperatorCode: the fourth field, after two sizes."""
 _MOST_REALS = 1 << 12
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
-"""A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
+"""A table without fields (vtable, then the offset back to it), for which every accessor returns the schema's default."""
 
 
 Custom = int | float | str | tuple[int | float | str, ...]
-"""What a custom option may be."""
+"""Type of a custom operator's option."""
 
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn what the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
+    """Convert exceptions that the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
     try:
         yield
     except (struct.error, LookupError, ValueError, TypeError, OverflowError) as error:
@@ -48,9 +48,9 @@ def reading(where: str) -> Iterator[None]:
 
 @frozen
 class Options:
-    """The builtin options of one operator; fields are asked for by their schema name in camel case.
+    """The builtin options of one operator; fields are read by their schema name in camel case.
 
-    ``second``: they are of the schema's second union, which newer operators use.
+    ``second``: they belong to BuiltinOptions2, the union that newer operators use.
     """
 
     kind: int
@@ -59,7 +59,7 @@ class Options:
     second: bool = False
 
     def fields(self, name: str, *, required: bool = False) -> Fields:
-        """The options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
+        """Return the options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
@@ -87,30 +87,30 @@ class Fields:
             return getattr(self.table, name)()
 
     def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
-        """An integer, enumeration or bool within bounds."""
+        """Return an integer, enumeration or bool within bounds."""
         value = int(self._get(name))
         if not lowest <= value <= highest:
             raise ModelError(f"{name} is {value}, outside {lowest}..{highest}", where=self.where)
         return value
 
     def real(self, name: str) -> float:
-        """A finite float."""
+        """Return a finite float."""
         value = float(self._get(name))
         if not math.isfinite(value):
             raise ModelError(f"{name} is {value}", where=self.where)
         return value
 
     def text(self, name: str) -> str:
-        """A string, empty if absent."""
+        """Return a string, empty if absent."""
         return text(self._get(name))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A short vector of integers, empty if absent."""
+        """Return a short vector of integers, empty if absent."""
         with reading(self.where):
             return short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
 
     def reals(self, name: str) -> tuple[float, ...]:
-        """A short vector of finite floats, empty if absent."""
+        """Return a short vector of finite floats, empty if absent."""
         with reading(self.where):
             entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
@@ -119,27 +119,27 @@ class Fields:
 
 
 def text(raw: bytes | None) -> str:
-    """A name from the file: bounded, and printable whatever its bytes are."""
+    """Decode a name of the file, at most _NAME_BYTES bytes; characters that are not printable become ``_``."""
     decoded = (raw or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "_" for char in decoded)
 
 
 def as_array(vector: Any, dtype: Any = np.int64) -> Array:
-    """A vector from the generated ``AsNumpy`` accessors, which answer 0 where there is none."""
+    """Return a vector of a generated ``AsNumpy`` accessor as an array, empty if absent (the accessor returns 0 then)."""
     return vector if isinstance(vector, np.ndarray) else np.empty(0, dtype)
 
 
 def names_of(enumeration: Any) -> Mapping[int, str]:
-    """Value -> name of a generated enumeration class."""
+    """Return a mapping from value to name of a generated enumeration class."""
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
 def builtin_code(code: Any) -> int:
-    """The number of an operator: the larger of the two fields that say it.
+    """Return an operator's number: the larger one of its two fields.
 
-    Old writers know only the deprecated one, of 8 bits; new ones may leave it out, and then ``OperatorCode.BuiltinCode()`` of
-    the generated classes answers 0, which is ADD, for numbers below 127. So the table's own field is read.
-    Source: TFLite ``schema_utils.cc``.
+    Old writers know only the deprecated field, of 8 bits. New ones may leave it out; then ``OperatorCode.BuiltinCode()`` of the
+    generated classes returns 0, which is ADD, for numbers below 127. So the table's own field is read. Source: TFLite
+    ``schema_utils.cc``.
     """
     from flatbuffers.number_types import Int32Flags
 
@@ -148,14 +148,15 @@ def builtin_code(code: Any) -> int:
     return max(int(table.Get(Int32Flags, at + table.Pos)) if at else 0, int(code.DeprecatedBuiltinCode()))
 
 
-def below(index: int, count: int) -> int:
-    """An index into ``count`` tables; IndexError for another one."""
+def check_index(index: int, count: int) -> int:
+    """Return an index into ``count`` tables; IndexError if it is out of range."""
     if not 0 <= index < count:
         raise IndexError(index)
     return index
 
 
 def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
+    """Return a vector of at most MAX_RANK integers, for shapes and axes."""
     entries = as_array(vector)
     if len(entries) > MAX_RANK:
         raise ModelError(f"{what} has {len(entries)} entries; at most {MAX_RANK} are allowed", where=where)
@@ -164,11 +165,11 @@ def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
 
 _CUSTOM_ITEMS = 256
 MOST_CUSTOM_BYTES = 4096
-"""Options of custom operators that are longer are not looked into."""
+"""Bytes of a custom operator's options; longer ones are ignored."""
 
 
 def custom_options(data: bytes) -> Mapping[str, Custom]:
-    """The options in a flexbuffer map by name: numbers, texts, and tuples of them; empty where ``data`` is no such map."""
+    """Return the options of a flexbuffer map by name: numbers, texts, and tuples of them; empty if ``data`` is no such map."""
     from flatbuffers import flexbuffers
 
     if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
@@ -176,47 +177,47 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
     try:
         root = flexbuffers.GetRoot(data)
         fields = root.AsMap if root.IsMap else None
-        found = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+        options = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
     except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 _MOST_WORDS = 16
 
 
 def custom_words(data: bytes) -> tuple[int, ...]:
-    """The first of the options as signed 32-bit integers, lowest byte first; what is left of a last one is none."""
+    """Return the leading options as little-endian int32, at most _MOST_WORDS; an incomplete last word is dropped."""
     count = min(len(data) // 4, _MOST_WORDS)
     return struct.unpack(f"<{count}i", data[: 4 * count])
 
 
-def _custom(found: Any) -> Custom | None:
-    """One option; None for maps and other nests. Lists are as long as a tensor has axes, or a little longer."""
-    if (found.IsVector or found.IsTypedVector) and not found.IsMap:
-        items = found.AsVector if found.IsVector else found.AsTypedVector
+def _custom(option: Any) -> Custom | None:
+    """Convert one flexbuffer option; None for maps, nested lists, and lists of more than _CUSTOM_ITEMS items."""
+    if (option.IsVector or option.IsTypedVector) and not option.IsMap:
+        items = option.AsVector if option.IsVector else option.AsTypedVector
         values = tuple(_simple(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
         return tuple(v for v in values if v is not None) if values and None not in values else None
-    return _simple(found)
+    return _simple(option)
 
 
-def _simple(found: Any) -> int | float | str | None:
+def _simple(option: Any) -> int | float | str | None:
     value: int | float | str | None = (
-        found.Value if found.IsInt or found.IsFloat or found.IsBool or found.IsString else None
+        option.Value if option.IsInt or option.IsFloat or option.IsBool or option.IsString else None
     )
     return value
 
 
-# ---- What the integers of a TFLite tensor stand for: scales and zero points, checked.
+# ---- Quantisation parameters of a TFLite tensor: scales and zero points, checked.
 
 _CUSTOM, _BLOCKS = 1, 2
-"""Details of quantisation: custom ones say nothing to TFLite either; blocks of scales lie in a tensor of their own."""
+"""Kinds of quantisation details: custom ones are ignored by TFLite too; blocks of scales are stored in a tensor of their own."""
 
 
 def read_quantisation(table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
-    """Scales and zero points, checked against shape and dtype; None where there are none or the dtype is real.
+    """Read scales and zero points, checked against shape and dtype; None without them or for a real dtype.
 
-    Raises ModelError where they make no sense, UnsupportedError for details that microc does not know.
+    Raises ModelError if they are inconsistent, UnsupportedError for kinds of details that microc does not know.
     """
     if table is None:
         return None
@@ -244,11 +245,11 @@ def read_quantisation(table: Any, shape: tuple[int, ...], dtype: str, where: str
     return Quant(tuple(map(float, scale)), tuple(map(int, zero_point)), axis)
 
 
-# ---- Constants of TFLite that are stored otherwise than they are used: sparse ones, and numbers of four bits.
+# ---- Constants that are stored in another form than they are used in: sparse tensors and int4.
 #
-# A sparse tensor lists its dimensions in the order of traversal, blocks behind the tensor's own. Along each level there are all
-# elements (dense), or those between two segments, at the indices that are listed (compressed sparse rows). Source:
-# TFLite ``sparsity_format_converter.cc``; schema, SparsityParameters.
+# A sparse tensor lists its dimensions in order of traversal, blocks after the tensor's own dimensions. A level holds all elements
+# of its dimension (dense), or those between two segments, at listed indices (compressed sparse rows). Source: TFLite
+# ``sparsity_format_converter.cc``; schema, SparsityParameters.
 
 _MOST_LEVELS = 16
 _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
@@ -256,7 +257,7 @@ _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 
 @frozen
 class Level:
-    """One level: of ``size`` elements each, or (size 0) of those that ``segments`` and ``indices`` tell."""
+    """One level of a sparse tensor: ``size`` elements each, or (size 0) those listed in CSR form."""
 
     size: int
     segments: Array
@@ -265,7 +266,8 @@ class Level:
 
 @frozen
 class Sparsity:
-    """Dimensions in order of traversal (from the tensor's rank on: blocks), which of the tensor's each block divides, levels."""
+    """The layout of a sparse tensor: its dimensions in order of traversal (numbers from the tensor's rank on are blocks), the
+    tensor's dimension that each block divides, and the levels."""
 
     order: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -273,7 +275,7 @@ class Sparsity:
 
 
 def read_sparsity(table: Any, where: str) -> Sparsity:
-    """The flatbuffer's SparsityParameters."""
+    """Read the flatbuffer's SparsityParameters."""
     with reading(where):
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
@@ -291,7 +293,7 @@ def _level(table: Any) -> Level:
 
 
 def _vector(kind: int, table: Any) -> Array:
-    """A union of vectors of three widths."""
+    """Read a union of vectors of three integer widths as int64."""
     import tflite
 
     if not 1 <= kind < len(_VECTORS) or table is None:
@@ -301,8 +303,8 @@ def _vector(kind: int, table: Any) -> Array:
     return as_array(vector.ValuesAsNumpy()).astype(np.int64)
 
 
-def dense(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
-    """The whole tensor, zero where nothing is stored; ModelError where the description makes no sense."""
+def densify(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
+    """Return a sparse tensor as a dense array, zero where nothing is stored; ModelError if the layout is inconsistent."""
     rank, levels = len(shape), sparsity.levels
     if not rank:
         raise ModelError("a sparse tensor without axes", where=where)
@@ -310,49 +312,56 @@ def dense(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -
         raise ModelError(f"a sparse tensor of shape {tuple(shape)} traversed as {sparsity.order}", where=where)
     if any(not 0 <= dimension < rank for dimension in sparsity.blocks):
         raise ModelError(f"blocks of dimensions {sparsity.blocks}", where=where)
-    at: dict[int, Array] = {}
-    place = np.zeros(1, np.int64)
+    coordinates: dict[int, Array] = {}
+    positions = np.zeros(1, np.int64)
     for dimension, level in zip(sparsity.order, levels, strict=True):
-        rows, index, place = _step(level, place, prod(shape), where)
-        at = {known: found[rows] for known, found in at.items()}
-        at[dimension] = index
-    if len(place) != values.size or (place != np.arange(len(place))).any():
-        raise ModelError(f"{values.size} values for {len(place)} places of a sparse tensor", where=where)
+        rows, index, positions = _expand_level(level, positions, prod(shape), where)
+        coordinates = {dimension: index[rows] for dimension, index in coordinates.items()}
+        coordinates[dimension] = index
+    if len(positions) != values.size or (positions != np.arange(len(positions))).any():
+        raise ModelError(f"{values.size} values for {len(positions)} places of a sparse tensor", where=where)
     for position, dimension in enumerate(sparsity.blocks):
         size = levels[sparsity.order.index(rank + position)].size
-        at[dimension] = at[dimension] * size + at[rank + position]
-    found = np.zeros(tuple(shape), values.dtype)
-    places = tuple(at[dimension] for dimension in range(rank))
-    if any(index.size and not 0 <= index.min() <= index.max() < e for index, e in zip(places, shape, strict=True)):
+        coordinates[dimension] = coordinates[dimension] * size + coordinates[rank + position]
+    result = np.zeros(tuple(shape), values.dtype)
+    coordinates_by_axis = tuple(coordinates[dimension] for dimension in range(rank))
+    if any(
+        index.size and not 0 <= index.min() <= index.max() < e
+        for index, e in zip(coordinates_by_axis, shape, strict=True)
+    ):
         raise ModelError(f"an index of a sparse tensor lies outside of {tuple(shape)}", where=where)
-    found[places] = values.reshape(-1)
-    return found
+    result[coordinates_by_axis] = values.reshape(-1)
+    return result
 
 
-def _step(level: Level, place: Array, most: int, where: str) -> tuple[Array, Array, Array]:
-    """For every place of a level its parent's number, its index along the level's dimension, and its own place."""
+def _expand_level(level: Level, parents: Array, most: int, where: str) -> tuple[Array, Array, Array]:
+    """Expand one level of a sparse tensor.
+
+    For every element of the level: the row of its parent in ``place``, its index along the level's dimension, and its own
+    position.
+    """
     if level.size:
-        counts = np.full(len(place), level.size, np.int64)
-        starts = place * level.size
+        counts = np.full(len(parents), level.size, np.int64)
+        starts = parents * level.size
     else:
-        if place.size and int(place.max()) + 1 >= len(level.segments):
+        if parents.size and int(parents.max()) + 1 >= len(level.segments):
             raise ModelError("a sparse tensor with too few segments", where=where)
-        starts = level.segments[place]
-        counts = level.segments[place + 1] - starts
+        starts = level.segments[parents]
+        counts = level.segments[parents + 1] - starts
     if counts.size and (counts.min() < 0 or int(counts.sum()) > most):
         raise ModelError("a sparse tensor with more places than elements", where=where)
-    rows = np.repeat(np.arange(len(place)), counts)
+    rows = np.repeat(np.arange(len(parents)), counts)
     offsets = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    own = starts[rows] + offsets
+    positions = starts[rows] + offsets
     if level.size:
-        return rows, offsets, own
-    if own.size and int(own.max()) >= len(level.indices):
+        return rows, offsets, positions
+    if positions.size and int(positions.max()) >= len(level.indices):
         raise ModelError("a sparse tensor with too few indices", where=where)
-    return rows, level.indices[own], own
+    return rows, level.indices[positions], positions
 
 
 def unpack_int4(raw: Array, count: int) -> Array:
-    """Two's-complement nibbles, low one first, as int8."""
+    """Unpack two's-complement nibbles, the low one first, to int8."""
     nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count].astype(np.int8)
     unpacked: Array = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
     return unpacked

@@ -1,4 +1,4 @@
-"""The TFLite reader: a flatbuffer becomes a Graph; the table of converters."""
+"""The TFLite reader: a flatbuffer becomes a Graph of our operators, with quantisation on the types."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ from microc.frontend.tflite import operators_signal as tflite_signal
 from microc.frontend.tflite import operators_signal as tflite_spectra
 from microc.frontend.tflite.context import STATE_INSIDE, Application, Builder, Inside, Spelling
 from microc.frontend.tflite.file import Operator, TfliteFile
-from microc.frontend.tflite.operators_signal import gated
+from microc.frontend.tflite.operators_signal import apply_gates
 from microc.graph.ir import Graph, Loc
 
-# ---- The spelling table: every TFLite operator that has a spelling in our vocabulary.
+# ---- The table of converters.
 
 SPELLINGS: Registry[Spelling] = Registry(
     "a TFLite operator",
     {
-        **tflite_compressed.COMPRESSED_SPELLINGS,
-        **tflite_control.CONTROL_SPELLINGS,
-        **tflite_conversions.CONVERSIONS_SPELLINGS,
-        **tflite_detection.DETECTION_SPELLINGS,
-        **tflite_elementwise.ELEMENTWISE_SPELLINGS,
-        **tflite_frames.FRAMES_SPELLINGS,
-        **tflite_images.IMAGES_SPELLINGS,
-        **tflite_known.KNOWN_SPELLINGS,
-        **tflite_landmarks.LANDMARKS_SPELLINGS,
-        **tflite_logic.LOGIC_SPELLINGS,
-        **tflite_matmul.MATMUL_SPELLINGS,
-        **tflite_mediapipe.MEDIAPIPE_SPELLINGS,
-        **tflite_neural.NEURAL_SPELLINGS,
-        **tflite_periods.PERIODS_SPELLINGS,
-        **tflite_places.PLACES_SPELLINGS,
-        **tflite_lstm.LSTM_SPELLINGS,
-        **tflite_recurrent.RECURRENT_SPELLINGS,
-        **tflite_reductions.REDUCTIONS_SPELLINGS,
-        **tflite_rnn.RNN_SPELLINGS,
-        **tflite_segments.SEGMENTS_SPELLINGS,
-        **tflite_shapes.SHAPES_SPELLINGS,
-        **tflite_signal.SIGNAL_SPELLINGS,
-        **tflite_slices.SLICES_SPELLINGS,
-        **tflite_spectra.SPECTRA_SPELLINGS,
-        **tflite_variables.VARIABLES_SPELLINGS,
-        **tflite_volumes.VOLUMES_SPELLINGS,
+        **tflite_compressed.COMPRESSED_CONVERTERS,
+        **tflite_control.CONTROL_CONVERTERS,
+        **tflite_conversions.CONVERSIONS_CONVERTERS,
+        **tflite_detection.DETECTION_CONVERTERS,
+        **tflite_elementwise.ELEMENTWISE_CONVERTERS,
+        **tflite_frames.FRAME_CONVERTERS,
+        **tflite_images.IMAGES_CONVERTERS,
+        **tflite_known.CONSTANT_CONVERTERS,
+        **tflite_landmarks.LANDMARKS_CONVERTERS,
+        **tflite_logic.LOGIC_CONVERTERS,
+        **tflite_matmul.MATMUL_CONVERTERS,
+        **tflite_mediapipe.MEDIAPIPE_CONVERTERS,
+        **tflite_neural.NEURAL_CONVERTERS,
+        **tflite_periods.PERIOD_CONVERTERS,
+        **tflite_places.GATHER_CONVERTERS,
+        **tflite_lstm.BIDIRECTIONAL_LSTM_CONVERTERS,
+        **tflite_recurrent.LSTM_CONVERTERS,
+        **tflite_reductions.REDUCTIONS_CONVERTERS,
+        **tflite_rnn.RNN_CONVERTERS,
+        **tflite_segments.SEGMENT_CONVERTERS,
+        **tflite_shapes.SHAPE_CONVERTERS,
+        **tflite_signal.SIGNAL_CONVERTERS,
+        **tflite_slices.SLICE_CONVERTERS,
+        **tflite_spectra.SPECTRUM_CONVERTERS,
+        **tflite_variables.VARIABLES_CONVERTERS,
+        **tflite_volumes.VOLUMES_CONVERTERS,
     },
 )
-"""Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""
+"""Converters by operator. Custom operators are named ``CUSTOM:<code>``; plugins extend the registry temporarily."""
 
 _RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
 _SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
@@ -92,25 +92,23 @@ _HINTS = (
 
 
 def hint(code: str) -> str:
-    """What to do about an operator that has no spelling."""
+    """Return advice about an operator that has no converter."""
     return next(text for prefix, text in _HINTS if code.startswith(prefix))
 
 
-# ---- The TFLite reader: a flatbuffer becomes a Graph spelled in our operators, quantisation on the types.
-#
-# What a TFLite operator means is written in the spelling tables (``tflite_ops``); how the bytes are read safely, in
-# ``tflite_file``. Nothing is optimised here.
+# ---- The reader. Converters define what an operator means; :mod:`microc.frontend.tflite.file` reads the bytes. Nothing is
+# optimised here.
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """The network in ``data``, a whole TFLite file.
+    """Read the network in ``data``, a whole TFLite file.
 
-    ``file_name`` names it in errors, locations and (its stem) the graph. ``input_shapes`` binds the unknown extents of
-    inputs by name; an unknown batch (axis 0) is 1 unless given. Values are named as the file's tensors
-    (:func:`tensor_names`); values that spelling adds have names of their own.
+    ``file_name`` is used in errors, locations and (its stem) as the graph's name. ``input_shapes`` binds the unknown extents of
+    inputs by name; an unknown batch (axis 0) is 1 by default. Values are named after the file's tensors (:func:`tensor_names`);
+    additional values of converters have names of their own.
 
-    Raises ModelError where the file is corrupt or contradicts itself, UnsupportedError with one line for every
-    operator that has no spelling, UsageError where ``input_shapes`` does not fit the inputs.
+    Raises ModelError if the file is corrupt or inconsistent, UnsupportedError with one line for every operator that cannot be
+    converted, UsageError if ``input_shapes`` does not fit the inputs.
     """
     return _read(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
 
@@ -123,21 +121,24 @@ def _read(
     outer: Builder | None,
     handles: Mapping[int, str],
 ) -> Inside:
-    """A subgraph of a file; ``around`` are the subgraphs that it is inside of, ``outer`` is the last of them, and ``handles``
-    are its inputs that stand for variables."""
+    """Read a subgraph of a file.
 
-    def subgraph(index: int, given: Mapping[int, str]) -> Inside:
+    ``around``: indices of the enclosing subgraphs; ``outer``: the builder of the innermost of them; ``handles``: inputs that
+    are handles of variables.
+    """
+
+    def subgraph(index: int, inner_handles: Mapping[int, str]) -> Inside:
         if index in around:
             raise ModelError(f"subgraph {index} is inside itself", where=file.name)
         if len(around) >= MAX_NESTED:
             raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
-        return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, given)
+        return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, inner_handles)
 
     operators = [file.operator(index) for index in range(file.operator_count)]
-    refusals = [line for line in (_unknown(file, operator) for operator in operators) if line]
+    refusals = [line for line in (_unknown_line(file, operator) for operator in operators) if line]
     if not refusals:
         builder = Builder(file, input_shapes, subgraph, outer, handles)
-        refusals = _spell_all(builder, operators)
+        refusals = _convert_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
@@ -146,27 +147,27 @@ def _read(
         raise UnsupportedError("a layer with a state inside of control flow", where=where, hint=STATE_INSIDE)
     variables = builder.variables
     handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
-    graph = gated(builder.graph(name), builder.gates)
+    graph = apply_gates(builder.graph(name), builder.gates)
     return Inside(graph, tuple(variables.states), tuple(variables.assigned), handed)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:
-    """The value name of every tensor of the main subgraph, by its index in the file; one to one."""
+    """Return the value name of every tensor of the main subgraph, by its index in the file; names are unique."""
     return dict(enumerate(TfliteFile(data, file_name).names))
 
 
-def _spell_all(builder: Builder, operators: list[Operator]) -> list[str]:
-    """Spell operators in order; the lines of those that refuse, or whose dtypes no kernel has.
+def _convert_all(builder: Builder, operators: list[Operator]) -> list[str]:
+    """Convert operators in order; return one line for each that is refused, or whose dtype no kernel has.
 
-    After a refusal the operator's outputs count as the file declares them, so that later operators can be judged; a
-    contradiction met then may follow from that guess, so it ends the search and is not reported.
+    After a refusal the operator's outputs get their declared types, so that later operators can be checked. A contradiction
+    found then may follow from that guess, so it ends the search and is not reported.
     """
     refusals: list[str] = []
     for operator in operators:
         application = Application(operator, builder, _location(builder.file, operator))
         try:
             _check_dtype(application)
-            SPELLINGS[operator.code].spell(application)
+            SPELLINGS[operator.code].convert(application)
         except UnsupportedError as error:
             refusals.append(_line(builder.file, operator, error.what, error.hint))
             builder.assume(operator.outputs)
@@ -178,7 +179,7 @@ def _spell_all(builder: Builder, operators: list[Operator]) -> list[str]:
 
 
 def _check_dtype(application: Application) -> None:
-    """The first output's dtype against the spelling's, and its quantisation where integers are computed with."""
+    """Check the first output's dtype against those of the converter."""
     dtypes = SPELLINGS[application.operator.code].dtypes
     if dtypes:
         dtype = application.target().type.dtype
@@ -186,13 +187,13 @@ def _check_dtype(application: Application) -> None:
             application.refuse(f"{dtype} output", f"the output may be {', '.join(dtypes)}")
 
 
-def _unknown(file: TfliteFile, operator: Operator) -> str:
-    """The line of an operator that has no spelling, empty for one that has."""
+def _unknown_line(file: TfliteFile, operator: Operator) -> str:
+    """Return the line of an operator without converter, empty if it has one."""
     return "" if operator.code in SPELLINGS else _line(file, operator, "", hint(operator.code))
 
 
 def _line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> str:
-    """One line of the list: ``#index name OP (dtype): what (help: hint)``."""
+    """Return one line of the list: ``#index name OP (dtype): what (help: hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     dtype = file.tensor(indices[0]).type.dtype if indices else "no tensors"
     name = _location(file, operator).name
@@ -201,5 +202,6 @@ def _line(file: TfliteFile, operator: Operator, what: str, help_text: str) -> st
 
 
 def _location(file: TfliteFile, operator: Operator) -> Loc:
+    """Return an operator's location, named after its first tensor."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]
     return Loc(file.name, operator.index, file.names[indices[0]] if indices else "")

@@ -18,10 +18,9 @@ from microc.frontend.tflite.context import ACTIVATIONS, same_padding
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.attributes import Rounding
 
-# ---- What a quantised layer of ours is in TFLite: one operator, or a PAD before one, with the tensors that only it
-# has.
+# ---- Conversion of a quantised layer to TFLite: one operator, or a PAD before one, with the tensors that only it uses.
 #
-# The opposite of the spellings of the reader (``frontend/tflite/operators_layers.py`` and others), for layers of int8 data.
+# The inverse of the reader's converters (``frontend/tflite/operators_layers.py`` and others), for layers of int8 data.
 
 Field = bool | int | float | tuple[int, ...]
 _SAME, _VALID = 0, 1
@@ -30,8 +29,11 @@ _NO_FIELDS: Mapping[str, Field] = {}
 
 
 @frozen
-class Written:
-    """An operator: TFLite's word for it, the version of that, names of tensors ("" is absent), the table of its options."""
+class TfliteOperator:
+    """A TFLite operator to be written: its code and version, names of tensors ("" is absent), the table of its options.
+
+    ``fields``: values of the options.
+    """
 
     code: str
     version: int
@@ -40,44 +42,45 @@ class Written:
     options: str = ""
     fields: Mapping[str, Field] = field(default_factory=dict)
 
-    def renamed(self, names: Mapping[str, str]) -> Written:
-        """With other names for all of its tensors."""
+    def with_names(self, names: Mapping[str, str]) -> TfliteOperator:
+        """Return the operator with other names for all of its tensors."""
         ends = [tuple(names[name] for name in side) for side in (self.inputs, self.outputs)]
         return replace(self, inputs=ends[0], outputs=ends[1])
 
 
 @frozen
 class Layer:
-    """A node as TFLite's operators, and the tensors that are theirs alone, with the data of constants."""
+    """A node as TFLite operators, and the tensors that only they use, with the data of constants."""
 
-    operators: tuple[Written, ...]
+    operators: tuple[TfliteOperator, ...]
     tensors: Mapping[str, tuple[TensorType, Array | None]]
 
 
 def written(graph: Graph, node: Node) -> Layer:
-    """A node of int8 data in TFLite's words. UnsupportedError that says why it has none here."""
-    application = _Application(graph, node)
-    if node.op not in ROWS:
-        application.refuse("no TFLite operator is written for it")
+    """Convert a node of int8 data to TFLite operators; UnsupportedError with the reason if there is no converter for it."""
+    node_writer = _NodeWriter(graph, node)
+    if node.op not in WRITERS:
+        node_writer.refuse("no TFLite operator is written for it")
     for name in (*node.inputs[:1], *node.outputs):
-        kind = graph.types[name]
-        if kind.dtype != "int8" or kind.quant is None or kind.quant.axis is not None:
-            application.refuse(f"its data are {kind.dtype}{'' if kind.quant else ', not quantised'}")
+        type_ = graph.types[name]
+        if type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None:
+            node_writer.refuse(f"its data are {type_.dtype}{'' if type_.quant else ', not quantised'}")
     if (rounding := node.attrs.get("rounding", Rounding.DOUBLE)) != Rounding.DOUBLE:
-        application.refuse(f"it is rounded as {rounding}, not twice, as TFLite does")
-    ROWS[node.op](application)
-    return Layer(tuple(application.operators), application.tensors)
+        node_writer.refuse(f"it is rounded as {rounding}, not twice, as TFLite does")
+    WRITERS[node.op](node_writer)
+    return Layer(tuple(node_writer.operators), node_writer.tensors)
 
 
-class _Application:
-    """A node that is written: what it reads and makes, and what it has become so far."""
+class _NodeWriter:
+    """A node being converted: its types, constants and attributes, and the operators and tensors written so far."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
-        self.operators: list[Written] = []
+        self.operators: list[TfliteOperator] = []
         self.tensors: dict[str, tuple[TensorType, Array | None]] = {}
 
     def refuse(self, why: str) -> None:
+        """Raise UnsupportedError: the node is left to microc's own kernels."""
         raise UnsupportedError(why, where=str(self.node.loc), hint="it is left to code of ours")
 
     def type(self, position: int) -> TensorType:
@@ -88,17 +91,20 @@ class _Application:
         return self.graph.types[self.node.outputs[0]]
 
     def const(self, position: int) -> Array:
+        """Return the data of a constant input."""
         array = self.graph.consts.get(self.node.inputs[position])
         if array is None:
             self.refuse("its weights are computed")
         assert array is not None
         return array
 
-    def tensor(self, name: str, kind: TensorType, data: Array | None = None) -> str:
-        self.tensors[f"{name} of {self.node.outputs[0]}"] = (kind, data)
+    def tensor(self, name: str, type_: TensorType, data: Array | None = None) -> str:
+        """Add a tensor that only this node uses and return its name."""
+        self.tensors[f"{name} of {self.node.outputs[0]}"] = (type_, data)
         return f"{name} of {self.node.outputs[0]}"
 
     def ints(self, name: str, *values: object) -> str:
+        """Add an int32 constant and return its name."""
         array = np.array(values, np.int32)
         return self.tensor(name, TensorType(array.shape, "int32"), array)
 
@@ -110,48 +116,55 @@ class _Application:
         fields: Mapping[str, Field] = _NO_FIELDS,
         version: int = 2,
     ) -> None:
-        self.operators.append(Written(code, version, inputs, self.node.outputs[:1], options, fields))
+        """Add an operator that writes the node's output."""
+        self.operators.append(TfliteOperator(code, version, inputs, self.node.outputs[:1], options, fields))
 
     def activation(self) -> int:
+        """Return the number of the fused activation; TFLite fuses the first four of ACTIVATIONS."""
         name = str(self.node.attrs.get("activation", ""))
         if name not in ACTIVATIONS[:4]:
             self.refuse(f"its activation is {name}")
         return ACTIVATIONS.index(name)
 
-    def plain(self, **wanted: object) -> None:
-        """Refuse attributes that TFLite has no field for, unless they say what it means without."""
-        for name, value in wanted.items():
+    def require_defaults(self, **defaults: object) -> None:
+        """Refuse attributes that TFLite has no field for, unless they have TFLite's fixed value."""
+        for name, value in defaults.items():
             if self.node.attrs.get(name, value) not in (value, None):
                 self.refuse(f"its {name} is {self.node.attrs[name]}")
 
-    def alike(self) -> None:
-        """Refuse operands that are scaled otherwise than the result, which TFLite would not scale."""
-        kinds = [self.graph.types[name].quant for name in self.node.inputs]
-        if any(kind != self.result.quant for kind in kinds):
+    def require_same_quantisation(self) -> None:
+        """Refuse operands whose quantisation differs from the result's, since TFLite does not rescale here."""
+        quants = [self.graph.types[name].quant for name in self.node.inputs]
+        if any(quant != self.result.quant for quant in quants):
             self.refuse("data and results have other scales")
 
-    def weights(self, moved: tuple[int, ...], axis: int) -> tuple[str, ...]:
-        """Names of weights and bias: int8 around zero, axes in TFLite's order, a scale for all or along ``axis``."""
-        kind, data = self.type(1), self.const(1)
-        if kind.dtype != "int8" or kind.quant is None or any(kind.quant.zero_point):
+    def weights(self, order: tuple[int, ...], axis: int) -> tuple[str, ...]:
+        """Return names of weights and bias: int8 with zero point 0, axes in TFLite's order, one scale or one along ``axis``."""
+        type_, data = self.type(1), self.const(1)
+        if type_.dtype != "int8" or type_.quant is None or any(type_.quant.zero_point):
             self.refuse("its weights are no int8 around zero")
-        assert kind.quant is not None
-        array = data.transpose(moved)
-        quant = replace(kind.quant, axis=None if kind.quant.axis is None else axis)
+        assert type_.quant is not None
+        array = data.transpose(order)
+        quant = replace(type_.quant, axis=None if type_.quant.axis is None else axis)
         names = [self.tensor("weight", TensorType(array.shape, "int8", quant), array)]
         if len(self.node.inputs) > 2 and self.node.inputs[2]:
             bias = self.const(2).reshape(-1)
             if str(bias.dtype) != "int32":
                 self.refuse(f"its bias is {bias.dtype}")
-            of_data = self.type(0).quant
-            assert of_data is not None
-            scale = tuple(float(np.float32(of_data.scale[0]) * np.float32(each)) for each in quant.scale)
-            terms = Quant(scale, (0,) * len(scale), 0 if len(scale) > 1 else None)
-            names.append(self.tensor("bias", TensorType(bias.shape, "int32", terms), bias))
+            data_quant = self.type(0).quant
+            assert data_quant is not None
+            scale = tuple(
+                float(np.float32(data_quant.scale[0]) * np.float32(weight_scale)) for weight_scale in quant.scale
+            )
+            bias_quant = Quant(scale, (0,) * len(scale), 0 if len(scale) > 1 else None)
+            names.append(self.tensor("bias", TensorType(bias.shape, "int32", bias_quant), bias))
         return tuple(names)
 
     def window(self, kernel: tuple[int, ...], *, pads: bool) -> tuple[str, dict[str, Field]]:
-        """The data, padded before where that is neither SAME nor VALID and ``pads``, and the fields of strides and padding."""
+        """Return the data and the fields of strides and padding.
+
+        Padding that is neither SAME nor VALID becomes a PAD before the operator, if ``pads`` allows it.
+        """
         data, strides, padding = self.type(0), self.node.attr("strides"), self.node.attr("padding")
         dilation = self.node.attr("dilation") if "dilation" in self.node.attrs else (1, 1)
         fields: dict[str, Field] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
@@ -166,12 +179,12 @@ class _Application:
         shape = (n, height + top + bottom, width + left + right, channels)
         padded = self.tensor("padded", replace(data, shape=shape))
         amounts = self.ints("paddings", (0, 0), (top, bottom), (left, right), (0, 0))
-        self.operators.append(Written("PAD", 2, (self.node.inputs[0], amounts), (padded,), "PadOptions"))
+        self.operators.append(TfliteOperator("PAD", 2, (self.node.inputs[0], amounts), (padded,), "PadOptions"))
         return padded, fields
 
 
-def _conv2d(a: _Application) -> None:
-    a.plain(layout="NHWC", pad_value=0, out_dtype="")
+def _conv2d(a: _NodeWriter) -> None:
+    a.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
     weight, groups = a.type(1).shape, a.node.attr("groups")
     if groups != 1 and (groups != a.type(0).shape[3] or weight[3] != 1):
         a.refuse(f"it has {groups} groups of channels")
@@ -190,9 +203,9 @@ def _conv2d(a: _Application) -> None:
         a.emit("DEPTHWISE_CONV_2D", operands, "DepthwiseConv2DOptions", fields, 3)
 
 
-def _transposed(a: _Application) -> None:
-    """The padding is that of a convolution of the result, which TFLite's two schemes say."""
-    a.plain(groups=1, dilation=(1, 1), out_dtype="")
+def _conv2d_transpose(a: _NodeWriter) -> None:
+    """Write TRANSPOSE_CONV; TFLite's scheme gives the padding of the forward convolution of the result."""
+    a.require_defaults(groups=1, dilation=(1, 1), out_dtype="")
     strides, shape, kernel = a.node.attr("strides"), a.result.shape, a.type(1).shape[1:3]
     same = same_padding(shape[1:3], kernel, strides)
     full = [(n - 1) * s + k for n, s, k in zip(a.type(0).shape[1:3], strides, kernel, strict=True)]
@@ -213,16 +226,16 @@ def _transposed(a: _Application) -> None:
     a.emit("TRANSPOSE_CONV", operands, "TransposeConvOptions", fields, 3)
 
 
-def _dense(a: _Application) -> None:
-    a.plain(out_dtype="")
+def _dense(a: _NodeWriter) -> None:
+    a.require_defaults(out_dtype="")
     fields: dict[str, Field] = {"FusedActivationFunction": a.activation()}
     a.emit("FULLY_CONNECTED", (a.node.inputs[0], *a.weights((0, 1), 0)), "FullyConnectedOptions", fields, 4)
 
 
-def _pool(code: str) -> Callable[[_Application], None]:
-    def write(a: _Application) -> None:
-        a.plain(layout="NHWC", count_include_pad=False)
-        a.alike()
+def _pool(code: str) -> Callable[[_NodeWriter], None]:
+    def write(a: _NodeWriter) -> None:
+        a.require_defaults(layout="NHWC", count_include_pad=False)
+        a.require_same_quantisation()
         kernel = a.node.attr("kernel")
         data, fields = a.window(kernel, pads=False)
         fields |= {"FilterHeight": kernel[0], "FilterWidth": kernel[1], "FusedActivationFunction": a.activation()}
@@ -231,71 +244,71 @@ def _pool(code: str) -> Callable[[_Application], None]:
     return write
 
 
-def _binary(code: str, options: str) -> Callable[[_Application], None]:
-    def write(a: _Application) -> None:
-        kinds = [a.type(k) for k in range(2)]
-        if any(kind.dtype != "int8" or kind.quant is None or kind.quant.axis is not None for kind in kinds):
+def _binary(code: str, options: str) -> Callable[[_NodeWriter], None]:
+    def write(a: _NodeWriter) -> None:
+        types = [a.type(k) for k in range(2)]
+        if any(type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None for type_ in types):
             a.refuse("its operands are no int8 of one scale")
         a.emit(code, a.node.inputs, options, {"FusedActivationFunction": a.activation()})
 
     return write
 
 
-def _unary(code: str, options: str = "") -> Callable[[_Application], None]:
+def _unary(code: str, options: str = "") -> Callable[[_NodeWriter], None]:
     return lambda a: a.emit(code, a.node.inputs, options)
 
 
-def _concat(a: _Application) -> None:
-    a.alike()
+def _concat(a: _NodeWriter) -> None:
+    a.require_same_quantisation()
     a.emit("CONCATENATION", a.node.inputs, "ConcatenationOptions", {"Axis": a.node.attr("axis")})
 
 
-def _reshape(a: _Application) -> None:
+def _reshape(a: _NodeWriter) -> None:
     shape = a.result.shape
     a.emit("RESHAPE", (a.node.inputs[0], a.ints("shape", *shape)), "ReshapeOptions", {"NewShape": shape}, 1)
 
 
-def _softmax(a: _Application) -> None:
+def _softmax(a: _NodeWriter) -> None:
     rank = len(a.result.shape)
     if a.node.attr("axis") not in (-1, rank - 1):
         a.refuse("it is not over the last axis")
     a.emit("SOFTMAX", a.node.inputs, "SoftmaxOptions", {"Beta": float(a.node.attr("beta"))})
 
 
-def _leaky(a: _Application) -> None:
+def _leaky(a: _NodeWriter) -> None:
     a.emit("LEAKY_RELU", a.node.inputs, "LeakyReluOptions", {"Alpha": float(a.node.attr("alpha"))})
 
 
-def _slice(a: _Application) -> None:
+def _slice(a: _NodeWriter) -> None:
     if any(step != 1 for step in a.node.attr("strides")):
         a.refuse(f"it takes steps of {a.node.attr('strides')}")
-    a.alike()
+    a.require_same_quantisation()
     parts = a.ints("begin", *a.node.attr("begin")), a.ints("size", *a.result.shape)
     a.emit("SLICE", (a.node.inputs[0], *parts), "SliceOptions")
 
 
-def _transpose(a: _Application) -> None:
+def _transpose(a: _NodeWriter) -> None:
     a.emit("TRANSPOSE", (a.node.inputs[0], a.ints("axes", *a.node.attr("axes"))), "TransposeOptions")
 
 
-def _prelu(a: _Application) -> None:
+def _prelu(a: _NodeWriter) -> None:
     a.const(1)
     a.emit("PRELU", a.node.inputs, "")
 
 
-def _mean(a: _Application) -> None:
+def _mean(a: _NodeWriter) -> None:
     if not prod(a.result.shape):
         a.refuse("it is empty")
     axes = a.ints("axes", *a.node.attr("axes"))
     a.emit("MEAN", (a.node.inputs[0], axes), "ReducerOptions", {"KeepDims": bool(a.node.attr("keepdims"))})
 
 
-ROWS: Mapping[str, Callable[[_Application], None]] = {
+WRITERS: Mapping[str, Callable[[_NodeWriter], None]] = {
     "add": _binary("ADD", "AddOptions"),
     "avg_pool2d": _pool("AVERAGE_POOL_2D"),
     "concat": _concat,
     "conv2d": _conv2d,
-    "conv2d_transpose": _transposed,
+    "conv2d_transpose": _conv2d_transpose,
     "dense": _dense,
     "hard_swish": _unary("HARD_SWISH", "HardSwishOptions"),
     "leaky_relu": _leaky,
@@ -312,65 +325,70 @@ ROWS: Mapping[str, Callable[[_Application], None]] = {
     "tanh": _unary("TANH"),
     "transpose": _transpose,
 }
-"""What writes an operator, by our name of it."""
+"""Functions that write an operator, by our name of it."""
 
 
 # ---- Tensors and operators as a TFLite flatbuffer (schema version 3), and graphs of ours as such models.
 
 _LAST_OF_A_BYTE = 127
-"""What the deprecated field of operators' numbers says for all from there on."""
+"""Value of the deprecated code field of 8 bits for all operator numbers from there on."""
 
 
 def to_tflite(graph: Graph) -> bytes:
-    """The TFLite model of a graph without state. Values are called ``t0_``, ``t1_`` ... in the order of ``graph.types``,
-    tensors that only a layer has after its result; a tool that appends to names leaves them readable.
+    """Write a graph without state as a TFLite model.
 
-    UnsupportedError for an operator, dtype or attribute that TFLite has no word for, or none here.
+    Values are called ``t0_``, ``t1_`` ... in the order of ``graph.types``; tensors that only one layer uses are named after its
+    result. Names end in ``_`` so that they stay readable for tools that append to them.
+
+    UnsupportedError for an operator, dtype or attribute that has no TFLite form here.
     """
     names = name_of(graph)
-    found = [written(graph, node) for node in graph.nodes]
-    tensors = {names[name]: (kind, graph.consts.get(name)) for name, kind in graph.types.items()}
+    layers = [written(graph, node) for node in graph.nodes]
+    tensors = {names[name]: (type_, graph.consts.get(name)) for name, type_ in graph.types.items()}
     operators = []
-    for k, node in enumerate(found):
+    for k, node in enumerate(layers):
         own = {name: f"{names[node.operators[-1].outputs[0]]}{k}_{n}" for n, name in enumerate(node.tensors)}
-        tensors |= {own[name]: given for name, given in node.tensors.items()}
-        operators += [each.renamed({**names, **own, "": ""}) for each in node.operators]
-    used = {name for each in operators for name in (*each.inputs, *each.outputs)}
+        tensors |= {own[name]: tensor for name, tensor in node.tensors.items()}
+        operators += [operator.with_names({**names, **own, "": ""}) for operator in node.operators]
+    used = {name for operator in operators for name in (*operator.inputs, *operator.outputs)}
     ends = [tuple(names[name] for name in side) for side in (graph.inputs, graph.outputs)]
-    kept = {name: given for name, given in tensors.items() if name in used or name in ends[0]}
-    return _Model(kept).written(operators, *ends)
+    used_tensors = {name: tensor for name, tensor in tensors.items() if name in used or name in ends[0]}
+    return _Model(used_tensors).serialise(operators, *ends)
 
 
 def name_of(graph: Graph) -> Mapping[str, str]:
-    """What the model calls the values of a graph."""
+    """Return the model's name of every value of a graph."""
     return {name: f"t{k}_" for k, name in enumerate(graph.types)}
 
 
 @dataclass
 class _Model:
-    """A flatbuffer under construction; flatbuffers grow from their end, what is named before what names it."""
+    """A flatbuffer under construction.
+
+    Flatbuffers are written from their end, so referenced tables come before those that refer to them.
+    """
 
     tensors: Mapping[str, tuple[TensorType, Array | None]]
     fb: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
     buffers: list[bytes] = field(default_factory=lambda: [b""])
 
-    def written(self, operators: Sequence[Written], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
+    def serialise(self, operators: Sequence[TfliteOperator], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
         numbers = {name: k for k, name in enumerate(self.tensors)} | {"": -1}
-        codes = list(dict.fromkeys((each.code, each.version) for each in operators))
-        tensors = self._offsets([self._tensor(name, *given) for name, given in self.tensors.items()])
-        made = self._offsets([self._operator(each, codes, numbers) for each in operators])
+        codes = list(dict.fromkeys((operator.code, operator.version) for operator in operators))
+        tensors = self._offsets([self._tensor(name, *entry) for name, entry in self.tensors.items()])
+        operator_offsets = self._offsets([self._operator(operator, codes, numbers) for operator in operators])
         ends = [self._numbers([numbers[name] for name in side], np.int32) for side in (inputs, outputs)]
         tflite.SubGraphStart(self.fb)
         tflite.SubGraphAddTensors(self.fb, tensors)
         tflite.SubGraphAddInputs(self.fb, ends[0])
         tflite.SubGraphAddOutputs(self.fb, ends[1])
-        tflite.SubGraphAddOperators(self.fb, made)
+        tflite.SubGraphAddOperators(self.fb, operator_offsets)
         graphs = self._offsets([int(tflite.SubGraphEnd(self.fb))])
         buffers = self._offsets([self._buffer(data) for data in self.buffers])
-        kinds = self._offsets([self._code(*code) for code in codes])
+        code_offsets = self._offsets([self._code(*code) for code in codes])
         tflite.ModelStart(self.fb)
         tflite.ModelAddVersion(self.fb, 3)
-        tflite.ModelAddOperatorCodes(self.fb, kinds)
+        tflite.ModelAddOperatorCodes(self.fb, code_offsets)
         tflite.ModelAddSubgraphs(self.fb, graphs)
         tflite.ModelAddBuffers(self.fb, buffers)
         self.fb.Finish(tflite.ModelEnd(self.fb), b"TFL3")
@@ -400,14 +418,14 @@ class _Model:
         tflite.OperatorCodeAddVersion(self.fb, version)
         return int(tflite.OperatorCodeEnd(self.fb))
 
-    def _tensor(self, name: str, kind: TensorType, data: Array | None) -> int:
-        shape, label = self._numbers(kind.shape, np.int32), self.fb.CreateString(name)
-        quant = self._quantisation(kind.quant) if kind.quant else 0
+    def _tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
+        shape, label = self._numbers(type_.shape, np.int32), self.fb.CreateString(name)
+        quant = self._quantisation(type_.quant) if type_.quant else 0
         if data is not None:
             self.buffers.append(np.ascontiguousarray(data).tobytes())
         tflite.TensorStart(self.fb)
         tflite.TensorAddShape(self.fb, shape)
-        tflite.TensorAddType(self.fb, getattr(tflite.TensorType, kind.dtype.upper()))
+        tflite.TensorAddType(self.fb, getattr(tflite.TensorType, type_.dtype.upper()))
         tflite.TensorAddBuffer(self.fb, len(self.buffers) - 1 if data is not None else 0)
         tflite.TensorAddName(self.fb, label)
         if quant:
@@ -422,21 +440,23 @@ class _Model:
         tflite.QuantizationParametersAddQuantizedDimension(self.fb, quant.axis or 0)
         return int(tflite.QuantizationParametersEnd(self.fb))
 
-    def _operator(self, each: Written, codes: Sequence[tuple[str, int]], numbers: Mapping[str, int]) -> int:
-        options = self._options(each) if each.options else 0
-        inputs, outputs = (self._numbers([numbers[n] for n in side], np.int32) for side in (each.inputs, each.outputs))
+    def _operator(self, operator: TfliteOperator, codes: Sequence[tuple[str, int]], numbers: Mapping[str, int]) -> int:
+        options = self._options(operator) if operator.options else 0
+        inputs, outputs = (
+            self._numbers([numbers[n] for n in side], np.int32) for side in (operator.inputs, operator.outputs)
+        )
         tflite.OperatorStart(self.fb)
-        tflite.OperatorAddOpcodeIndex(self.fb, codes.index((each.code, each.version)))
+        tflite.OperatorAddOpcodeIndex(self.fb, codes.index((operator.code, operator.version)))
         tflite.OperatorAddInputs(self.fb, inputs)
         tflite.OperatorAddOutputs(self.fb, outputs)
-        if each.options:
-            tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, each.options))
+        if operator.options:
+            tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, operator.options))
             tflite.OperatorAddBuiltinOptions(self.fb, options)
         return int(tflite.OperatorEnd(self.fb))
 
-    def _options(self, each: Written) -> int:
-        values = {n: self._numbers(v, np.int32) if isinstance(v, tuple) else v for n, v in each.fields.items()}
-        getattr(tflite, f"{each.options}Start")(self.fb)
+    def _options(self, operator: TfliteOperator) -> int:
+        values = {n: self._numbers(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()}
+        getattr(tflite, f"{operator.options}Start")(self.fb)
         for name, value in values.items():
-            getattr(tflite, f"{each.options}Add{name}")(self.fb, value)
-        return int(getattr(tflite, f"{each.options}End")(self.fb))
+            getattr(tflite, f"{operator.options}Add{name}")(self.fb, value)
+        return int(getattr(tflite, f"{operator.options}End")(self.fb))

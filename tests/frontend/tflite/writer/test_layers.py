@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.errors import UnsupportedError
-from microc.frontend.tflite.writer import ROWS, to_tflite, written
+from microc.frontend.tflite.writer import WRITERS, to_tflite, written
 from microc.graph.ir import Graph, Quant
 from microc.ops.meaning import evaluate
 
@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
 
 
 def test_every_row_has_a_case() -> None:
-    assert {name.split()[0] for name in CASES} == set(ROWS)
+    assert {name.split()[0] for name in CASES} == set(WRITERS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,6 +122,6 @@ def test_a_layer_is_read_again_as_it_was(name: str, tmp_path: Any) -> None:
 def test_what_has_no_word_says_why(name: str) -> None:
     make, why = REFUSED[name]
     graph = make()
-    node = next(node for node in graph.nodes if node.op in (*ROWS, "sin") and node.op != "reshape")
+    node = next(node for node in graph.nodes if node.op in (*WRITERS, "sin") and node.op != "reshape")
     with pytest.raises(UnsupportedError, match=why):
         written(graph, node)
