@@ -1,1 +1,1 @@
-"""Keras 3 models (``.keras``), read without Keras."""
+"""Keras models (``.keras``, HDF5), read without Keras."""

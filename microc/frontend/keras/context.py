@@ -1,4 +1,4 @@
-"""One call of a Keras layer as its spelling function sees it, and Keras's activations."""
+"""One call of a Keras layer as its converter sees it, and Keras's activations."""
 
 from __future__ import annotations
 
@@ -32,37 +32,41 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 
 
 def dtype_of(config: Mapping[str, Any]) -> str:
-    """A layer's dtype, given by name or as a policy; of a quantised layer what it is quantised to."""
-    found = config.get("dtype", "float32")
-    if isinstance(found, str):
-        return found
-    return str(found["config"].get("mode") or found["config"]["name"])
+    """Return a layer's dtype, which its configuration gives by name or as a policy; of a quantised layer the quantised dtype."""
+    dtype = config.get("dtype", "float32")
+    if isinstance(dtype, str):
+        return dtype
+    return str(dtype["config"].get("mode") or dtype["config"]["name"])
 
 
 class Weights(Protocol):
-    """What a file holds for a model."""
+    """The weights that a file holds for a model."""
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
-        """For each of its layers, by their names."""
+        """Return the weights of each layer, by its name."""
 
 
 class LayerWeights(Weights, Protocol):
-    """What a file holds for a layer, which may be a model."""
+    """The weights that a file holds for a layer, which may be a model."""
 
     def arrays(self) -> tuple[Array, ...]:
-        """The layer's variables in order."""
+        """Return the layer's variables in order."""
 
     @property
     def path(self) -> str:
-        """A name that no two layers have in common."""
+        """A name that no two layers share."""
 
     def inside(self, name: str) -> LayerWeights:
-        """For a part of the layer."""
+        """Return the weights of a part of the layer."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """``operands``: values of the graph (or numbers, for arithmetic); ``weights``: what the file holds for the layer."""
+    """One call of a layer. ``operands``: values of the graph, or numbers for arithmetic; ``weights``: what the file holds for
+    the layer.
+
+    ``spellings``: the table of converters, for layers that wrap others.
+    """
 
     write: GraphBuilder
     code: str
@@ -70,37 +74,40 @@ class Layer:
     weights: LayerWeights
     operands: Sequence[Any]
     kwargs: Mapping[str, Any]
-    spellings: Mapping[str, Spelling]
+    converters: Mapping[str, Converter]
 
     def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError, with the layer's class and position."""
         raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
 
     @property
-    def eight_bits(self) -> bool:
-        """Whether Keras quantised the weights (``quantize("int8")``): integers; behind all else the factors that made them."""
+    def has_int8_weights(self) -> bool:
+        """True if Keras quantised the weights (``quantize("int8")``): they are integers, and their scale factors are the last
+        arrays."""
         return dtype_of(self.config) == "int8"
 
     @property
     def x(self) -> str:
-        """The one operand."""
+        """The only operand."""
         return str(self.operands[0])
 
     def shape(self, value: str = "") -> tuple[int, ...]:
         return self.write.shape(value or self.x)
 
     def arrays(self, count: int) -> tuple[Array, ...]:
-        """The layer's weights, of which there must be ``count``."""
-        found = self.weights.arrays()
-        if len(found) != count:
-            raise ModelError(f"{len(found)} weights, {count} expected", where=self.write.where)
-        return found
+        """Return the layer's weights, which must be ``count`` arrays."""
+        arrays = self.weights.arrays()
+        if len(arrays) != count:
+            raise ModelError(f"{len(arrays)} weights, {count} expected", where=self.write.where)
+        return arrays
 
     def pair(self, name: str, count: int = 2) -> tuple[int, ...]:
-        """A setting of one number for every spatial axis."""
-        found = self.config.get(name)
-        return (int(found),) * count if isinstance(found, int) else tuple(int(n) for n in found or (1,) * count)
+        """Return a setting as one number for every spatial axis."""
+        setting = self.config.get(name)
+        return (int(setting),) * count if isinstance(setting, int) else tuple(int(n) for n in setting or (1,) * count)
 
-    def channels_last(self) -> None:
+    def require_channels_last(self) -> None:
+        """Refuse data with channels first."""
         if self.config.get("data_format", "channels_last") != "channels_last":
             self.refuse("data with channels first", "build the model with data_format='channels_last'")
 
@@ -116,27 +123,29 @@ class Layer:
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         return self.write.reshape(value, shape)
 
-    def activated(self, value: str, name: str = "activation") -> str:
-        """The value after the layer's activation."""
-        return self.activation(value, self.config.get(name))
+    def activate(self, value: str, name: str = "activation") -> str:
+        """Return the value after the layer's activation."""
+        return self.apply_activation(value, self.config.get(name))
 
-    def activation(self, value: str, found: Any) -> str:
-        """The value after an activation, given by name or as a configuration."""
-        if isinstance(found, Mapping):
-            found = found["config"] if isinstance(found.get("config"), str) else found.get("class_name")
-        if found in (None, "linear"):
+    def apply_activation(self, value: str, activation: Any) -> str:
+        """Return the value after an activation, given by name or as a configuration."""
+        if isinstance(activation, Mapping):
+            activation = (
+                activation["config"] if isinstance(activation.get("config"), str) else activation.get("class_name")
+            )
+        if activation in (None, "linear"):
             return value
-        if found in _PLAIN:
-            op, attrs = _PLAIN[found]
+        if activation in _PLAIN:
+            op, attrs = _PLAIN[activation]
             return self.emit(op, (value,), attrs)
-        composed = _COMPOSED.get(str(found))
-        if composed is None:
-            self.refuse(f"the activation {found!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
-        return composed(composer(self.write), value)
+        formula = _COMPOSED.get(str(activation))
+        if formula is None:
+            self.refuse(f"the activation {activation!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
+        return formula(composer(self.write), value)
 
 
-Spelling = Callable[[Layer], str | tuple[str, ...]]
-"""Writes a layer; the value or values that it gives."""
+Converter = Callable[[Layer], str | tuple[str, ...]]
+"""Type of a converter: it writes a layer and returns its value or values."""
 
 
 _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
@@ -148,4 +157,4 @@ _COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
     "softsign": formulas.softsign,
     "swish": formulas.swish,
 }
-"""Gelu is exact by name, in layers too."""
+"""Activations that are several operators. Gelu is exact when given by name, in layers too."""

@@ -1,4 +1,4 @@
-"""Archives of Keras models, HDF5 weights, legacy models."""
+"""Archives of Keras models (``.keras``), HDF5 weights, and whole models in HDF5."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError, ToolError, UnsupportedError
 from microc.frontend.budget import MAX_STORED, check_shape, members, read_json
 
-# ---- Groups and arrays of an HDF5 file that lie in the file itself.
+# ---- Groups and arrays that are stored in the HDF5 file itself.
 #
-# HDF5 follows soft and external links, and reads data sets from other files (external storage, virtual data sets) wherever they
-# say. A model's file has none of these: groups are linked directly, arrays are stored in the file, in the ways that come with
-# HDF5.
+# HDF5 follows soft and external links, and reads data sets from any other file that they name (external storage, virtual data
+# sets). A model's file needs none of these: groups are hard links, arrays are stored in the file, with HDF5's own filters. All
+# else is refused.
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
-"""Of HDF5 itself, and lzf: for others it looks for plugins to load."""
+"""Filters that HDF5 itself brings, and lzf; for others it would load plugins."""
 _MOST_TEXT = 1 << 24
 """Bytes of one attribute."""
 BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
-"""What h5py raises for files that are damaged; MemoryError, too, for lengths that are none."""
+"""Exceptions that h5py raises for damaged files; MemoryError comes from invalid lengths."""
 
 
 @dataclass(slots=True)
-class _Left:
-    """Bytes of arrays that may still be read: many names may stand for one array."""
+class _ReadBudget:
+    """Bytes of arrays that may still be read. Several names may refer to one array, so every read counts."""
 
     bytes: int = MAX_STORED
 
 
 @frozen
 class Group:
-    """A group of the file; all of a file share what is left to read."""
+    """A group of the file. All groups of a file share one budget of bytes to read."""
 
-    held: Any
+    node: Any
     file: str
-    left: _Left
+    left: _ReadBudget
 
     @property
     def path(self) -> str:
-        return str(self.held.name)
+        return str(self.node.name)
 
     def names(self) -> tuple[str, ...]:
-        """What is in the group, in h5py's order."""
+        """Return the names of the group's members, in h5py's order."""
         try:
-            return tuple(self.held)
+            return tuple(self.node)
         except BROKEN as error:
             raise self._broken(error) from error
 
     def group(self, name: str) -> Group | None:
-        """A group inside of this one, None where there is none of that name."""
+        """Return a group inside of this one, None if there is none of that name."""
         import h5py
 
-        found = self._linked(name)
-        return Group(found, self.file, self.left) if isinstance(found, h5py.Group) else None
+        member = self._member(name)
+        return Group(member, self.file, self.left) if isinstance(member, h5py.Group) else None
 
     def array(self, name: str, where: str) -> Array:
-        """An array of numbers; ModelError where it is none, lies elsewhere or is too large."""
+        """Return an array of numbers; ModelError if the member is none, is stored outside of the file, or is too large."""
         import h5py
 
-        data = self._linked(name)
+        data = self._member(name)
         if not isinstance(data, h5py.Dataset):
             raise ModelError(f"the layer's weights cannot be read: {name!r} is no array", where=where)
         try:
@@ -89,26 +89,29 @@ class Group:
             raise self._broken(error) from error
 
     def layer(self) -> str:
-        """The name of the layer that the group is of, where its variables carry one."""
+        """Return the layer's name that the group's variables carry, empty if they carry none."""
         import h5py
 
-        held = self.group("vars")
+        variables = self.group("vars")
         try:
-            if held is None or "name" not in held.held.attrs:
+            if variables is None or "name" not in variables.node.attrs:
                 return ""
-            kept = held.held.attrs.get_id("name")
-            text = kept.shape == () and h5py.check_string_dtype(kept.dtype) is not None
-            return str(held.held.attrs["name"]) if text else ""
+            attribute = variables.node.attrs.get_id("name")
+            is_text = attribute.shape == () and h5py.check_string_dtype(attribute.dtype) is not None
+            return str(variables.node.attrs["name"]) if is_text else ""
         except BROKEN as error:
             raise self._broken(error) from error
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The texts of an attribute, which Keras cuts into numbered ones where it is long; none where there is none."""
-        return self._texts(name) or tuple(text for part in self._numbered(name) for text in self._texts(part))
+        """Return the texts of an attribute, empty without it. Keras splits a long one into numbered attributes."""
+        return self._texts(name) or tuple(
+            text for part in self._numbered_attributes(name) for text in self._texts(part)
+        )
 
-    def _numbered(self, name: str) -> Iterator[str]:
+    def _numbered_attributes(self, name: str) -> Iterator[str]:
+        """Yield the names of the numbered attributes that a long one was split into."""
         number = 0
-        while f"{name}{number}" in self.held.attrs:
+        while f"{name}{number}" in self.node.attrs:
             yield f"{name}{number}"
             number += 1
 
@@ -116,28 +119,28 @@ class Group:
         import h5py
 
         try:
-            if name not in self.held.attrs:
+            if name not in self.node.attrs:
                 return ()
-            kept = self.held.attrs.get_id(name)
-            shape, dtype = tuple(map(int, kept.shape or ())), kept.dtype
+            attribute = self.node.attrs.get_id(name)
+            shape, dtype = tuple(map(int, attribute.shape or ())), attribute.dtype
             if (dtype.kind != "S" and h5py.check_string_dtype(dtype) is None) or len(shape) > 1:
                 return ()
             if prod(shape) * max(dtype.itemsize, 1) > _MOST_TEXT:
                 raise ModelError(f"the attribute {name!r} of {self.path} is too long", where=self.file)
-            found = np.asarray(self.held.attrs[name], object).reshape(-1)
-            return tuple(_decoded(text) for text in found)
+            values = np.asarray(self.node.attrs[name], object).reshape(-1)
+            return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
             raise self._broken(error) from error
 
-    def _linked(self, name: str) -> Any:
-        """What a name stands for in this file; None where nothing does."""
+    def _member(self, name: str) -> Any:
+        """Return the member of a name, None if there is none; ModelError for a link to elsewhere."""
         import h5py
 
         try:
-            link = self.held.get(name, getlink=True)
+            link = self.node.get(name, getlink=True)
             if link is not None and not isinstance(link, h5py.HardLink):
                 raise ModelError(f"{self.path}/{name} is a link to elsewhere", where=self.file)
-            return None if link is None else self.held[name]
+            return None if link is None else self.node[name]
         except BROKEN as error:
             raise self._broken(error) from error
 
@@ -145,99 +148,98 @@ class Group:
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
 
-def _decoded(text: Any) -> str:
-    found = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
-    return found.decode("utf-8", "replace")
+def _decode_text(text: Any) -> str:
+    raw = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+    return raw.decode("utf-8", "replace")
 
 
-def stored_groups(data: bytes, file_name: str) -> Group:
-    """The outermost group of an HDF5 file's bytes; ToolError without h5py, one of ``BROKEN`` where the file is damaged."""
+def open_hdf5(data: bytes, file_name: str) -> Group:
+    """Open an HDF5 file's bytes and return the root group; ToolError without h5py, one of ``BROKEN`` if the file is damaged."""
     try:
         import h5py
     except ImportError as error:
         raise ToolError(
             "Keras models are read with h5py, which is not installed", where=file_name, hint="pip install microc[keras]"
         ) from error
-    return Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _Left())
+    return Group(h5py.File(io.BytesIO(data), "r")["/"], file_name, _ReadBudget())
 
 
-# ---- The archive of a Keras 3 model (``.keras``): its configuration as plain data, its weights as arrays. No code is
-# run.
+# ---- The archive of a Keras 3 model (``.keras``): configuration as plain data, weights as arrays. No code is run.
 
 _FILE_CONFIG, _FILE_WEIGHTS = "config.json", "model.weights.h5"
 
 
 def is_keras(data: bytes) -> bool:
-    """Whether a zip archive's bytes hold a Keras 3 model."""
+    """Test whether a zip archive's bytes hold a Keras 3 model."""
     return {_FILE_CONFIG, "metadata.json"} <= set(members(data))
 
 
 class Weights:
-    """One group of the weights' file: a layer's own arrays, and the groups of what is inside the layer."""
+    """One group of the weights' file: a layer's own arrays, and the groups of layers inside of it."""
 
     def __init__(self, group: Group | None, where: str) -> None:
         self._group, self.where = group, where
 
     def arrays(self) -> tuple[Array, ...]:
-        """The layer's variables in order."""
-        held = self._group.group("vars") if self._group is not None else None
-        if held is None:
+        """Return the layer's variables in order."""
+        variables = self._group.group("vars") if self._group is not None else None
+        if variables is None:
             return ()
-        return tuple(held.array(str(k), self.where) for k in range(len(held.names())))
+        return tuple(variables.array(str(k), self.where) for k in range(len(variables.names())))
 
     @property
     def path(self) -> str:
-        """The group's place in the file, which no two layers have in common."""
+        """The group's path in the file, which no two layers share."""
         return self.where if self._group is None else self._group.path
 
     def inside(self, name: str) -> Weights:
-        """A part that has a name in the layer (``cell``, ``forward_layer``)."""
+        """Return the weights of a named part of the layer (``cell``, ``forward_layer``)."""
         return Weights(self._group.group(name) if self._group is not None else None, self.where)
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Weights]:
-        """The weights of a model's layers by the layers' names.
+        """Return the weights of a model's layers, by name.
 
-        Groups carry the names; where they do not (early versions), they are called after the classes, numbered.
+        Groups carry the names of layers. In files of early versions they do not, and are called after the classes, numbered.
         """
         parts = self._group.group("layers") if self._group is not None else None
-        held = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
-        named = {group.layer(): group for group in held.values() if group is not None}
-        counted: Counter[str] = Counter()
-        found = {}
+        groups = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
+        by_layer_name = {group.layer(): group for group in groups.values() if group is not None}
+        class_counts: Counter[str] = Counter()
+        weights = {}
         for layer in layers:
             stem, name = snake_case(layer["class_name"]), layer["config"]["name"]
-            numbered = f"{stem}_{counted[stem]}" if counted[stem] else stem
-            counted[stem] += 1
-            found[name] = Weights(named.get(name) or held.get(numbered), name)
-        return found
+            group_name = f"{stem}_{class_counts[stem]}" if class_counts[stem] else stem
+            class_counts[stem] += 1
+            weights[name] = Weights(by_layer_name.get(name) or groups.get(group_name), name)
+        return weights
 
 
 def snake_case(name: str) -> str:
-    """A class's name as Keras spells it in paths."""
+    """Return a class's name as Keras writes it in paths."""
     name = re.sub(r"\W+", "", name)
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def decode_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """The model's configuration and weights; ModelError where the archive is broken, ToolError without h5py."""
+    """Return the model's configuration and weights; ModelError if the archive is broken, ToolError without h5py."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
                 raise UnsupportedError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
-            config, stored = (
+            config, weights = (
                 read_json(archive.read(_FILE_CONFIG), f"{file_name} {_FILE_CONFIG}"),
                 archive.read(_FILE_WEIGHTS),
             )
-        return config, Weights(stored_groups(stored, file_name), file_name)
+        return config, Weights(open_hdf5(weights, file_name), file_name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error
 
 
-# ---- Whole models in HDF5 (``.h5``), as Keras 2 saves them and Keras 3 still can: the configuration is an attribute,
-# and so are the names of layers and weights. No code is run.
+# ---- Whole models in HDF5 (``.h5``), as Keras 2 saves them and Keras 3 still can: the configuration and the names of layers and
+# weights are attributes. No code is run.
 #
-# Of a layer that has layers inside, the file has one list of weights; their paths say whose each is.
+# A layer with layers inside has one list of weights; the path of each names the inner layer.
 
 _LEGACY_CONFIG, _LEGACY_WEIGHTS = "model_config", "model_weights"
 _PARTS: Mapping[str, str] = {
@@ -246,54 +248,58 @@ _PARTS: Mapping[str, str] = {
     "value_dense": "value",
     "output_dense": "attention_output",
 }
-"""Parts of a layer by what paths call them, where that is not the part's own name."""
+"""Parts of a layer by their names in paths, where these differ from the part's own name."""
 _HALVES = ("forward_layer", "backward_layer")
 
 
 @frozen
 class LegacyWeights:
-    """The weights of a layer, in order: of each its path, and the group that holds it."""
+    """The weights of a layer in order: the path of each, and the group that holds it."""
 
-    held: tuple[tuple[str, Group], ...]
+    entries: tuple[tuple[str, Group], ...]
     where: str
 
     def arrays(self) -> tuple[Array, ...]:
-        return tuple(_array(group, name, self.where) for name, group in self.held)
+        return tuple(_array(group, name, self.where) for name, group in self.entries)
 
     @property
     def path(self) -> str:
         return self.where
 
     def inside(self, name: str) -> LegacyWeights:
-        """A part of the layer. Both directions of a sequence have as many weights; cells and wrapped layers have all."""
+        """Return the weights of a part of the layer.
+
+        Both directions of a bidirectional layer have half of the weights each; cells and wrapped layers have all.
+        """
         name = name.removeprefix("_")
         if name in _HALVES:
-            half, second = len(self.held) // 2, name == _HALVES[1]
-            return LegacyWeights(self.held[half:] if second else self.held[:half], f"{self.where}/{name}")
-        return self._called(_PARTS[name]) if name in _PARTS else self
+            half, second = len(self.entries) // 2, name == _HALVES[1]
+            return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{name}")
+        return self._below(_PARTS[name]) if name in _PARTS else self
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
-        """The weights of a model's layers by the layers' names."""
-        return {layer["config"]["name"]: self._called(layer["config"]["name"]) for layer in layers}
+        """Return the weights of a model's layers, by name."""
+        return {layer["config"]["name"]: self._below(layer["config"]["name"]) for layer in layers}
 
-    def _called(self, name: str) -> LegacyWeights:
-        return LegacyWeights(tuple(each for each in self.held if name in each[0].split("/")[:-1]), name)
+    def _below(self, name: str) -> LegacyWeights:
+        """Return the weights whose path contains a layer's name."""
+        return LegacyWeights(tuple(entry for entry in self.entries if name in entry[0].split("/")[:-1]), name)
 
 
 @frozen
 class LegacyFile:
-    """The weights of a whole file: a group for each of the model's own layers."""
+    """The weights of a whole file: a group for each of the model's layers."""
 
     groups: Mapping[str, Group]
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
-        """The weights of the layers by their names; none for a layer without a group."""
-        found = {}
+        """Return the weights of the layers, by name; empty for a layer without a group."""
+        weights = {}
         for name in (layer["config"]["name"] for layer in layers):
             group = self.groups.get(name)
-            held = () if group is None else tuple((path, group) for path in group.texts("weight_names"))
-            found[name] = LegacyWeights(held, name)
-        return found
+            entries = () if group is None else tuple((path, group) for path in group.texts("weight_names"))
+            weights[name] = LegacyWeights(entries, name)
+        return weights
 
 
 def _array(group: Group, path: str, where: str) -> Array:
@@ -306,10 +312,10 @@ def _array(group: Group, path: str, where: str) -> Array:
     return inner.array(name, where)
 
 
-def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
-    """The model's configuration and weights; ModelError where the file is broken or holds no whole model."""
+def decode_legacy(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
+    """Return the model's configuration and weights; ModelError if the file is broken or holds no whole model."""
     try:
-        root = stored_groups(data, file_name)
+        root = open_hdf5(data, file_name)
     except BROKEN as error:
         raise ModelError(f"the HDF5 file is broken: {error}", where=file_name) from error
     (text,) = root.texts(_LEGACY_CONFIG) or ("",)
@@ -321,27 +327,30 @@ def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], LegacyFile]:
             hint="load them into the model, then: model.save('model.keras')",
         )
     config = read_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
-    held = {name: weights.group(name) for name in weights.names()}
-    groups = {name: group for name, group in held.items() if group is not None}
-    return modern(config), LegacyFile(groups)
+    groups_or_arrays = {name: weights.group(name) for name in weights.names()}
+    groups = {name: group for name, group in groups_or_arrays.items() if group is not None}
+    return modernise_config(config), LegacyFile(groups)
 
 
-def modern(config: Any) -> Any:
-    """A configuration with Keras 2's calls as Keras 3 writes them: lists of [layer, call, place, keywords] become arguments."""
+def modernise_config(config: Any) -> Any:
+    """Return a configuration with Keras 2's calls converted to Keras 3's: lists of [layer, call, tensor, keywords] become
+    arguments."""
     if isinstance(config, list):
-        return [modern(each) for each in config]
+        return [modernise_config(item) for item in config]
     if not isinstance(config, dict):
         return config
-    found = {name: modern(value) for name, value in config.items() if name != "inbound_nodes"}
-    if found.get("class_name") == "Sequential" and isinstance(found.get("config"), list):  # before Keras 2.2.3
-        found["config"] = {"name": "sequential", "layers": found["config"]}
+    converted = {name: modernise_config(value) for name, value in config.items() if name != "inbound_nodes"}
+    if converted.get("class_name") == "Sequential" and isinstance(converted.get("config"), list):  # before Keras 2.2.3
+        converted["config"] = {"name": "sequential", "layers": converted["config"]}
     if "inbound_nodes" in config:
-        found["inbound_nodes"] = [node if isinstance(node, dict) else _call(node) for node in config["inbound_nodes"]]
-    return found
+        converted["inbound_nodes"] = [
+            node if isinstance(node, dict) else _call(node) for node in config["inbound_nodes"]
+        ]
+    return converted
 
 
 def _call(node: Sequence[Any]) -> dict[str, Any]:
-    """What a layer was called with once; a call on several tensors has one entry for each."""
+    """Convert one call of a layer; a call on several tensors has one entry for each."""
     entries = [node] if node and isinstance(node[0], str) else list(node)
     operands = [_tensor(entry) for entry in entries]
     keywords: dict[str, Any] = {}
@@ -352,13 +361,14 @@ def _call(node: Sequence[Any]) -> dict[str, Any]:
 
 
 def _operand(value: Any) -> Any:
-    """A tensor where a keyword names one: [layer, call, place]."""
-    is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str) and _are_whole(value[1:3])
+    """Convert a keyword's value if it refers to a tensor: [layer, call, tensor]."""
+    is_tensor = isinstance(value, list) and len(value) >= 3 and isinstance(value[0], str) and _are_integers(value[1:3])
     return _tensor(value) if is_tensor else value
 
 
-def _are_whole(values: Iterable[Any]) -> bool:
-    return all(isinstance(each, int) for each in values)
+def _are_integers(values: Iterable[Any]) -> bool:
+    """Test whether all values are integers."""
+    return all(isinstance(value, int) for value in values)
 
 
 def _tensor(entry: Sequence[Any]) -> dict[str, Any]:

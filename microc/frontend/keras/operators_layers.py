@@ -10,26 +10,26 @@ from math import prod
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.keras.context import Layer, Spelling
+from microc.frontend.keras.context import Converter, Layer
 from microc.graph.ir import Attr
 
-# ---- Spellings of Keras's layers that compute: dense, convolutions, pools, normalisations, activations, embedding.
+# ---- Converters of layers that compute: dense, convolutions, pools, normalisations, activations, embedding.
 
 
 def dense(layer: Layer) -> str:
-    """A layer over the last axis; Keras quantises kernels by a factor of each unit."""
-    kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.eight_bits)
-    if layer.eight_bits:
+    """A dense layer over the last axis. Keras's int8 kernels are divided by a factor per unit."""
+    kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.has_int8_weights)
+    if layer.has_int8_weights:
         kernel = kernel / others.pop()
     bias = others
     shape = layer.shape()
     rows = layer.reshape(layer.x, (prod(shape[:-1]), shape[-1]))
     operands = [rows, layer.constant("kernel", kernel.T), *(layer.constant("bias", b) for b in bias)]
-    return layer.activated(layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1])))
+    return layer.activate(layer.reshape(layer.emit("dense", operands), (*shape[:-1], kernel.shape[1])))
 
 
 def _same(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Padding that makes ceil(extent / stride) results, the odd one behind."""
+    """Return the padding of SAME: ceil(extent / stride) results, the odd element after."""
     total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
     return total // 2, total - total // 2
 
@@ -37,7 +37,7 @@ def _same(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, in
 def _padding(
     layer: Layer, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
-    """Before every axis, then after every axis."""
+    """Return the padding before every axis, then after every axis."""
     match layer.config.get("padding", "valid"):
         case "valid":
             return (0,) * (2 * len(extents))
@@ -51,20 +51,22 @@ def _padding(
 
 
 def _as_image(layer: Layer, value: str) -> str:
-    """(N, W, C) as (N, 1, W, C)."""
+    """Return (N, W, C) as (N, 1, W, C)."""
     shape = layer.shape(value)
     return value if len(shape) == 4 else layer.reshape(value, (shape[0], 1, *shape[1:]))
 
 
 def _settings(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Strides and dilations of rows and columns."""
+    """Return strides and dilations of rows and columns."""
     count = len(layer.shape()) - 2
-    found = (layer.pair("strides", count), layer.pair("dilation_rate", count))
-    return found if count == 2 else ((1, *found[0]), (1, *found[1]))
+    settings = (layer.pair("strides", count), layer.pair("dilation_rate", count))
+    return settings if count == 2 else ((1, *settings[0]), (1, *settings[1]))
 
 
-def _convolved(layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, plain: bool = False) -> str:
-    """The convolution by weights OHWI; ``plain``: without strides, dilation and padding."""
+def _emit_conv2d(
+    layer: Layer, value: str, weight: Array, bias: Sequence[Array], groups: int, plain: bool = False
+) -> str:
+    """Emit a convolution by weights OHWI. ``plain``: no strides, dilation or padding."""
     rank, image = len(layer.shape(value)), _as_image(layer, value)
     strides, dilation = ((1, 1), (1, 1)) if plain else _settings(layer)
     extents = layer.shape(image)[1:3]
@@ -73,44 +75,48 @@ def _convolved(layer: Layer, value: str, weight: Array, bias: Sequence[Array], g
     attrs: Mapping[str, Attr] = {
         "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NHWC"
     }  # fmt: skip
-    made = layer.emit("conv2d", operands, attrs)
-    return made if rank == 4 else layer.reshape(made, (layer.shape(made)[0], *layer.shape(made)[2:]))
+    result = layer.emit("conv2d", operands, attrs)
+    return result if rank == 4 else layer.reshape(result, (layer.shape(result)[0], *layer.shape(result)[2:]))
 
 
 def convolution(layer: Layer) -> str:
-    """Kernels are (H, W, inputs of a group, outputs)."""
-    layer.channels_last()
+    """Conv1D and Conv2D; kernels are (H, W, input channels per group, output channels)."""
+    layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
     kernel = kernel[None] if kernel.ndim == 3 else kernel
     weight = kernel.transpose(3, 0, 1, 2)
-    return layer.activated(_convolved(layer, layer.x, weight, bias, int(layer.config.get("groups", 1))))
+    return layer.activate(_emit_conv2d(layer, layer.x, weight, bias, int(layer.config.get("groups", 1))))
 
 
 def _depthwise_weight(kernel: Array) -> Array:
-    """(H, W, channels, multiplier) as OHWI."""
+    """Return a kernel (H, W, channels, multiplier) as OHWI."""
     kernel = kernel[None] if kernel.ndim == 3 else kernel
     moved: Array = kernel.transpose(2, 3, 0, 1)
     return moved.reshape(-1, *kernel.shape[:2], 1)
 
 
 def depthwise(layer: Layer) -> str:
-    layer.channels_last()
+    """DepthwiseConv1D and DepthwiseConv2D."""
+    layer.require_channels_last()
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
-    return layer.activated(_convolved(layer, layer.x, _depthwise_weight(kernel), bias, layer.shape()[-1]))
+    return layer.activate(_emit_conv2d(layer, layer.x, _depthwise_weight(kernel), bias, layer.shape()[-1]))
 
 
 def separable(layer: Layer) -> str:
-    """Depthwise, then pointwise."""
-    layer.channels_last()
+    """SeparableConv1D and SeparableConv2D: a depthwise, then a pointwise convolution."""
+    layer.require_channels_last()
     kernel, points, *bias = layer.arrays(2 + bool(layer.config["use_bias"]))
-    value = _convolved(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
+    value = _emit_conv2d(layer, layer.x, _depthwise_weight(kernel), (), layer.shape()[-1])
     points = points[None] if points.ndim == 3 else points
-    return layer.activated(_convolved(layer, value, points.transpose(3, 0, 1, 2), bias, 1, plain=True))
+    return layer.activate(_emit_conv2d(layer, value, points.transpose(3, 0, 1, 2), bias, 1, plain=True))
 
 
-def transposed(layer: Layer) -> str:
-    """Kernels are (H, W, outputs, inputs). ``same`` makes extent * stride results."""
-    layer.channels_last()
+def convolution_transpose(layer: Layer) -> str:
+    """Conv1DTranspose and Conv2DTranspose; kernels are (H, W, outputs, inputs).
+
+    Padding ``same`` gives extent * stride results.
+    """
+    layer.require_channels_last()
     if layer.config.get("output_padding") is not None:
         layer.refuse("output_padding", "leave it at None")
     kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
@@ -125,16 +131,16 @@ def transposed(layer: Layer) -> str:
     operands = [_as_image(layer, layer.x), layer.constant("kernel", kernel.transpose(2, 0, 1, 3))]
     operands += [layer.constant("bias", b) for b in bias]
     attrs: Mapping[str, Attr] = {"strides": strides, "dilation": dilation, "padding": (*before, *after)}
-    made = layer.emit("conv2d_transpose", operands, attrs)
-    shape = layer.shape(made)
-    return layer.activated(made if rank == 4 else layer.reshape(made, (shape[0], *shape[2:])))
+    result = layer.emit("conv2d_transpose", operands, attrs)
+    shape = layer.shape(result)
+    return layer.activate(result if rank == 4 else layer.reshape(result, (shape[0], *shape[2:])))
 
 
-def pool(op: str) -> Spelling:
-    """Pools; an average counts no padding."""
+def pool(op: str) -> Converter:
+    """Return the converter of a pool; averages do not count padding."""
 
-    def spell(layer: Layer) -> str:
-        layer.channels_last()
+    def convert(layer: Layer) -> str:
+        layer.require_channels_last()
         count = len(layer.shape()) - 2
         kernel = layer.pair("pool_size", count)
         strides = layer.pair("strides", count) if layer.config.get("strides") else kernel
@@ -145,23 +151,26 @@ def pool(op: str) -> Spelling:
         attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
-        made = layer.emit(op, (image,), attrs)
-        shape = layer.shape(made)
-        return made if count == 2 else layer.reshape(made, (shape[0], *shape[2:]))
+        result = layer.emit(op, (image,), attrs)
+        shape = layer.shape(result)
+        return result if count == 2 else layer.reshape(result, (shape[0], *shape[2:]))
 
-    return spell
+    return convert
 
 
-def global_pool(op: str) -> Spelling:
-    def spell(layer: Layer) -> str:
-        layer.channels_last()
+def global_pool(op: str) -> Converter:
+    """Return the converter of a reduction over all spatial axes."""
+
+    def convert(layer: Layer) -> str:
+        layer.require_channels_last()
         axes = tuple(range(1, len(layer.shape()) - 1))
         return layer.emit(op, (layer.x,), {"axes": axes, "keepdims": bool(layer.config.get("keepdims", False))})
 
-    return spell
+    return convert
 
 
-def _last_axis(layer: Layer) -> None:
+def _require_last_axis(layer: Layer) -> None:
+    """Refuse normalisation along other axes than the last."""
     axis, rank = layer.config.get("axis", -1), len(layer.shape())
     axes = [axis] if isinstance(axis, int) else list(axis)
     if [a % rank for a in axes] != [rank - 1]:
@@ -169,8 +178,8 @@ def _last_axis(layer: Layer) -> None:
 
 
 def batch_normalization(layer: Layer) -> str:
-    """A factor and an offset for every channel."""
-    _last_axis(layer)
+    """BatchNormalization as a factor and an offset per channel, folded in float64."""
+    _require_last_axis(layer)
     scale, centre = bool(layer.config["scale"]), bool(layer.config["center"])
     arrays = [a.astype(np.float64) for a in layer.arrays(2 + scale + centre)]
     gamma = arrays.pop(0) if scale else np.ones(1)
@@ -182,7 +191,7 @@ def batch_normalization(layer: Layer) -> str:
 
 
 def layer_normalization(layer: Layer) -> str:
-    _last_axis(layer)
+    _require_last_axis(layer)
     scale, centre = bool(layer.config.get("scale", True)), bool(layer.config.get("center", True))
     arrays = list(layer.arrays(scale + centre))
     over: Mapping[str, Attr] = {"axes": (len(layer.shape()) - 1,), "keepdims": True}
@@ -196,26 +205,26 @@ def layer_normalization(layer: Layer) -> str:
 
 
 def normalization(layer: Layer) -> str:
-    """(x - mean) / sqrt(variance), learned from data."""
+    """Normalization: (x - mean) / sqrt(variance), with statistics learned by ``adapt``."""
     mean, variance = (a.astype(np.float64) for a in layer.weights.arrays()[:2])
     centred = layer.emit("sub", (layer.x, layer.constant("mean", mean)))
     return layer.emit("mul", (centred, layer.constant("factor", 1 / np.maximum(np.sqrt(variance), 1e-7))))
 
 
 def embedding(layer: Layer) -> str:
-    """Rows of a table; Keras quantises each by a factor of its own."""
+    """Embedding: rows of a table. Keras's int8 rows are divided by a factor each."""
     if layer.config.get("mask_zero"):
         layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
-    (table, *factors), places = layer.arrays(1 + layer.eight_bits), layer.x
+    (table, *factors), indices = layer.arrays(1 + layer.has_int8_weights), layer.x
     if factors:
         table = table / factors[0].reshape(-1, 1)
-    if layer.write.type(places).dtype not in ("int32", "int64"):
-        places = layer.emit("cast", (places,), {"dtype": "int32"})
-    return layer.emit("gather", (layer.constant("table", table), places), {"axis": 0})
+    if layer.write.type(indices).dtype not in ("int32", "int64"):
+        indices = layer.emit("cast", (indices,), {"dtype": "int32"})
+    return layer.emit("gather", (layer.constant("table", table), indices), {"axis": 0})
 
 
 def relu(layer: Layer) -> str:
-    """x above the threshold (>= 0), at most the maximum; below, its distance from the threshold times the slope."""
+    """ReLU: x above ``threshold`` (>= 0), at most ``max_value``; below, (x - threshold) * ``negative_slope``."""
     slope, most = float(layer.config.get("negative_slope") or 0), layer.config.get("max_value")
     threshold = float(layer.config.get("threshold") or 0)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if most is None else float(most)}
@@ -230,7 +239,7 @@ def relu(layer: Layer) -> str:
 
 
 def prelu(layer: Layer) -> str:
-    """max(x, 0) + alpha * min(x, 0)."""
+    """PReLU: max(x, 0) + alpha * min(x, 0)."""
     (alpha,) = layer.arrays(1)
     below = layer.emit("minimum", (layer.x, layer.scalar(0.0)))
     return layer.emit(
@@ -244,29 +253,31 @@ def softmax(layer: Layer) -> str:
 
 
 def time_distributed(layer: Layer) -> str:
-    """The layer inside, over all steps at once."""
+    """TimeDistributed: the wrapped layer, applied to all steps at once."""
     inner = layer.config["layer"]
-    spelling = layer.spellings.get(inner["class_name"])
-    if spelling is None:
+    converter = layer.converters.get(inner["class_name"])
+    if converter is None:
         layer.refuse(f"of {inner['class_name']}", "`microc operators` lists the layers that are known")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.inside("layer")
-    made = spelling(replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights))
-    if not isinstance(made, str):
+    result = converter(
+        replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
+    )
+    if not isinstance(result, str):
         layer.refuse("of a layer with several results", "give it one result")
-    return layer.reshape(made, (*shape[:2], *layer.shape(made)[1:]))
+    return layer.reshape(result, (*shape[:2], *layer.shape(result)[1:]))
 
 
-LAYERS_SPELLINGS: Mapping[str, Spelling] = {
-    "Activation": lambda layer: layer.activated(layer.x),
+LAYER_CONVERTERS: Mapping[str, Converter] = {
+    "Activation": lambda layer: layer.activate(layer.x),
     "AveragePooling1D": pool("avg_pool2d"),
     "AveragePooling2D": pool("avg_pool2d"),
     "BatchNormalization": batch_normalization,
     "Conv1D": convolution,
-    "Conv1DTranspose": transposed,
+    "Conv1DTranspose": convolution_transpose,
     "Conv2D": convolution,
-    "Conv2DTranspose": transposed,
+    "Conv2DTranspose": convolution_transpose,
     "Dense": dense,
     "DepthwiseConv1D": depthwise,
     "DepthwiseConv2D": depthwise,
@@ -294,12 +305,13 @@ LAYERS_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of Keras's layers that normalise by what the data itself is, and of those that fit images to a size.
+# ---- Converters of layers that normalise by statistics of the data itself, and of layers that resize or crop images.
 
 
 def group_normalization(layer: Layer) -> str:
-    """Channels, the last axis, in groups: each normalised over its channels and all axes but the batch."""
-    layer.channels_last()
+    """GroupNormalization over the last axis: each group of channels is normalised over its channels and all axes but the
+    batch."""
+    layer.require_channels_last()
     config, shape = layer.config, layer.shape()
     channels = shape[-1]
     if int(config.get("axis", -1)) % len(shape) != len(shape) - 1:
@@ -320,7 +332,7 @@ def group_normalization(layer: Layer) -> str:
 
 
 def rms_normalization(layer: Layer) -> str:
-    """x / sqrt(mean(x ** 2) + epsilon), times a factor for every place."""
+    """RMSNormalization: x / sqrt(mean(x ** 2) + epsilon), times a factor per element of the last axis."""
     axes, rank = layer.config.get("axis", -1), len(layer.shape())
     if [axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else [axes])] != [rank - 1]:
         layer.refuse(f"normalisation along axis {axes}", "normalise the last axis")
@@ -332,7 +344,7 @@ def rms_normalization(layer: Layer) -> str:
 
 
 def unit_normalization(layer: Layer) -> str:
-    """x / sqrt(max(sum(x ** 2), 1e-12))."""
+    """UnitNormalization: x / sqrt(max(sum(x ** 2), 1e-12))."""
     axes = layer.config.get("axis", -1)
     rank, axes = len(layer.shape()), axes if isinstance(axes, (list, tuple)) else [axes]
     over: Mapping[str, Attr] = {"axes": tuple(sorted(int(axis) % rank for axis in axes)), "keepdims": True}
@@ -342,41 +354,44 @@ def unit_normalization(layer: Layer) -> str:
 
 
 def _inverse_root(layer: Layer, power: str) -> str:
+    """Return 1 / sqrt(power + epsilon)."""
     epsilon = layer.scalar(float(layer.config.get("epsilon", 1e-3)))
     return layer.emit("rsqrt", (layer.emit("add", (power, epsilon)),))
 
 
 def resizing(layer: Layer) -> str:
-    """An image in another size, between centres of pixels."""
-    layer.channels_last()
+    """Resizing of an image, aligned by pixel centres."""
+    layer.require_channels_last()
     config = layer.config
-    how = config.get("interpolation", "bilinear")
-    if how not in ("nearest", "bilinear") or config.get("antialias"):
-        layer.refuse("antialias" if config.get("antialias") else f"interpolation {how!r}", "use nearest or bilinear")
+    interpolation = config.get("interpolation", "bilinear")
+    if interpolation not in ("nearest", "bilinear") or config.get("antialias"):
+        layer.refuse(
+            "antialias" if config.get("antialias") else f"interpolation {interpolation!r}", "use nearest or bilinear"
+        )
     if config.get("crop_to_aspect_ratio") or config.get("pad_to_aspect_ratio"):
         layer.refuse("keeping the aspect ratio", "crop or pad with layers of their own")
     if layer.write.type(layer.x).dtype != "float32":
         layer.refuse("an image of integers", "give the model an input of float32")
-    return resampled(layer, (int(config["height"]), int(config["width"])), bilinear=how == "bilinear")
+    return emit_resample(layer, (int(config["height"]), int(config["width"])), bilinear=interpolation == "bilinear")
 
 
-def resampled(layer: Layer, sizes: Sequence[int], *, bilinear: bool) -> str:
-    """The value with other extents of the axes from 1 on: the nearest element, or two weighted by their distance."""
-    places, shares = [], []
+def emit_resample(layer: Layer, sizes: Sequence[int], *, bilinear: bool) -> str:
+    """Resample the axes from 1 on to other extents: the nearest element, or two neighbours weighted by their distance."""
+    indices, weights = [], []
     for extent, size in zip(layer.shape()[1:-1], sizes, strict=True):
         source = (np.arange(size) + 0.5) * (extent / size)
         source = np.clip(source - 0.5, 0, extent - 1) if bilinear else np.minimum(np.floor(source), extent - 1)
         first = np.floor(source).astype(np.int64)
         pair = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
-        places.append(layer.write.new_constant("places", pair if bilinear else pair[:, :1]))
-        shares.append(layer.constant("shares", np.stack([1 - (source - first), source - first], axis=1)))
-    tables = places + shares if bilinear else places
-    return layer.emit("resample", (layer.x, *tables), {"axes": tuple(range(1, 1 + len(places)))})
+        indices.append(layer.write.new_constant("places", pair if bilinear else pair[:, :1]))
+        weights.append(layer.constant("shares", np.stack([1 - (source - first), source - first], axis=1)))
+    tables = indices + weights if bilinear else indices
+    return layer.emit("resample", (layer.x, *tables), {"axes": tuple(range(1, 1 + len(indices)))})
 
 
 def center_crop(layer: Layer) -> str:
-    """The middle of an image that is at least as large."""
-    layer.channels_last()
+    """CenterCrop: the middle of an image that is at least as large."""
+    layer.require_channels_last()
     shape, sizes = layer.shape(), (int(layer.config["height"]), int(layer.config["width"]))
     rows = len(shape) - 3
     if any(extent < size for extent, size in zip(shape[rows:], sizes, strict=False)):
@@ -388,7 +403,7 @@ def center_crop(layer: Layer) -> str:
     return layer.emit("slice", (layer.x,), {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)})
 
 
-NORMALISATION_SPELLINGS: Mapping[str, Spelling] = {
+NORMALISATION_CONVERTERS: Mapping[str, Converter] = {
     "CenterCrop": center_crop,
     "GroupNormalization": group_normalization,
     "RMSNormalization": rms_normalization,

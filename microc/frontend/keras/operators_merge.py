@@ -9,28 +9,29 @@ from math import prod, sqrt
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.keras.context import Layer, Spelling
-from microc.frontend.keras.operators_layers import resampled
+from microc.frontend.keras.context import Converter, Layer
+from microc.frontend.keras.operators_layers import emit_resample
 
-# ---- Spellings of Keras's layers that merge, move or drop elements.
+# ---- Converters of layers that merge, move or drop elements.
 
 
-def same(layer: Layer) -> str:
-    """Layers that only train."""
+def identity(layer: Layer) -> str:
+    """Layers that act only in training: the operand itself."""
     return layer.x
 
 
-def merge(op: str) -> Spelling:
-    """Operands that broadcast, folded from the left; numbers become constants."""
+def merge(op: str) -> Converter:
+    """Return the converter of a binary operator over all operands, folded from the left; operands broadcast, numbers become
+    constants."""
 
-    def spell(layer: Layer) -> str:
+    def convert(layer: Layer) -> str:
         names = [o if isinstance(o, str) else layer.scalar(float(o)) for o in layer.operands]
         value = names[0]
         for name in names[1:]:
             value = layer.emit(op, (value, name))
         return value
 
-    return spell
+    return convert
 
 
 def average(layer: Layer) -> str:
@@ -65,22 +66,22 @@ def repeat_vector(layer: Layer) -> str:
 
 
 def _pairs(layer: Layer, name: str, count: int) -> list[tuple[int, int]]:
-    """Amounts before and after every spatial axis: one number, one for each axis, or pairs."""
-    found = layer.config[name]
-    found = [found] * count if isinstance(found, int) else found
-    if count == 1 and len(found) == 2:
-        found = [found]
-    return [(n, n) if isinstance(n, int) else (int(n[0]), int(n[1])) for n in found]
+    """Return the amounts before and after every spatial axis: given as one number, one per axis, or pairs."""
+    setting = layer.config[name]
+    setting = [setting] * count if isinstance(setting, int) else setting
+    if count == 1 and len(setting) == 2:
+        setting = [setting]
+    return [(n, n) if isinstance(n, int) else (int(n[0]), int(n[1])) for n in setting]
 
 
 def zero_padding(layer: Layer) -> str:
-    layer.channels_last()
+    layer.require_channels_last()
     pairs = _pairs(layer, "padding", len(layer.shape()) - 2)
     return layer.emit("pad", (layer.x,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
 
 
 def cropping(layer: Layer) -> str:
-    layer.channels_last()
+    layer.require_channels_last()
     shape = layer.shape()
     pairs = [(0, 0), *_pairs(layer, "cropping", len(shape) - 2), (0, 0)]
     begin = tuple(before for before, _ in pairs)
@@ -89,25 +90,25 @@ def cropping(layer: Layer) -> str:
 
 
 def upsampling(layer: Layer) -> str:
-    """Whole factors: elements repeated, or two neighbours weighted along each axis."""
-    layer.channels_last()
+    """UpSampling by integer factors: repeated elements, or bilinear interpolation."""
+    layer.require_channels_last()
     shape, count = layer.shape(), len(layer.shape()) - 2
     factors = layer.pair("size", count)
-    how = layer.config.get("interpolation", "nearest")
-    if how not in ("nearest", "bilinear"):
-        layer.refuse(f"interpolation {how!r}", "use nearest or bilinear")
+    interpolation = layer.config.get("interpolation", "nearest")
+    if interpolation not in ("nearest", "bilinear"):
+        layer.refuse(f"interpolation {interpolation!r}", "use nearest or bilinear")
     sizes = [extent * factor for extent, factor in zip(shape[1:-1], factors, strict=True)]
-    return resampled(layer, sizes, bilinear=how == "bilinear")
+    return emit_resample(layer, sizes, bilinear=interpolation == "bilinear")
 
 
 def dot(layer: Layer) -> str:
-    """Products of two operands, summed over an axis of each, as matrices for every sample."""
-    axes, ranks = layer.config["axes"], [len(layer.shape(str(each))) for each in layer.operands]
+    """Dot: products of two operands summed over an axis of each, as matrix products per sample."""
+    axes, ranks = layer.config["axes"], [len(layer.shape(str(operand))) for operand in layer.operands]
     pair = [axes] * 2 if isinstance(axes, int) else list(axes)
     first, second = (int(axis) % rank for axis, rank in zip(pair, ranks, strict=True))
     if ranks not in ([2, 2], [3, 3]) or layer.config.get("normalize"):
         layer.refuse(f"operands of {ranks[0]} and {ranks[1]} axes, or normalised ones", "use two or three axes")
-    a, b = (str(each) for each in layer.operands)
+    a, b = (str(operand) for operand in layer.operands)
     if ranks == [2, 2]:
         return layer.emit("sum", (layer.emit("mul", (a, b)),), {"axes": (1,), "keepdims": True})
     a = a if first == 2 else layer.emit("transpose", (a,), {"axes": (0, 2, 1)})
@@ -122,6 +123,7 @@ def rescaling(layer: Layer) -> str:
 
 
 def _real(layer: Layer) -> str:
+    """Return the operand as float32."""
     if layer.write.type(layer.x).dtype == "float32":
         return layer.x
     return layer.emit("cast", (layer.x,), {"dtype": "float32"})
@@ -133,13 +135,13 @@ _AUGMENTING = (
     "RandomHue", "RandomInvert", "RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation",
     "RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom",
 )  # fmt: skip
-"""Layers that change images in training alone."""
+"""Layers that change images in training only."""
 
-MERGE_SPELLINGS: Mapping[str, Spelling] = {
-    **dict.fromkeys(_AUGMENTING, same),
-    "ActivityRegularization": same,
+MERGE_CONVERTERS: Mapping[str, Converter] = {
+    **dict.fromkeys(_AUGMENTING, identity),
+    "ActivityRegularization": identity,
     "Add": merge("add"),
-    "AlphaDropout": same,
+    "AlphaDropout": identity,
     "Average": average,
     "Concatenate": concatenate,
     "Cropping1D": cropping,
@@ -147,11 +149,11 @@ MERGE_SPELLINGS: Mapping[str, Spelling] = {
     "Cropping3D": cropping,
     "Dot": dot,
     "Divide": merge("div"),
-    "Dropout": same,
+    "Dropout": identity,
     "Flatten": flatten,
-    "GaussianDropout": same,
-    "GaussianNoise": same,
-    "Identity": same,
+    "GaussianDropout": identity,
+    "GaussianNoise": identity,
+    "Identity": identity,
     "Maximum": merge("maximum"),
     "Minimum": merge("minimum"),
     "Multiply": merge("mul"),
@@ -159,9 +161,9 @@ MERGE_SPELLINGS: Mapping[str, Spelling] = {
     "RepeatVector": repeat_vector,
     "Rescaling": rescaling,
     "Reshape": reshape,
-    "SpatialDropout1D": same,
-    "SpatialDropout2D": same,
-    "SpatialDropout3D": same,
+    "SpatialDropout1D": identity,
+    "SpatialDropout2D": identity,
+    "SpatialDropout3D": identity,
     "Subtract": merge("sub"),
     "TrueDivide": merge("div"),
     "UpSampling1D": upsampling,
@@ -173,51 +175,54 @@ MERGE_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of Keras's attention, and of the products over labelled axes that it is made of.
+# ---- Converters of attention, and of the einsum layers that it consists of.
 #
-# Projections become dense layers over rows, which are what is quantised best; heads are moved by transposition.
+# Projections become dense layers over rows, which quantisation supports best; heads are moved by transposes.
 
 _EQUATION = re.compile(r"(\.\.\.)?([a-zA-Z]*)(\.\.\.)?,([a-zA-Z]+)->(\.\.\.)?([a-zA-Z]*)(\.\.\.)?")
 _MASKED = ("query_mask", "value_mask", "key_mask", "attention_mask", "mask")
 _PROJECTION, _OUTPUT = "abc,cde->abde", "abcd,cde->abe"
-"""Of rows into heads; of heads into rows."""
+"""Equations of the projection of rows into heads, and of heads into rows."""
 
 
 def einsum_dense(layer: Layer) -> str:
-    """A product of the data and a kernel over the axes that the equation sums, and a bias along some."""
+    """EinsumDense: a product of data and kernel over the axes that the equation sums, and a bias along some axes."""
     axes = layer.config.get("bias_axes") or ""
     kernel, *bias = layer.arrays(1 + bool(axes))
-    return layer.activated(_product(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
+    return layer.activate(_product(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
 
 
 def _product(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
-    """As rows of what is kept by columns of what is summed, in a dense layer."""
+    """Emit an einsum of data and kernel as one dense layer: (kept axes, summed axes) times (summed axes, new axes).
+
+    A dense layer is what quantisation supports best. Axes are sorted by transposes before and after.
+    """
     data, weight, result = _labels(layer, equation, len(layer.shape(value)))
     kept = [label for label in data if label not in weight]
     summed = [label for label in data if label in weight]
-    made = [label for label in weight if label not in data]
-    if len({*data, *weight}) < len(kept + summed + made) or sorted(kept + made) != sorted(result):
+    new = [label for label in weight if label not in data]
+    if len({*data, *weight}) < len(kept + summed + new) or sorted(kept + new) != sorted(result):
         layer.refuse(f"the equation {equation!r}", "each axis is kept, summed with the kernel, or made by the kernel")
     extents = dict(zip((*data, *weight), (*layer.shape(value), *kernel.shape), strict=True))
     rows = layer.reshape(
-        _moved(layer, value, [data.index(label) for label in kept + summed]),
+        _transpose(layer, value, [data.index(label) for label in kept + summed]),
         (prod(extents[label] for label in kept), prod(extents[label] for label in summed)),
     )
-    turned = kernel.transpose([weight.index(label) for label in made + summed])
-    operands = [rows, layer.constant("kernel", turned.reshape(-1, layer.shape(rows)[1]))]
-    inside = bool(bias) and list(bias_axes) == made
-    operands += [layer.constant("bias", bias[0].reshape(-1))] if inside else []
-    found = layer.reshape(layer.emit("dense", operands), [extents[label] for label in kept + made])
-    found = _moved(layer, found, [(kept + made).index(label) for label in result])
-    return found if inside or not bias else layer.emit("add", (found, layer.constant("bias", bias[0])))
+    sorted_kernel = kernel.transpose([weight.index(label) for label in new + summed])
+    operands = [rows, layer.constant("kernel", sorted_kernel.reshape(-1, layer.shape(rows)[1]))]
+    bias_fits = bool(bias) and list(bias_axes) == new
+    operands += [layer.constant("bias", bias[0].reshape(-1))] if bias_fits else []
+    product = layer.reshape(layer.emit("dense", operands), [extents[label] for label in kept + new])
+    product = _transpose(layer, product, [(kept + new).index(label) for label in result])
+    return product if bias_fits or not bias else layer.emit("add", (product, layer.constant("bias", bias[0])))
 
 
 def _labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
-    """The axes of the data, the kernel and the result, dots spelled out."""
-    parts = _EQUATION.fullmatch(equation.replace(" ", ""))
-    if parts is None:
+    """Return the axis labels of data, kernel and result, with labels in place of the dots."""
+    match = _EQUATION.fullmatch(equation.replace(" ", ""))
+    if match is None:
         layer.refuse(f"the equation {equation!r}", "two operands and a result, as in 'abc,cd->abd'")
-    first, data, last, weight, before, result, behind = (part or "" for part in parts.groups())
+    first, data, last, weight, before, result, behind = (part or "" for part in match.groups())
     free = [chr(code) for code in range(ord("a"), ord("z") + 1) if chr(code) not in equation]
     dots = "".join(free[: max(0, rank - len(data))]) if first or last else ""
     data = dots + data if first else data + dots
@@ -226,67 +231,70 @@ def _labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
     return data, weight, dots + result if before else result + dots if behind else result
 
 
-def _moved(layer: Layer, value: str, axes: Sequence[int]) -> str:
+def _transpose(layer: Layer, value: str, axes: Sequence[int]) -> str:
+    """Transpose a value unless the axes are in order already."""
     return value if list(axes) == sorted(axes) else layer.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
 def multi_head_attention(layer: Layer) -> str:
-    """Queries, keys and values of (N, rows, features), projected into heads; what the heads answer, projected back."""
+    """MultiHeadAttention: queries, keys and values (N, rows, features), projected into heads; the result projected back."""
     config, rank = layer.config, len(layer.shape())
     if rank != 3 or list(config.get("attention_axes") or [1]) != [1]:
         layer.refuse(f"attention over data of {rank} axes", "data of (batch, rows, features) is read")
     heads = _heads(layer)
-    found = _attended(layer, heads, 1 / sqrt(int(config["key_dim"])))
-    return _projected(layer, found, "output_dense", _OUTPUT, "e")
+    attended = _attend(layer, heads, 1 / sqrt(int(config["key_dim"])))
+    return _project(layer, attended, "output_dense", _OUTPUT, "e")
 
 
 def grouped_query_attention(layer: Layer) -> str:
-    """The same where several heads of queries share one of keys and values."""
+    """GroupedQueryAttention: several heads of queries share one head of keys and values."""
     config, heads = layer.config, _heads(layer, "_")
-    shared = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
-    places = layer.write.new_constant("heads", (shared // int(config["num_query_heads"])).astype(np.int32))
-    heads |= {name: layer.emit("gather", (heads[name], places), {"axis": 2}) for name in ("key", "value")}
-    found = _attended(layer, heads, 1 / sqrt(int(config["head_dim"])))
-    return _projected(layer, found, "_output_dense", _OUTPUT, "e")
+    scaled_numbers = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
+    head_indices = layer.write.new_constant(
+        "heads", (scaled_numbers // int(config["num_query_heads"])).astype(np.int32)
+    )
+    heads |= {name: layer.emit("gather", (heads[name], head_indices), {"axis": 2}) for name in ("key", "value")}
+    attended = _attend(layer, heads, 1 / sqrt(int(config["head_dim"])))
+    return _project(layer, attended, "_output_dense", _OUTPUT, "e")
 
 
 def _operands(layer: Layer) -> dict[str, str]:
-    """Queries, values, and keys, which are the values where they are not given."""
+    """Return queries, values, and keys, which default to the values."""
     query, *rest = (str(operand) for operand in layer.operands)
     value = rest[0] if rest else str(layer.kwargs["value"])
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
 def _heads(layer: Layer, prefix: str = "") -> dict[str, str]:
-    """The operands by the weights that the layer has for each: (N, rows, heads, features)."""
+    """Project each operand by its weights into heads (N, rows, heads, features)."""
     return {
-        name: _projected(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
+        name: _project(layer, value, f"{prefix}{name}_dense", _PROJECTION, "de")
         for name, value in _operands(layer).items()
     }
 
 
-def _projected(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
-    """A value by the weights of a part of the layer."""
+def _project(layer: Layer, value: str, name: str, equation: str, bias_axes: str) -> str:
+    """Multiply a value by the weights of a part of the layer."""
     kernel, *bias = layer.weights.inside(name).arrays()
     return _product(layer, value, equation, kernel, bias, bias_axes)
 
 
-def _attended(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
-    """softmax(q k' scale) v of (N, rows, heads, features), in that form."""
+def _attend(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
+    """Return softmax(q k' scale) v for heads (N, rows, heads, features), in the same layout."""
     q, k, v = (
         layer.emit("transpose", (heads[name],), {"axes": axes})
         for name, axes in {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}.items()
     )
-    answered = layer.emit("matmul", (_shares(layer, q, k, scale), v))
-    return layer.emit("transpose", (answered,), {"axes": (0, 2, 1, 3)})
+    attended = layer.emit("matmul", (_attention_weights(layer, q, k, scale), v))
+    return layer.emit("transpose", (attended,), {"axes": (0, 2, 1, 3)})
 
 
-def _shares(layer: Layer, q: str, k: str, scale: float) -> str:
-    """softmax(q k scale), of those in the past alone where that is asked for."""
+def _attention_weights(layer: Layer, q: str, k: str, scale: float) -> str:
+    """Return softmax(q k scale); with a causal mask later rows get no weight."""
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
     if masks or config.get("use_gate") or config.get("sliding_window") is not None:
-        what = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
-        layer.refuse(what, "attention over all rows, or with use_causal_mask, is read")
+        option = masks[0] if masks else "use_gate" if config.get("use_gate") else "sliding_window"
+        layer.refuse(option, "attention over all rows, or with use_causal_mask, is read")
     if layer.kwargs.get("return_attention_scores"):
         layer.refuse("return_attention_scores", "call it without")
     q = q if scale == 1 else layer.emit("mul", (q, layer.scalar(scale)))
@@ -298,17 +306,19 @@ def _shares(layer: Layer, q: str, k: str, scale: float) -> str:
 
 
 def attention(layer: Layer) -> str:
-    """softmax(q k') v, or with a factor that was learned; rows have one head."""
+    """Attention: softmax(q k' scale) v with one head; ``scale`` is learned or 1."""
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
         layer.refuse(f"scores by {config['score_mode']!r}", "use score_mode='dot'")
-    given = _operands(layer)
+    operands = _operands(layer)
     scale = float(layer.arrays(1)[0]) if config.get("use_scale") else 1.0
-    turned = layer.emit("transpose", (given["key"],), {"axes": (0, 2, 1)})
-    return layer.emit("matmul", (_shares(layer, given["query"], turned, scale), given["value"]))
+    transposed_key = layer.emit("transpose", (operands["key"],), {"axes": (0, 2, 1)})
+    return layer.emit(
+        "matmul", (_attention_weights(layer, operands["query"], transposed_key, scale), operands["value"])
+    )
 
 
-ATTENTION_SPELLINGS: Mapping[str, Spelling] = {
+ATTENTION_CONVERTERS: Mapping[str, Converter] = {
     "Attention": attention,
     "EinsumDense": einsum_dense,
     "GroupQueryAttention": grouped_query_attention,

@@ -1,6 +1,6 @@
 """The Keras reader: Sequential and Functional models, nested too, layer by layer. Neither Keras nor a backend is needed.
 
-Data is channels last. The batch is 1 unless ``input_shapes`` says otherwise.
+Data is channels last. The batch is 1 unless ``input_shapes`` gives another one.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from microc.frontend.keras import operators_layers as keras_normalisation
 from microc.frontend.keras import operators_merge as keras_attention
 from microc.frontend.keras import operators_merge as keras_merge
 from microc.frontend.keras import operators_recurrent as keras_recurrent
-from microc.frontend.keras.context import Layer, LayerWeights, Spelling, Weights, dtype_of
+from microc.frontend.keras.context import Converter, Layer, LayerWeights, Weights, dtype_of
 from microc.graph.ir import Graph
 
-SPELLINGS: Mapping[str, Spelling] = {
-    **keras_attention.ATTENTION_SPELLINGS,
-    **keras_layers.LAYERS_SPELLINGS,
-    **keras_merge.MERGE_SPELLINGS,
-    **keras_normalisation.NORMALISATION_SPELLINGS,
-    **keras_recurrent.SPELLINGS,
+SPELLINGS: Mapping[str, Converter] = {
+    **keras_attention.ATTENTION_CONVERTERS,
+    **keras_layers.LAYER_CONVERTERS,
+    **keras_merge.MERGE_CONVERTERS,
+    **keras_normalisation.NORMALISATION_CONVERTERS,
+    **keras_recurrent.RECURRENT_CONVERTERS,
 }
-"""By the class of the layer."""
+"""Converters by the class of the layer."""
 
 MODELS = ("Functional", "Model", "Sequential")
 EVERY_INPUT = "*"
 _QUANTISED = ("int", "float8", "gptq", "awq")
 _CODE = ("Lambda", "SlicingOpLambda", "TFOpLambda", "TorchModuleWrapper")
-_EIGHT_BITS = ("Dense", "Embedding")
-"""Layers whose weights may be what Keras makes of them in 8 bits."""
+_INT8_LAYERS = ("Dense", "Embedding")
+"""Layers whose weights Keras may quantise to int8."""
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of a ``.keras`` file, or of a whole model in HDF5.
+    """Read the network of a ``.keras`` file, or of a whole model in HDF5.
 
-    ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are called
+    ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are named
     after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which
-    lists all layers that microc does not do, UsageError for shapes that do not fit.
+    lists all layers that cannot be converted, UsageError for shapes that do not fit.
     """
-    config, weights = decoded(data, file_name)
+    config, weights = read_config(data, file_name)
     reader = _Reader(file_name, input_shapes)
     try:
         return reader.graph(config, weights)
@@ -54,17 +54,17 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
         raise ModelError(f"the configuration is broken: {error!r}", where=reader.write.where) from error
 
 
-def decoded(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
-    """The configuration and the weights of a file of either kind."""
+def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
+    """Return the configuration and the weights of a file of either format."""
     if data.startswith(HDF5):
-        return legacy.decode(data, file_name)
+        return legacy.decode_legacy(data, file_name)
     config, weights = keras_file.decode_config(data, file_name)
-    return legacy.modern(config), weights
+    return legacy.modernise_config(config), weights
 
 
 def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
-    """The inputs of a ``.keras`` file with their extents, None for those that it leaves open; ModelError for a broken file."""
-    config, _ = decoded(data, file_name)
+    """Return the inputs of a file with their extents, None for open ones; ModelError for a broken file."""
+    config, _ = read_config(data, file_name)
     try:
         layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
         shapes = {str(own["name"]): own.get("batch_shape") or own.get("batch_input_shape") for own in layers}
@@ -75,6 +75,8 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
 
 
 class _Reader:
+    """Converts a model's layers to one graph. ``refusals`` collects the layers that cannot be converted."""
+
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes
         self.write = GraphBuilder(file)
@@ -82,6 +84,7 @@ class _Reader:
         self.index = 0
 
     def graph(self, config: Mapping[str, Any], weights: Weights) -> Graph:
+        """Return the graph of the whole network."""
         if config["class_name"] not in MODELS:
             raise UnsupportedError(
                 f"a model of class {config['class_name']!r}",
@@ -94,18 +97,22 @@ class _Reader:
             raise UsageError(f"the model has no input {unknown[0]!r}", where=self.file, hint=f"its inputs are {known}")
         outputs = self.model(config, weights, None)
         if self.refusals:
-            raise _listed(self.file, self.refusals)
+            raise _combined_error(self.file, self.refusals)
         named: dict[str, str] = {}
         for name, value in outputs:
             named[name if name not in named else f"{name}_{len(named)}"] = value
         return self.write.graph(str(config["config"].get("name", self.file)), named)
 
     def input_names(self, config: Mapping[str, Any]) -> list[str]:
+        """Return the names of a model's inputs."""
         layers = config["config"]["layers"]
         return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
 
     def model(self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None) -> list[tuple[str, str]]:
-        """A model's outputs with their names; ``given``: the values that it is called with, None for the whole network."""
+        """Return a model's outputs with their names.
+
+        ``given``: the values that it is called with, None for the whole network.
+        """
         for layer in config["config"]["layers"]:
             name = layer["config"]["name"]
             if not isinstance(name, str) or not name:
@@ -117,8 +124,9 @@ class _Reader:
     def sequential(
         self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
     ) -> list[tuple[str, str]]:
+        """Convert a Sequential model; empty if a layer was refused."""
         layers = config["config"]["layers"]
-        held = weights.layers(layers)
+        layer_weights = weights.layers(layers)
         value = given[0] if given is not None else None
         name = ""
         for layer in layers:
@@ -127,17 +135,17 @@ class _Reader:
                 value = value or self.input(layer)
                 continue
             if value is None:
-                value = self.declared(config)
-            made = self.layer(layer, held[name], [value], {})
-            if made is None:
+                value = self.implicit_input(config)
+            results = self.layer(layer, layer_weights[name], [value], {})
+            if results is None:
                 return []
-            value = made[0]
+            value = results[0]
         if value is None:
             raise ModelError("a model without layers", where=self.file)
         return [(name, value)]
 
-    def declared(self, config: Mapping[str, Any]) -> str:
-        """The input of a sequential model that has no input layer."""
+    def implicit_input(self, config: Mapping[str, Any]) -> str:
+        """Define the input of a Sequential model that has no input layer."""
         shape = config.get("build_config", {}).get("input_shape")
         if shape is None:
             raise UnsupportedError(
@@ -145,21 +153,21 @@ class _Reader:
                 where=self.file,
                 hint="build it, or give it an Input layer",
             )
-        return self.bound("input", shape, "float32")
+        return self.bind_input("input", shape, "float32")
 
     def input(self, layer: Mapping[str, Any]) -> str:
         config = layer["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
-        return self.bound(config["name"], shape, dtype_of(config))
+        return self.bind_input(config["name"], shape, dtype_of(config))
 
-    def bound(self, name: str, declared: Sequence[int | None], dtype: str) -> str:
-        """An input whose unknown extents are bound."""
+    def bind_input(self, name: str, declared: Sequence[int | None], dtype: str) -> str:
+        """Define an input with all extents bound."""
         given = self.shapes.get(name, self.shapes.get(EVERY_INPUT))
         shape = tuple(given) if given is not None else (declared[0] or 1, *declared[1:])
         fits = len(shape) == len(declared) and all(s and d in (None, s) for s, d in zip(shape, declared, strict=True))
         if not fits:
-            spelled = ", ".join("?" if extent is None else str(extent) for extent in declared)
-            hint = f"it is ({spelled}): give it with --input-shape {name}=1,..."
+            declared_text = ", ".join("?" if extent is None else str(extent) for extent in declared)
+            hint = f"it is ({declared_text}): give it with --input-shape {name}=1,..."
             if given is None:
                 raise UnsupportedError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
             raise UsageError(f"shape {shape} does not fit input {name!r}", where=self.file, hint=hint)
@@ -170,80 +178,93 @@ class _Reader:
     def functional(
         self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
     ) -> list[tuple[str, str]]:
-        """Layers in the order that their operands are known; each may be called several times."""
-        held = weights.layers(config["layers"])
-        known: dict[tuple[str, int, int], str] = {}
+        """Convert a Functional model.
+
+        Layers are converted in the order in which their operands become known; each may be called several times.
+        """
+        layer_weights = weights.layers(config["layers"])
+        values: dict[tuple[str, int, int], str] = {}
         entries = _history(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
         if given is None:
             given = [self.input(inputs[name]) for name, _, _ in entries]
-        known.update(zip(entries, given, strict=True))
+        values.update(zip(entries, given, strict=True))
+        # One entry for each call of a layer. The file lists calls by layer, not in order of execution: a shared layer's second call
+        # may depend on layers after it. So passes are made over the pending calls until none is left.
         pending = []
         for layer in config["layers"]:
             if layer["class_name"] == "InputLayer":
                 continue
             pending += [(layer, call, inbound) for call, inbound in enumerate(layer["inbound_nodes"])]
-        lost: set[tuple[str, int]] = set()
+        failed: set[tuple[str, int]] = set()
         while pending:
             rest = []
             for layer, call, inbound in pending:
-                name, needs = layer["config"]["name"], _tensors(inbound)
-                if any(key[:2] in lost for key in needs):
-                    lost.add((name, call))
-                elif all(key in known for key in needs):
-                    made = self.called(layer, held[name], inbound, known)
-                    known.update({(name, call, k): value for k, value in enumerate(made or ())})
-                    lost |= set() if made is not None else {(name, call)}
+                name, needed = layer["config"]["name"], _tensors(inbound)
+                if any(key[:2] in failed for key in needed):  # skipped silently: the refusal that caused it is reported
+                    failed.add((name, call))
+                elif all(key in values for key in needed):
+                    results = self.call(layer, layer_weights[name], inbound, values)
+                    values.update({(name, call, k): value for k, value in enumerate(results or ())})
+                    failed |= set() if results is not None else {(name, call)}
                 else:
                     rest.append((layer, call, inbound))
-            if len(rest) == len(pending):
+            if len(rest) == len(pending):  # a pass without progress: the calls depend on each other
                 raise ModelError("layers wait for each other", where=f"{self.file} {rest[0][0]['config']['name']}")
             pending = rest
-        wanted = config["output_layers"]
-        keys = _history(wanted)
-        labels = list(wanted) if isinstance(wanted, dict) and len(wanted) == len(keys) else [key[0] for key in keys]
-        return [(label, known[key]) for label, key in zip(labels, keys, strict=True) if key in known]
+        # A dictionary gives outputs names of their own, unless it nests others. Outputs of refused layers have no value.
+        output_layers = config["output_layers"]
+        keys = _history(output_layers)
+        labels = (
+            list(output_layers)
+            if isinstance(output_layers, dict) and len(output_layers) == len(keys)
+            else [key[0] for key in keys]
+        )
+        return [(label, values[key]) for label, key in zip(labels, keys, strict=True) if key in values]
 
-    def called(
+    def call(
         self, layer: Mapping[str, Any], weights: LayerWeights, inbound: Mapping[str, Any], known: Mapping[Any, str]
     ) -> list[str] | None:
-        args = _resolved(inbound["args"], known)
-        kwargs = {key: _resolved(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None}
+        """Convert one call of a layer, with its tensors replaced by values of the graph."""
+        args = _resolve_tensors(inbound["args"], known)
+        kwargs = {
+            key: _resolve_tensors(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None
+        }
         operands = args[0] if len(args) == 1 and isinstance(args[0], list) else args
         return self.layer(layer, weights, operands, kwargs)
 
     def layer(
         self, layer: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[str] | None:
-        """The values that a layer gives; None (and a refusal) where microc does not do it."""
+        """Return the values of a layer; None, and a refusal, if it cannot be converted."""
         config, code = layer["config"], layer["class_name"]
         if code in MODELS:
             count = len(self.refusals)
-            made = [value for _, value in self.model(layer, weights, operands)]
-            return made if len(self.refusals) == count else None
+            values = [value for _, value in self.model(layer, weights, operands)]
+            return values if len(self.refusals) == count else None
         self.write.at(self.index, config["name"])
         self.index += 1
         try:
-            spelling = SPELLINGS.get(code)
-            if spelling is None:
+            converter = SPELLINGS.get(code)
+            if converter is None:
                 hint = "it holds code, which is not run: write it with layers" if code in _CODE else ""
                 raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where, hint=hint)
             policy = dtype_of(config)
-            if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _EIGHT_BITS):
+            if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _INT8_LAYERS):
                 raise UnsupportedError(
                     f"a layer quantised by Keras ({policy})",
                     where=self.write.where,
                     hint="save the model before quantize(); Dense and Embedding are read in int8",
                 )
-            found = spelling(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
-            return list(found) if isinstance(found, tuple) else [found]
+            result = converter(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
+            return list(result) if isinstance(result, tuple) else [result]
         except UnsupportedError as error:
             self.refusals.append(error)
             return None
 
 
 def _history(entries: Any) -> list[tuple[str, int, int]]:
-    """The (layer, call, place) of inputs or outputs, however they are nested."""
+    """Return (layer, call, tensor) of all inputs or outputs, of nested lists or a dictionary."""
     if isinstance(entries, dict):
         return [key for entry in entries.values() for key in _history(entry)]
     if len(entries) == 3 and isinstance(entries[0], str):
@@ -252,7 +273,7 @@ def _history(entries: Any) -> list[tuple[str, int, int]]:
 
 
 def _tensors(x: Any) -> list[tuple[str, int, int]]:
-    """Every tensor that arguments speak of."""
+    """Return (layer, call, tensor) of every tensor among arguments."""
     if isinstance(x, dict):
         if x.get("class_name") == "__keras_tensor__":
             return _history(x["config"]["keras_history"])
@@ -260,15 +281,15 @@ def _tensors(x: Any) -> list[tuple[str, int, int]]:
     return [key for value in x for key in _tensors(value)] if isinstance(x, list) else []
 
 
-def _resolved(x: Any, known: Mapping[Any, str]) -> Any:
-    """Arguments with tensors replaced by the graph's values."""
+def _resolve_tensors(x: Any, known: Mapping[Any, str]) -> Any:
+    """Return arguments with tensors replaced by values of the graph."""
     if isinstance(x, dict) and x.get("class_name") == "__keras_tensor__":
         return known[_history(x["config"]["keras_history"])[0]]
-    return [_resolved(value, known) for value in x] if isinstance(x, list) else x
+    return [_resolve_tensors(value, known) for value in x] if isinstance(x, list) else x
 
 
-def _listed(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
-    """One error that says what all say."""
+def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+    """Return one error that lists all refusals."""
     if len(refusals) == 1:
         return refusals[0]
     lines = [f"{e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in refusals]
