@@ -65,7 +65,7 @@ class Layer:
     """One call of a layer. ``operands``: values of the graph, or numbers for arithmetic; ``weights``: what the file holds for
     the layer.
 
-    ``spellings``: the table of converters, for layers that wrap others.
+    ``converters``: the table of converters, for layers that wrap others.
     """
 
     write: GraphBuilder

@@ -189,8 +189,8 @@ class _Reader:
         if given is None:
             given = [self.input(inputs[name]) for name, _, _ in entries]
         values.update(zip(entries, given, strict=True))
-        # One entry for each call of a layer. The file lists calls by layer, not in order of execution: a shared layer's second call
-        # may depend on layers after it. So passes are made over the pending calls until none is left.
+        # One entry for each call of a layer. The file lists calls by layer, not in order of execution: a shared layer's second
+        # call may depend on layers after it. So passes are made over the pending calls until none is left.
         pending = []
         for layer in config["layers"]:
             if layer["class_name"] == "InputLayer":

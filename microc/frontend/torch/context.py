@@ -1,4 +1,4 @@
-"""One call of an ATen operator as its spelling function sees it."""
+"""One call of an ATen operator as its converter sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.graph.ir import Attr
 from microc.ops import registry
 
 _NO_ATTRS: Mapping[str, Attr] = {}
-_KEEPING = (
+_DTYPE_PRESERVING = (
     "broadcast_to",
     "cast",
     "concat",
@@ -28,18 +28,21 @@ _KEEPING = (
     "slice",
     "transpose",
 )
-"""Operators that move elements or convert them, and compute nothing."""
+"""Operators that move or convert elements and compute nothing."""
 
 
 def numbers(x: Any, count: int) -> tuple[int, ...]:
-    """A number for every axis."""
-    found = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
-    return tuple(found * count if len(found) == 1 else found)
+    """Return an argument as one number per axis."""
+    values = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
+    return tuple(values * count if len(values) == 1 else values)
 
 
 @dataclass(frozen=True)
-class Application:
-    """Arguments by the names of the operator's schema: values of the graph are strings, known tensors are PyTorch's."""
+class OpContext:
+    """One call of an operator.
+
+    Arguments are found by the names of its schema: values of the graph are strings, known tensors are PyTorch's.
+    """
 
     torch: Any
     write: GraphBuilder
@@ -50,10 +53,11 @@ class Application:
     name: str
 
     def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise UnsupportedError, with the operator's name and position."""
         raise UnsupportedError(f"{self.name}: {what}", where=self.write.where, hint=hint)
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """An argument, by position or name, or what the schema says that it is without one."""
+        """Return an argument, given by position or name, or the schema's default."""
         for position, declared in enumerate(self.node.target._schema.arguments):
             if declared.name == name:
                 if position < len(self.args):
@@ -64,28 +68,28 @@ class Application:
         return default
 
     def constant(self, name: str) -> Array | None:
-        """A tensor known when compiling; None where it is absent."""
-        held = self.argument(name)
-        if held is None:
+        """Return a tensor that must be known at compile time; None if the argument is absent."""
+        argument = self.argument(name)
+        if argument is None:
             return None
-        if isinstance(held, str):
-            found = self.write.consts.get(held)
-            if found is None:
+        if isinstance(argument, str):
+            data = self.write.consts.get(argument)
+            if data is None:
                 self.refuse(f"{name} is not known when compiling", "make it a parameter or a buffer of the module")
-            return found
-        return self.array(held)
+            return data
+        return self.array(argument)
 
     def value(self, x: Any, dtype: str = "") -> str:
-        """A value of the graph, for a value, a known tensor or a number (of ``dtype``)."""
+        """Return a value of the graph for a value, a known tensor, or a number (of ``dtype``)."""
         if isinstance(x, str):
             return x
         if isinstance(x, self.torch.Tensor):
-            found = self.array(x)
-            return self.write.new_constant("constant", found.astype(dtypes.to_numpy(dtype)) if dtype else found)
+            data = self.array(x)
+            return self.write.new_constant("constant", data.astype(dtypes.to_numpy(dtype)) if dtype else data)
         return self.write.new_constant("number", np.array(x, dtypes.to_numpy(dtype or "float32")))
 
     def operand(self, name: str) -> str:
-        """A tensor argument, which must be there."""
+        """Return a tensor argument, which must be present."""
         x = self.argument(name)
         if x is None:
             self.refuse(f"{name} is missing", "export the program again with torch.export.export")
@@ -98,28 +102,33 @@ class Application:
         return self.write.type(value).dtype
 
     def result_shape(self, output: int | None = None) -> tuple[int, ...]:
-        """The shape that PyTorch gives the result."""
-        made = self.node.meta["val"]
-        return tuple(int(extent) for extent in (made if output is None else made[output]).shape)
+        """Return the result's shape as PyTorch inferred it."""
+        results = self.node.meta["val"]
+        return tuple(int(extent) for extent in (results if output is None else results[output]).shape)
 
     def result_dtype(self) -> str:
         return str(self.node.meta["val"].dtype).removeprefix("torch.")
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """The value of an operator. Arithmetic on halves is done in float32, and its result is rounded, as PyTorch does it."""
+        """Emit an operator and return its value.
+
+        As in PyTorch, arithmetic on float16 and bfloat16 is done in float32, and its result is rounded.
+        """
         half = next((self.dtype(name) for name in inputs if name and self.dtype(name) in dtypes.HALF), "")
-        if not half or op in _KEEPING or registry.get(op).moves:
+        if not half or op in _DTYPE_PRESERVING or registry.get(op).moves:
             return self.write.emit(op, inputs, attrs)
         wide = [self.cast(name, "float32") if name and self.dtype(name) == half else name for name in inputs]
-        made = self.write.emit(op, wide, attrs)
-        return self.cast(made, half) if self.dtype(made) == "float32" else made
+        result = self.write.emit(op, wide, attrs)
+        return self.cast(result, half) if self.dtype(result) == "float32" else result
 
     def cast(self, value: str, dtype: str) -> str:
+        """Return a value in another dtype, or itself if it has that dtype."""
         return value if self.dtype(value) == dtype else self.write.emit("cast", (value,), {"dtype": dtype})
 
-    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+    def reshape(self, value: str, shape: Sequence[int]) -> str:
+        """Return a value under another shape, or itself if it has that shape."""
         return self.write.reshape(value, shape)
 
 
-Spelling = Callable[[Application], Any]
-"""Writes an operator; what it gives: a value's name, or a tuple of these."""
+Converter = Callable[[OpContext], Any]
+"""Type of a converter: it writes an operator and returns a value's name, or a tuple of these."""

@@ -11,114 +11,116 @@ import numpy as np
 from microc.base import dtypes
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
-from microc.frontend.torch.context import Application, Spelling
+from microc.frontend.torch.context import Converter, OpContext
 from microc.graph.ir import Attr
 
-# ---- Spellings of ATen's elementwise operators, reductions and searches.
+# ---- Converters of elementwise operators, reductions and searches.
 
 
-def unary(op: str, **attrs: Attr) -> Spelling:
-    """A function of every element; integers are converted where the result is real."""
+def unary(op: str, **attrs: Attr) -> Converter:
+    """Return the converter of a function of every element; integers are converted if the result is real."""
 
-    def spell(a: Application) -> str:
-        x, made = a.operand("self"), a.result_dtype()
-        return a.emit(op, (a.cast(x, made) if dtypes.is_float(made) else x,), attrs)
+    def convert(a: OpContext) -> str:
+        x, result_dtype = a.operand("self"), a.result_dtype()
+        return a.emit(op, (a.cast(x, result_dtype) if dtypes.is_float(result_dtype) else x,), attrs)
 
-    return spell
-
-
-_OF_TRUTHS = {"add": "logical_or", "maximum": "logical_or", "minimum": "logical_and", "mul": "logical_and"}
-"""Arithmetic that PyTorch does on tensors of bool, as logic."""
+    return convert
 
 
-def binary(op: str, *, swapped: bool = False) -> Spelling:
-    """Arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+_BOOL_LOGIC = {"add": "logical_or", "maximum": "logical_or", "minimum": "logical_and", "mul": "logical_and"}
+"""Arithmetic that PyTorch does on bool tensors, as logical operators."""
 
-    def spell(a: Application) -> str:
+
+def binary(op: str, *, swapped: bool = False) -> Converter:
+    """Return the converter of arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+
+    def convert(a: OpContext) -> str:
         x, y = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
-        if a.result_dtype() == "bool" and op in _OF_TRUTHS:
-            return a.emit(_OF_TRUTHS[op], (x, y))
+        if a.result_dtype() == "bool" and op in _BOOL_LOGIC:
+            return a.emit(_BOOL_LOGIC[op], (x, y))
         alpha = a.argument("alpha", 1)
         if alpha not in (1, None):
             y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
         return a.emit(op, (y, x) if swapped else (x, y))
 
-    return spell
+    return convert
 
 
-def comparison(op: str) -> Spelling:
-    """A comparison of two tensors, or a tensor and a number; an order of truths is that of 0 and 1."""
+def comparison(op: str) -> Converter:
+    """Return the converter of a comparison of two tensors, or a tensor and a number; bool is ordered as 0 and 1."""
 
-    def spell(a: Application) -> str:
+    def convert(a: OpContext) -> str:
         x, y = pair(a, a.argument("self"), a.argument("other"))
         if a.dtype(x) == "bool" and op not in ("equal", "not_equal"):
             x, y = a.cast(x, "int32"), a.cast(y, "int32")
         return a.emit(op, (x, y))
 
-    return spell
+    return convert
 
 
-def logic(op: str) -> Spelling:
-    """Logic of two tensors, whose numbers are true where they are not zero."""
-    return lambda a: a.emit(op, [truth(a, a.argument(name)) for name in ("self", "other")])
+def logical(op: str) -> Converter:
+    """Return the converter of a logical operator on two tensors; a number is true if it is not zero."""
+    return lambda a: a.emit(op, [to_bool(a, a.argument(name)) for name in ("self", "other")])
 
 
-def negation(a: Application) -> str:
-    return a.emit("logical_not", (truth(a, a.argument("self")),))
+def logical_not(a: OpContext) -> str:
+    return a.emit("logical_not", (to_bool(a, a.argument("self")),))
 
 
-def truth(a: Application, x: Any) -> str:
-    """The bool of a tensor: true where it is not zero."""
-    held = a.value(x)
-    return held if a.dtype(held) == "bool" else a.emit("not_equal", (held, a.value(0, a.dtype(held))))
+def to_bool(a: OpContext, x: Any) -> str:
+    """Return a tensor as bool: true where it is not zero."""
+    value = a.value(x)
+    return value if a.dtype(value) == "bool" else a.emit("not_equal", (value, a.value(0, a.dtype(value))))
 
 
-def pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
-    """Both operands in one dtype: the one given, else the one that PyTorch promotes them to."""
+def pair(a: OpContext, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+    """Return both operands in one dtype: the given one, else the one that PyTorch promotes them to."""
     if not dtype:
         tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
-        found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
-        reals = [name for name in found if dtypes.is_float(name)]
+        tensor_dtypes = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
+        real_dtypes = [name for name in tensor_dtypes if dtypes.is_float(name)]
         number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
-        dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
-    return _as(a, x, dtype), _as(a, y, dtype)
+        dtype = real_dtypes[0] if real_dtypes else "float32" if isinstance(number, float) else tensor_dtypes[-1]
+    return _to_dtype(a, x, dtype), _to_dtype(a, y, dtype)
 
 
-def _as(a: Application, x: Any, dtype: str) -> str:
+def _to_dtype(a: OpContext, x: Any, dtype: str) -> str:
     return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
 
 
-def divide(a: Application) -> str:
-    """div, rounded down or to zero where it says so."""
+def divide(a: OpContext) -> str:
+    """div, rounded down or towards zero if ``rounding_mode`` says so."""
     mode = a.argument("rounding_mode")
-    both = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    operands = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
     if mode == "floor":
-        return a.emit("floor_div", both)
-    quotient = a.emit("div", both)
-    return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncated(a, quotient)
+        return a.emit("floor_div", operands)
+    quotient = a.emit("div", operands)
+    return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncate_to_zero(a, quotient)
 
 
-def _truncated(a: Application, x: str) -> str:
+def _truncate_to_zero(a: OpContext, x: str) -> str:
+    """Round towards zero."""
     whole = a.emit("floor", (a.emit("abs", (x,)),))
     return a.emit("mul", (_signs(a, x), whole))
 
 
-def _signs(a: Application, x: str) -> str:
+def _signs(a: OpContext, x: str) -> str:
+    """Return -1, 0 or 1 in the dtype of the value."""
     zero = a.value(0, a.dtype(x))
     sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
     return a.emit("sub", sides)
 
 
-def sign(a: Application) -> str:
+def sign(a: OpContext) -> str:
     return _signs(a, a.operand("self"))
 
 
-def truncate(a: Application) -> str:
-    return _truncated(a, a.operand("self"))
+def truncate(a: OpContext) -> str:
+    return _truncate_to_zero(a, a.operand("self"))
 
 
-def power(a: Application) -> str:
-    """pow: a square as a product."""
+def power(a: OpContext) -> str:
+    """pow; the exponents 2 and 0.5 become a product and a square root."""
     exponent = a.argument("exponent")
     x = a.argument("self")
     if exponent == 2 and isinstance(x, str):
@@ -128,7 +130,7 @@ def power(a: Application) -> str:
     return a.emit("pow", pair(a, x, exponent))
 
 
-def clamp(a: Application) -> str:
+def clamp(a: OpContext) -> str:
     """clamp, hardtanh, clamp_min and clamp_max."""
     x = a.operand("self")
     names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
@@ -146,41 +148,42 @@ def clamp(a: Application) -> str:
     )
 
 
-def leaky(a: Application) -> str:
+def leaky(a: OpContext) -> str:
     return a.emit("leaky_relu", (a.operand("self"),), {"alpha": float(a.argument("negative_slope"))})
 
 
-def elu(a: Application) -> str:
+def elu(a: OpContext) -> str:
     if float(a.argument("scale", 1)) != 1 or float(a.argument("input_scale", 1)) != 1:
         scaled = a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
         return a.emit("mul", (scaled, a.value(float(a.argument("scale")))))
     return a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
 
 
-def composed(formula: Callable[..., str]) -> Spelling:
+def formula_converter(formula: Callable[..., str]) -> Converter:
+    """Return the converter of a formula of one operand."""
     return lambda a: _in_float32(a, lambda x: formula(composer(a.write), x))
 
 
-def _in_float32(a: Application, formula: Callable[[str], str]) -> str:
-    """A formula of one operand, which for halves is computed in float32."""
+def _in_float32(a: OpContext, formula: Callable[[str], str]) -> str:
+    """Apply a formula of one operand; float16 and bfloat16 are computed in float32."""
     x = a.operand("self")
     if a.dtype(x) not in dtypes.HALF:
         return formula(x)
     return a.cast(formula(a.cast(x, "float32")), a.dtype(x))
 
 
-def gelu(a: Application) -> str:
-    """Exact, or the approximation with tanh."""
+def gelu(a: OpContext) -> str:
+    """gelu: exact, or the approximation by tanh."""
     tanh = a.argument("approximate", "none") == "tanh"
     return _in_float32(a, lambda x: formulas.gelu(composer(a.write), x, tanh))
 
 
-def softmax(a: Application) -> str:
+def softmax(a: OpContext) -> str:
     return a.emit("softmax", (a.operand("self"),), {"axis": int(a.argument("dim"))})
 
 
-def log_softmax(a: Application) -> str:
-    """x less its largest, less the logarithm of the sum of powers."""
+def log_softmax(a: OpContext) -> str:
+    """log_softmax: x minus its maximum, minus the logarithm of the sum of exponentials."""
     x = a.operand("self")
     over: Mapping[str, Attr] = {"axes": (int(a.argument("dim")) % len(a.result_shape()),), "keepdims": True}
     centred = a.emit("sub", (x, a.emit("max", (x,), over)))
@@ -188,46 +191,46 @@ def log_softmax(a: Application) -> str:
     return a.emit("sub", (centred, a.emit("log", (total,))))
 
 
-def reduction(op: str) -> Spelling:
-    """A reduction over ``dim``, or over everything, in the dtype that PyTorch computes it in."""
+def reduction(op: str) -> Converter:
+    """Return the converter of a reduction over ``dim``, or over everything, in the dtype in which PyTorch computes it."""
 
-    def spell(a: Application) -> str:
-        x = _countable(a, a.cast(a.operand("self"), a.result_dtype()))
+    def convert(a: OpContext) -> str:
+        x = _bool_as_int(a, a.cast(a.operand("self"), a.result_dtype()))
         rank, dims = len(a.shape(x)), a.argument("dim")
         dims = [dims] if isinstance(dims, int) else dims
         axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
-        made = a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
-        return a.cast(made, a.result_dtype())
+        reduced = a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
+        return a.cast(reduced, a.result_dtype())
 
-    return spell
+    return convert
 
 
-def _countable(a: Application, x: str) -> str:
-    """Truths as 0 and 1, which have an order."""
+def _bool_as_int(a: OpContext, x: str) -> str:
+    """Return bool as int32, which has an order."""
     return a.cast(x, "int32") if a.dtype(x) == "bool" else x
 
 
-def extreme(op: str, of_two: str, place: str) -> Spelling:
-    """max and min: of two tensors, along an axis with the places, or of everything."""
+def extreme(op: str, binary_op: str, arg_op: str) -> Converter:
+    """max and min: of two tensors, along an axis with the indices, or of everything."""
 
-    def spell(a: Application) -> Any:
+    def convert(a: OpContext) -> Any:
         if a.argument("other") is not None:
-            return a.emit(of_two, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
-        given, dim = a.operand("self"), a.argument("dim")
-        x = _countable(a, given)
+            return a.emit(binary_op, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+        operand, dim = a.operand("self"), a.argument("dim")
+        x = _bool_as_int(a, operand)
         if dim is None:
-            whole = a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
-            return a.cast(whole, a.dtype(given))
+            reduced = a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+            return a.cast(reduced, a.dtype(operand))
         keep = bool(a.argument("keepdim", False))
-        largest = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
-        return a.cast(largest, a.dtype(given)), a.emit(
-            place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"}
+        extremum = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
+        return a.cast(extremum, a.dtype(operand)), a.emit(
+            arg_op, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"}
         )
 
-    return spell
+    return convert
 
 
-def top(a: Application) -> tuple[str, ...]:
+def topk(a: OpContext) -> tuple[str, ...]:
     attrs = {
         "axis": int(a.argument("dim", -1)),
         "k": int(a.argument("k")),
@@ -236,28 +239,28 @@ def top(a: Application) -> tuple[str, ...]:
     return a.write.emit_all("topk", (a.operand("self"),), attrs)
 
 
-def running_sum(a: Application) -> str:
+def cumsum(a: OpContext) -> str:
     return a.emit("cumsum", (a.cast(a.operand("self"), a.result_dtype()),), {"axis": int(a.argument("dim"))})
 
 
-def flip(a: Application) -> str:
+def flip(a: OpContext) -> str:
     x = a.operand("self")
     return a.emit("reverse", (x,), {"axes": tuple(sorted(d % len(a.shape(x)) for d in a.argument("dims")))})
 
 
-def variance(a: Application) -> str:
-    """The mean square of what is left of the mean, over n - correction."""
+def variance(a: OpContext) -> str:
+    """var: the sum of squared differences from the mean, over n - correction."""
     x, rank, dims = a.operand("self"), len(a.shape(a.operand("self"))), a.argument("dim")
     axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
     correction = a.argument("correction", 1)
     count = math.prod(a.shape(x)[axis] for axis in axes)
     centred = a.emit("sub", (x, a.emit("mean", (x,), {"axes": axes, "keepdims": True})))
-    kept = bool(a.argument("keepdim", False))
-    total = a.emit("sum", (a.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": kept})
+    keepdims = bool(a.argument("keepdim", False))
+    total = a.emit("sum", (a.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": keepdims})
     return a.emit("mul", (total, a.value(1 / max(count - (1 if correction is None else correction), 1e-30))))
 
 
-def variance_and_mean(a: Application) -> tuple[str, str]:
+def variance_and_mean(a: OpContext) -> tuple[str, str]:
     """var_mean."""
     x, dims = a.operand("self"), a.argument("dim")
     rank = len(a.shape(x))
@@ -265,37 +268,39 @@ def variance_and_mean(a: Application) -> tuple[str, str]:
     return variance(a), a.emit("mean", (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))})
 
 
-def place_of(op: str) -> Spelling:
-    def spell(a: Application) -> str:
+def arg_extremum(op: str) -> Converter:
+    """Return the converter of argmax or argmin, of an axis or of everything."""
+
+    def convert(a: OpContext) -> str:
         x, dim = a.operand("self"), a.argument("dim")
         if dim is None:
-            x, dim = a.reshaped(x, (math.prod(a.shape(x)),)), 0
-        made = a.emit(op, (x,), {"axis": int(dim), "keepdims": False, "out_dtype": "int64"})
-        return a.reshaped(made, a.result_shape())
+            x, dim = a.reshape(x, (math.prod(a.shape(x)),)), 0
+        index = a.emit(op, (x,), {"axis": int(dim), "keepdims": False, "out_dtype": "int64"})
+        return a.reshape(index, a.result_shape())
 
-    return spell
+    return convert
 
 
-def where(a: Application) -> str:
+def where(a: OpContext) -> str:
     x, y = pair(a, a.argument("self"), a.argument("other"))
     return a.emit("where", (a.operand("condition"), x, y))
 
 
-OPS_SPELLINGS: Mapping[str, Spelling] = {
+ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "_log_softmax": log_softmax,
     "_softmax": softmax,
     "abs": unary("abs"),
     "add": binary("add"),
     "amax": reduction("max"),
     "amin": reduction("min"),
-    "argmax": place_of("argmax"),
-    "argmin": place_of("argmin"),
+    "argmax": arg_extremum("argmax"),
+    "argmin": arg_extremum("argmin"),
     "ceil": unary("ceil"),
     "clamp": clamp,
     "clamp_max": clamp,
     "clamp_min": clamp,
     "cos": unary("cos"),
-    "cumsum": running_sum,
+    "cumsum": cumsum,
     "div": divide,
     "elu": elu,
     "eq": comparison("equal"),
@@ -307,15 +312,15 @@ OPS_SPELLINGS: Mapping[str, Spelling] = {
     "ge": comparison("greater_equal"),
     "gelu": gelu,
     "gt": comparison("greater"),
-    "hardsigmoid": composed(formulas.hard_sigmoid),
+    "hardsigmoid": formula_converter(formulas.hard_sigmoid),
     "hardswish": unary("hard_swish"),
     "hardtanh": clamp,
     "le": comparison("less_equal"),
     "leaky_relu": leaky,
     "log": unary("log"),
-    "logical_and": logic("logical_and"),
-    "logical_not": negation,
-    "logical_or": logic("logical_or"),
+    "logical_and": logical("logical_and"),
+    "logical_not": logical_not,
+    "logical_or": logical("logical_or"),
     "lt": comparison("less"),
     "max": extreme("max", "maximum", "argmax"),
     "maximum": binary("maximum"),
@@ -327,7 +332,7 @@ OPS_SPELLINGS: Mapping[str, Spelling] = {
     "neg": unary("neg"),
     "pow": power,
     "prod": reduction("prod"),
-    "reciprocal": composed(formulas.reciprocal),
+    "reciprocal": formula_converter(formulas.reciprocal),
     "relu": unary("relu"),
     "remainder": binary("floor_mod"),
     "round": unary("round"),
@@ -341,7 +346,7 @@ OPS_SPELLINGS: Mapping[str, Spelling] = {
     "sub": binary("sub"),
     "sum": reduction("sum"),
     "tanh": unary("tanh"),
-    "topk": top,
+    "topk": topk,
     "trunc": truncate,
     "var": variance,
     "var_mean": variance_and_mean,
@@ -349,103 +354,103 @@ OPS_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of ATen's less usual operators: trigonometry, logic of truths, remainders, norms, distances, sorting.
+# ---- Converters of less common operators: trigonometry, bitwise logic, remainders, norms, distances, sorting.
 
 
-def logarithm(base: float) -> Spelling:
+def logarithm(base: float) -> Converter:
     return lambda a: a.emit("mul", (a.emit("log", (a.operand("self"),)), a.value(1 / math.log(base))))
 
 
-def power_of_two(a: Application) -> str:
+def exp2(a: OpContext) -> str:
     return a.emit("pow", (a.value(2.0), a.operand("self")))
 
 
-def bitwise(of_truths: str, of_integers: str) -> Spelling:
-    """An operator on bits, which on truths is one of logic."""
+def bitwise(bool_op: str, integer_op: str) -> Converter:
+    """Return the converter of a bitwise operator, which on bool is a logical one."""
 
-    def spell(a: Application) -> str:
+    def convert(a: OpContext) -> str:
         operands = [a.operand("self")]
         if a.argument("other") is not None:
             operands = list(pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
-        return a.emit(of_truths if a.dtype(operands[0]) == "bool" else of_integers, operands)
+        return a.emit(bool_op if a.dtype(operands[0]) == "bool" else integer_op, operands)
 
-    return spell
+    return convert
 
 
-def is_nan(a: Application) -> str:
+def is_nan(a: OpContext) -> str:
     return a.emit("not_equal", (a.operand("self"), a.operand("self")))
 
 
-def is_infinite(a: Application) -> str:
+def is_infinite(a: OpContext) -> str:
     return a.emit("equal", (a.emit("abs", (a.operand("self"),)), a.value(math.inf)))
 
 
-def any_of(a: Application) -> str:
-    """Whether something is not zero, along some axes or all."""
+def any_of(a: OpContext) -> str:
+    """any: test for nonzero elements along some axes or all."""
     x, dims = a.operand("self"), a.argument("dim")
     if a.dtype(x) != "bool":
         x = a.emit("not_equal", (x, a.value(0, a.dtype(x))))
-    counted = a.cast(x, "int32")
-    over: Mapping[str, Attr] = {"axes": _axes(a, counted, dims), "keepdims": bool(a.argument("keepdim", False))}
-    return a.emit("greater", (a.emit("max", (counted,), over), a.value(0, "int32")))
+    integers = a.cast(x, "int32")
+    over: Mapping[str, Attr] = {"axes": _axes(a, integers, dims), "keepdims": bool(a.argument("keepdim", False))}
+    return a.emit("greater", (a.emit("max", (integers,), over), a.value(0, "int32")))
 
 
-def _axes(a: Application, x: str, dims: object) -> tuple[int, ...]:
+def _axes(a: OpContext, x: str, dims: object) -> tuple[int, ...]:
     rank = len(a.shape(x))
-    given = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
-    return tuple(sorted(d % rank for d in given)) if given else tuple(range(rank))
+    axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
+    return tuple(sorted(d % rank for d in axes)) if axes else tuple(range(rank))
 
 
-def remainder_to_zero(a: Application) -> str:
-    """fmod: the remainder has the sign of the left side."""
+def fmod(a: OpContext) -> str:
+    """fmod: the remainder has the sign of the dividend."""
     return a.emit("fmod", pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
 
 
-def logarithm_of_one_more(a: Application) -> str:
+def log1p(a: OpContext) -> str:
     return a.emit("log", (a.emit("add", (a.operand("self"), a.value(1.0))),))
 
 
-def exponential_less_one(a: Application) -> str:
+def expm1(a: OpContext) -> str:
     return a.emit("sub", (a.emit("exp", (a.operand("self"),)), a.value(1.0)))
 
 
-def angle(a: Application) -> str:
-    """atan2: the angle of (x, y), by its quadrant; 0 at the origin."""
+def atan2(a: OpContext) -> str:
+    """atan2: the angle of (x, y) by its quadrant; 0 at the origin."""
     y, x = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
     zero = a.value(0.0, a.dtype(x))
     slope = a.emit("atan", (a.emit("div", (y, x)),))
-    half_turn = a.emit("where", (a.emit("less", (y, zero)), a.value(-math.pi), a.value(math.pi)))
+    half_circle = a.emit("where", (a.emit("less", (y, zero)), a.value(-math.pi), a.value(math.pi)))
     behind = a.emit("less", (x, zero))
-    found = a.emit("where", (behind, a.emit("add", (slope, half_turn)), slope))
-    ahead = a.emit("logical_and", (a.emit("equal", (y, zero)), a.emit("logical_not", (behind,))))
-    return a.emit("where", (ahead, y, found))
+    quadrant_angle = a.emit("where", (behind, a.emit("add", (slope, half_circle)), slope))
+    on_positive_axis = a.emit("logical_and", (a.emit("equal", (y, zero)), a.emit("logical_not", (behind,))))
+    return a.emit("where", (on_positive_axis, y, quadrant_angle))
 
 
-def rest_of_error_function(a: Application) -> str:
+def erfc(a: OpContext) -> str:
     """erfc."""
     return a.emit("sub", (a.value(1.0), a.emit("erf", (a.operand("self"),))))
 
 
-def hypotenuse(a: Application) -> str:
+def hypot(a: OpContext) -> str:
     """hypot."""
     sides = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
     return a.emit("sqrt", (a.emit("add", [a.emit("mul", (side, side)) for side in sides]),))
 
 
-def middle_slope(a: Application) -> tuple[str, str]:
-    """rrelu outside of training: the mean of its slopes; the noise, its second result, is for training."""
+def rrelu(a: OpContext) -> tuple[str, str]:
+    """rrelu in evaluation mode: the slope is the mean of both limits. The second result, noise, is only used in training."""
     slope = (float(a.argument("lower")) + float(a.argument("upper"))) / 2
     return a.emit("leaky_relu", (a.operand("self"),), {"alpha": slope}), ""
 
 
-def norm(a: Application) -> str:
+def norm(a: OpContext) -> str:
     """linalg_vector_norm of any order from 1 on."""
     x, order = a.operand("self"), float(a.argument("ord", 2))
     over: Mapping[str, Attr] = {"axes": _axes(a, x, a.argument("dim")), "keepdims": bool(a.argument("keepdim", False))}
     return _norm(a, x, order, over)
 
 
-def _norm(a: Application, x: str, order: float, over: Mapping[str, Attr]) -> str:
+def _norm(a: OpContext, x: str, order: float, over: Mapping[str, Attr]) -> str:
     if order == 2:
         return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
     size = a.emit("abs", (x,))
@@ -457,34 +462,34 @@ def _norm(a: Application, x: str, order: float, over: Mapping[str, Attr]) -> str
     return a.emit("pow", (total, a.value(1 / order)))
 
 
-def distances(a: Application) -> str:
-    """cdist: between all rows of one side and all rows of the other."""
+def cdist(a: OpContext) -> str:
+    """cdist: distances between all rows of one side and all rows of the other."""
     x, y = a.operand("x1"), a.operand("x2")
     one, other = a.shape(x), a.shape(y)
-    left, right = a.reshaped(x, (*one[:-1], 1, one[-1])), a.reshaped(y, (*other[:-2], 1, *other[-2:]))
+    left, right = a.reshape(x, (*one[:-1], 1, one[-1])), a.reshape(y, (*other[:-2], 1, *other[-2:]))
     over: Mapping[str, Attr] = {"axes": (len(one),), "keepdims": False}
     return _norm(a, a.emit("sub", (left, right)), float(a.argument("p")), over)
 
 
-def running_product(a: Application) -> str:
+def cumprod(a: OpContext) -> str:
     return a.emit("cumprod", (a.cast(a.operand("self"), a.result_dtype()),), {"axis": int(a.argument("dim"))})
 
 
-def sort(a: Application) -> tuple[str, ...]:
-    """All elements in order, and where they were; of equal ones the first comes first."""
+def sort(a: OpContext) -> tuple[str, ...]:
+    """sort: all elements in order and their indices; among equal elements the first comes first."""
     x, axis = a.operand("self"), int(a.argument("dim", -1))
     attrs: Mapping[str, Attr] = {"axis": axis, "k": a.shape(x)[axis], "largest": bool(a.argument("descending", False))}
     return a.write.emit_all("topk", (x,), attrs)
 
 
-def copy(a: Application) -> str:
-    """The second operand with the first one's shape and dtype."""
-    made = a.cast(a.operand("src"), a.result_dtype())
-    wanted = a.result_shape()
-    return made if a.shape(made) == wanted else a.emit("broadcast_to", (made,), {"shape": wanted})
+def copy(a: OpContext) -> str:
+    """copy: the second operand with the first one's shape and dtype."""
+    value = a.cast(a.operand("src"), a.result_dtype())
+    shape = a.result_shape()
+    return value if a.shape(value) == shape else a.emit("broadcast_to", (value,), {"shape": shape})
 
 
-def grid_sampler(a: Application) -> str:
+def grid_sampler(a: OpContext) -> str:
     modes, borders = ("linear", "nearest", "cubic"), ("zeros", "edge", "reflection")
     attrs: Mapping[str, Attr] = {
         "mode": modes[int(a.argument("interpolation_mode"))],
@@ -496,30 +501,30 @@ def grid_sampler(a: Application) -> str:
 
 FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")
 
-MATH_SPELLINGS: Mapping[str, Spelling] = {
+MATH_CONVERTERS: Mapping[str, Converter] = {
     **{name: unary(name) for name in FUNCTIONS},
-    "_cdist_forward": distances,
+    "_cdist_forward": cdist,
     "any": any_of,
-    "atan2": angle,
+    "atan2": atan2,
     "bitwise_and": bitwise("logical_and", "bit_and"),
     "bitwise_not": bitwise("logical_not", "bit_not"),
     "bitwise_or": bitwise("logical_or", "bit_or"),
     "bitwise_xor": bitwise("not_equal", "bit_xor"),
     "copy": copy,
-    "cumprod": running_product,
-    "erfc": rest_of_error_function,
-    "exp2": power_of_two,
-    "expm1": exponential_less_one,
-    "fmod": remainder_to_zero,
+    "cumprod": cumprod,
+    "erfc": erfc,
+    "exp2": exp2,
+    "expm1": expm1,
+    "fmod": fmod,
     "grid_sampler_2d": grid_sampler,
-    "hypot": hypotenuse,
+    "hypot": hypot,
     "isinf": is_infinite,
     "isnan": is_nan,
     "linalg_vector_norm": norm,
-    "log1p": logarithm_of_one_more,
+    "log1p": log1p,
     "log10": logarithm(10.0),
     "log2": logarithm(2.0),
     "logical_xor": bitwise("not_equal", "bit_xor"),
-    "rrelu_with_noise_functional": middle_slope,
+    "rrelu_with_noise_functional": rrelu,
     "sort": sort,
 }

@@ -9,63 +9,63 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.torch.context import Application, Spelling, numbers
+from microc.frontend.torch.context import Converter, OpContext, numbers
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
 
-# ---- Spellings of ATen's layers: convolutions, products, attention, resizing, quantisation.
+# ---- Converters of layers: convolutions, products, attention, resizing, quantisation.
 
 
-def convolution(a: Application) -> str:
-    """conv1d, conv2d, conv3d (also as ``convolution``); a transposed one over one or two axes."""
+def convolution(a: OpContext) -> str:
+    """conv1d, conv2d, conv3d (also as ``convolution``); transposed ones over one or two axes."""
     x = a.argument("input")
     data, weight, bias = a.value(x), a.operand("weight"), a.argument("bias")
-    rank, single = len(a.shape(weight)) - 2, len(a.shape(data)) == len(a.shape(weight)) - 1
-    if single:
-        data = a.reshaped(data, (1, *a.shape(data)))
+    rank, is_unbatched = len(a.shape(weight)) - 2, len(a.shape(data)) == len(a.shape(weight)) - 1
+    if is_unbatched:
+        data = a.reshape(data, (1, *a.shape(data)))
     strides, dilation = (numbers(a.argument(name, 1), rank) for name in ("stride", "dilation"))
     padding = _padding(a, a.shape(weight)[2:], dilation)
     transposed = bool(a.argument("transposed", False))
     if rank > 2 and transposed:
         a.refuse(f"a transposed convolution of {rank} spatial axes", "microc has one and two")
     if rank == 1:
-        data = a.reshaped(data, (*a.shape(data)[:2], 1, a.shape(data)[2]))
+        data = a.reshape(data, (*a.shape(data)[:2], 1, a.shape(data)[2]))
         weight = _flat_weight(a, weight)
         strides, dilation, padding = (1, *strides), (1, *dilation), (0, padding[0], 0, padding[1])
     operands = (data, weight) if bias is None else (data, weight, a.value(bias))
     groups = int(a.argument("groups", 1))
     if transposed:
-        made = _transposed(a, operands, strides, padding, dilation, groups, rank)
+        result = _emit_conv2d_transpose(a, operands, strides, padding, dilation, groups, rank)
     else:
         attrs: Mapping[str, Attr] = {
             "strides": strides, "dilation": dilation, "padding": padding, "groups": groups
         }  # fmt: skip
         image: Mapping[str, Attr] = {"layout": "NCHW", "rounding": Rounding.EVEN}
-        made = a.emit("convolution", operands, attrs) if rank > 2 else a.emit("conv2d", operands, {**attrs, **image})
-    return a.reshaped(made, a.result_shape())
+        result = a.emit("convolution", operands, attrs) if rank > 2 else a.emit("conv2d", operands, {**attrs, **image})
+    return a.reshape(result, a.result_shape())
 
 
-def _flat_weight(a: Application, weight: str) -> str:
-    """Weights (O, I, W) as (O, I, 1, W)."""
-    shape, held = a.shape(weight), a.write.consts.get(weight)
-    if held is not None:
-        return a.write.new_constant("weight", held[:, :, None])
-    return a.reshaped(weight, (*shape[:2], 1, shape[2]))
+def _flat_weight(a: OpContext, weight: str) -> str:
+    """Return weights (O, I, W) as (O, I, 1, W)."""
+    shape, data = a.shape(weight), a.write.consts.get(weight)
+    if data is not None:
+        return a.write.new_constant("weight", data[:, :, None])
+    return a.reshape(weight, (*shape[:2], 1, shape[2]))
 
 
-def _padding(a: Application, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """Before every axis, then after every axis."""
+def _padding(a: OpContext, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+    """Return the padding before every axis, then after every axis."""
     padding = a.argument("padding", 0)
     if padding == "valid":
         padding = 0
     if padding == "same":
-        whole = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-        return (*(w // 2 for w in whole), *(w - w // 2 for w in whole))
+        total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return (*(w // 2 for w in total), *(w - w // 2 for w in total))
     return numbers(padding, len(kernel)) * 2
 
 
-def _transposed(
-    a: Application,
+def _emit_conv2d_transpose(
+    a: OpContext,
     operands: Sequence[str],
     strides: tuple[int, ...],
     padding: tuple[int, ...],
@@ -73,81 +73,82 @@ def _transposed(
     groups: int,
     rank: int,
 ) -> str:
-    """Data to channels last, weights (I, O, H, W) of groups to OHWI, and back."""
-    extra = numbers(a.argument("output_padding", 0), rank)
-    extra = (0, *extra) if rank == 1 else extra
-    inputs, each, *kernel = a.shape(operands[1])
-    grouped = a.reshaped(operands[1], (groups, inputs // groups, each, *kernel))
-    turned = a.emit("transpose", (grouped,), {"axes": (0, 2, 3, 4, 1)})
-    weight = a.reshaped(turned, (groups * each, *kernel, inputs // groups))
+    """Emit a transposed convolution: data to channels last, grouped weights (I, O, H, W) to OHWI, and back."""
+    output_padding = numbers(a.argument("output_padding", 0), rank)
+    output_padding = (0, *output_padding) if rank == 1 else output_padding
+    inputs, outputs_per_group, *kernel = a.shape(operands[1])
+    grouped = a.reshape(operands[1], (groups, inputs // groups, outputs_per_group, *kernel))
+    permuted = a.emit("transpose", (grouped,), {"axes": (0, 2, 3, 4, 1)})
+    weight = a.reshape(permuted, (groups * outputs_per_group, *kernel, inputs // groups))
     data = a.emit("transpose", (operands[0],), {"axes": (0, 2, 3, 1)})
-    cut = (padding[0], padding[1], padding[2] - extra[0], padding[3] - extra[1])
-    attrs: Mapping[str, Attr] = {"strides": strides, "padding": cut, "dilation": dilation, "groups": groups}
-    made = a.emit("conv2d_transpose", (data, weight, *operands[2:]), attrs)
-    return a.emit("transpose", (made,), {"axes": (0, 3, 1, 2)})
+    reduced_padding = (padding[0], padding[1], padding[2] - output_padding[0], padding[3] - output_padding[1])
+    attrs: Mapping[str, Attr] = {"strides": strides, "padding": reduced_padding, "dilation": dilation, "groups": groups}
+    result = a.emit("conv2d_transpose", (data, weight, *operands[2:]), attrs)
+    return a.emit("transpose", (result,), {"axes": (0, 3, 1, 2)})
 
 
-def linear(a: Application) -> str:
-    """A dense layer over the last axis."""
+def linear(a: OpContext) -> str:
+    """linear: a dense layer over the last axis."""
     data, weight, bias = a.value(a.argument("input")), a.operand("weight"), a.argument("bias")
-    return dense(a, data, weight, bias)
+    return emit_dense(a, data, weight, bias)
 
 
-def dense(a: Application, data: str, weight: str, bias: Any) -> str:
+def emit_dense(a: OpContext, data: str, weight: str, bias: Any) -> str:
+    """Emit a dense layer over the last axis."""
     shape = a.shape(data)
-    rows = a.reshaped(data, (math.prod(shape[:-1]), shape[-1]))
-    made = a.emit(
+    rows = a.reshape(data, (math.prod(shape[:-1]), shape[-1]))
+    product = a.emit(
         "dense", (rows, weight) if bias is None else (rows, weight, a.value(bias)), {"rounding": Rounding.EVEN}
     )
-    return a.reshaped(made, a.result_shape())
+    return a.reshape(product, a.result_shape())
 
 
-def addmm(a: Application) -> str:
-    """beta * self + alpha * mat1 mat2."""
-    made = product(a, a.value(a.argument("mat1")), a.argument("mat2"))
+def addmm(a: OpContext) -> str:
+    """addmm: beta * self + alpha * mat1 mat2."""
+    product = emit_matmul(a, a.value(a.argument("mat1")), a.argument("mat2"))
     if float(a.argument("alpha", 1)) != 1:
-        made = a.emit("mul", (made, a.value(float(a.argument("alpha")))))
-    added = a.value(a.argument("self"))
+        product = a.emit("mul", (product, a.value(float(a.argument("alpha")))))
+    summand = a.value(a.argument("self"))
     if float(a.argument("beta", 1)) != 1:
-        added = a.emit("mul", (added, a.value(float(a.argument("beta")))))
-    return a.emit("add", (made, added))
+        summand = a.emit("mul", (summand, a.value(float(a.argument("beta")))))
+    return a.emit("add", (product, summand))
 
 
-def product(a: Application, x: str, y: Any) -> str:
-    """A product of matrices; known right sides make a dense layer."""
+def emit_matmul(a: OpContext, x: str, y: Any) -> str:
+    """Emit a product of matrices; a known right side makes a dense layer."""
     if isinstance(y, a.torch.Tensor) and y.dim() == 2 and len(a.shape(x)) == 2:
-        held = a.write.new_constant("weight", np.ascontiguousarray(a.array(y).T))
-        return a.emit("dense", (x, held), {"rounding": Rounding.EVEN})
+        weight = a.write.new_constant("weight", np.ascontiguousarray(a.array(y).T))
+        return a.emit("dense", (x, weight), {"rounding": Rounding.EVEN})
     return a.emit("matmul", (x, a.value(y)))
 
 
-def matmul(a: Application) -> str:
-    """mm, bmm, matmul."""
+def matmul(a: OpContext) -> str:
+    """mm, bmm and matmul."""
     second = next(a.argument(name) for name in ("mat2", "other") if a.argument(name) is not None)
     x = a.operand("self")
     rank = second.dim() if isinstance(second, a.torch.Tensor) else len(a.shape(second))
     if len(a.shape(x)) > 1 and rank > 1:
-        return product(a, x, second)
+        return emit_matmul(a, x, second)
     # Vectors are matrices of one row, or of one column.
-    row = a.reshaped(x, (1, *a.shape(x))) if len(a.shape(x)) == 1 else x
-    held = a.value(second)
-    column = a.reshaped(held, (*a.shape(held), 1)) if rank == 1 else held
-    return a.reshaped(a.emit("matmul", (row, column)), a.result_shape())
+    row = a.reshape(x, (1, *a.shape(x))) if len(a.shape(x)) == 1 else x
+    right = a.value(second)
+    column = a.reshape(right, (*a.shape(right), 1)) if rank == 1 else right
+    return a.reshape(a.emit("matmul", (row, column)), a.result_shape())
 
 
-def attention(a: Application) -> str:
-    """softmax(q k' scale + mask) v."""
+def attention(a: OpContext) -> str:
+    """scaled_dot_product_attention: softmax(q k' scale + mask) v."""
     q, k, v = (a.operand(name) for name in ("query", "key", "value"))
     scale = a.argument("scale")
     scale = 1 / math.sqrt(a.shape(q)[-1]) if scale is None else float(scale)
     if a.argument("enable_gqa", False):
         k, v = (_shared_heads(a, x, a.shape(q)[-3]) for x in (k, v))
     rank = len(a.shape(k))
-    turned = a.emit("transpose", (k,), {"axes": (*range(rank - 2), rank - 1, rank - 2)})
-    scores = a.emit("matmul", (a.emit("mul", (q, a.value(scale))), turned))
+    transposed_key = a.emit("transpose", (k,), {"axes": (*range(rank - 2), rank - 1, rank - 2)})
+    scores = a.emit("matmul", (a.emit("mul", (q, a.value(scale))), transposed_key))
     if a.argument("is_causal", False):
-        allowed = np.tril(np.ones(a.shape(scores)[-2:], bool))
-        scores = a.emit("where", (a.write.new_constant("causal", allowed), scores, a.value(float("-inf"))))
+        causal_mask = np.tril(np.ones(a.shape(scores)[-2:], bool))
+        scores = a.emit("where", (a.write.new_constant("causal", causal_mask), scores, a.value(float("-inf"))))
     mask = a.argument("attn_mask")
     if mask is not None:
         mask = a.value(mask)
@@ -158,57 +159,58 @@ def attention(a: Application) -> str:
     return a.emit("matmul", (a.emit("softmax", (scores,), {"axis": -1}), v))
 
 
-def _shared_heads(a: Application, x: str, heads: int) -> str:
-    """Heads of keys or values (..., G, S, E), each repeated for the ``heads // G`` queries that share it."""
+def _shared_heads(a: OpContext, x: str, heads: int) -> str:
+    """Return heads of keys or values (..., G, S, E), each repeated for the ``heads // G`` queries that share it."""
     *front, groups, rows, width = a.shape(x)
     if groups == heads:
         return x
-    one = a.reshaped(x, (*front, groups, 1, rows, width))
+    one = a.reshape(x, (*front, groups, 1, rows, width))
     wide = a.emit("broadcast_to", (one,), {"shape": (*front, groups, heads // groups, rows, width)})
-    return a.reshaped(wide, (*front, heads, rows, width))
+    return a.reshape(wide, (*front, heads, rows, width))
 
 
-def upsample_nearest(a: Application) -> str:
-    """Whole factors: every element repeated."""
+def upsample_nearest(a: OpContext) -> str:
+    """upsample_nearest by integer factors: every element repeated."""
     x = a.operand("self") if a.argument("self") is not None else a.operand("input")
-    for axis, wanted in enumerate(a.result_shape()):
-        have = a.shape(x)[axis]
-        if wanted != have:
-            places = (np.arange(wanted) * have // wanted).astype(np.int32)
-            x = a.emit("gather", (x, a.write.new_constant("places", places)), {"axis": axis})
+    for axis, extent in enumerate(a.result_shape()):
+        current = a.shape(x)[axis]
+        if extent != current:
+            indices = (np.arange(extent) * current // extent).astype(np.int32)
+            x = a.emit("gather", (x, a.write.new_constant("places", indices)), {"axis": axis})
     return x
 
 
-def upsample_linear(a: Application) -> str:
-    """upsample_bilinear2d: two neighbours along each axis, weighted."""
+def upsample_linear(a: OpContext) -> str:
+    """upsample_bilinear2d: two weighted neighbours along each axis."""
     x = a.operand("input")
-    shape, wanted = a.shape(x), a.result_shape()
+    shape, result_shape = a.shape(x), a.result_shape()
     factors = a.argument("scale_factors") or (None,) * 2
     tables = [
-        _neighbours(shape[axis], wanted[axis], bool(a.argument("align_corners")), factors[axis - 2]) for axis in (2, 3)
+        _neighbours(shape[axis], result_shape[axis], bool(a.argument("align_corners")), factors[axis - 2])
+        for axis in (2, 3)
     ]
-    names = [a.write.new_constant("places", places) for places, _ in tables]
-    names += [a.write.new_constant("shares", shares) for _, shares in tables]
+    names = [a.write.new_constant("places", indices) for indices, _ in tables]
+    names += [a.write.new_constant("shares", weights) for _, weights in tables]
     return a.emit("resample", (x, *names), {"axes": (2, 3)})
 
 
-def _neighbours(have: int, wanted: int, aligned: bool, factor: float | None) -> tuple[Array, Array]:
-    """For every output the two inputs that it lies between, and their shares."""
-    if aligned:
-        source = np.arange(wanted) * ((have - 1) / max(wanted - 1, 1))
+def _neighbours(extent: int, size: int, aligns_corners: bool, factor: float | None) -> tuple[Array, Array]:
+    """Return for every output the two inputs that it lies between, and their weights."""
+    if aligns_corners:
+        source = np.arange(size) * ((extent - 1) / max(size - 1, 1))
     else:
-        step = 1 / factor if factor else have / wanted
-        source = np.maximum((np.arange(wanted) + 0.5) * step - 0.5, 0)
-    first = np.minimum(np.floor(source).astype(np.int64), have - 1)
-    share = source - first
-    places = np.stack([first, np.minimum(first + 1, have - 1)], axis=1).astype(np.int32)
-    return places, np.stack([1 - share, share], axis=1).astype(np.float32)
+        step = 1 / factor if factor else extent / size
+        source = np.maximum((np.arange(size) + 0.5) * step - 0.5, 0)
+    first = np.minimum(np.floor(source).astype(np.int64), extent - 1)
+    weight = source - first
+    indices = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
+    return indices, np.stack([1 - weight, weight], axis=1).astype(np.float32)
 
 
 # ---------------------------------------------------------------- quantisation
 
 
-def quantize(a: Application) -> str:
+def quantize(a: OpContext) -> str:
     scale, zero, axis, dtype = _parameters(a)
     low, high = int(a.argument("quant_min")), int(a.argument("quant_max"))
     attrs: Mapping[str, Attr] = {
@@ -224,13 +226,13 @@ def quantize(a: Application) -> str:
     return a.emit("quantize", (a.operand("input"),), attrs)
 
 
-def dequantize(a: Application) -> str:
+def dequantize(a: OpContext) -> str:
     scale, zero, axis, _ = _parameters(a)
     return a.emit("dequantize", (a.operand("input"),), {"scale": scale, "zero_point": zero, "axis": axis})
 
 
-def _parameters(a: Application) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
-    """Scales, zero points, the axis of several, and the dtype of the integers."""
+def _parameters(a: OpContext) -> tuple[tuple[float, ...], tuple[int, ...], int | None, str]:
+    """Return scales, zero points, the axis (None: per tensor), and the dtype of the integers."""
     dtype = str(a.argument("dtype")).removeprefix("torch.")
     if a.name.endswith("per_tensor"):
         numbers = [x.item() if hasattr(x, "item") else x for x in (a.argument("scale"), a.argument("zero_point"))]
@@ -243,7 +245,7 @@ def _parameters(a: Application) -> tuple[tuple[float, ...], tuple[int, ...], int
     return scale, zero, int(a.argument("axis")), dtype
 
 
-NN_SPELLINGS: Mapping[str, Spelling] = {
+LAYER_CONVERTERS: Mapping[str, Converter] = {
     "addmm": addmm,
     "bmm": matmul,
     "conv1d": convolution,
@@ -264,12 +266,11 @@ NN_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of ATen's normalisations. Those that come with statistics give three results, of which the first is
-# used.
+# ---- Converters of normalisations. Operators that return statistics have three results; only the first one is used.
 
 
-def batch_norm(a: Application) -> tuple[str, str, str]:
-    """A factor and an offset for every channel."""
+def batch_norm(a: OpContext) -> tuple[str, str, str]:
+    """batch_norm in evaluation mode: a factor and an offset per channel."""
     x = a.operand("input")
     mean, var = (a.constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
@@ -281,7 +282,8 @@ def batch_norm(a: Application) -> tuple[str, str, str]:
     return (_per_channel(a, x, factor, offset), "", "")
 
 
-def _per_channel(a: Application, x: str, factor: Array, offset: Array) -> str:
+def _per_channel(a: OpContext, x: str, factor: Array, offset: Array) -> str:
+    """Multiply by a factor and add an offset per channel."""
     shape = (-1, *(1,) * (len(a.shape(x)) - 2))
     names = [
         a.write.new_constant(stem, part.astype(np.float32).reshape(shape))
@@ -290,51 +292,52 @@ def _per_channel(a: Application, x: str, factor: Array, offset: Array) -> str:
     return a.emit("add", (a.emit("mul", (x, names[0])), names[1]))
 
 
-def instance_norm(a: Application) -> tuple[str, str, str]:
-    """_native_batch_norm_legit without statistics: every channel by its own mean and variance, of the input at hand."""
+def instance_norm(a: OpContext) -> tuple[str, str, str]:
+    """_native_batch_norm_legit without statistics: every channel is normalised by its own mean and variance."""
     x = a.operand("input")
     rank = len(a.shape(x))
-    made = _normalised(a, x, {"axes": (0, *range(2, rank)), "keepdims": True})
+    normalised = _normalise(a, x, {"axes": (0, *range(2, rank)), "keepdims": True})
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     if weight is None and bias is None:
-        return (made, "", "")
+        return (normalised, "", "")
     ones = np.ones(a.shape(x)[1])
-    return (_per_channel(a, made, ones if weight is None else weight, 0 * ones if bias is None else bias), "", "")
+    return (_per_channel(a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias), "", "")
 
 
-def layer_norm(a: Application) -> Any:
-    """Over the last axes: (x - mean) / sqrt(var + eps), scaled and shifted."""
+def layer_norm(a: OpContext) -> Any:
+    """layer_norm over the last axes: (x - mean) / sqrt(var + eps), scaled and shifted."""
     x = a.operand("input")
     rank, count = len(a.shape(x)), len(a.argument("normalized_shape"))
     over: Mapping[str, Attr] = {"axes": tuple(range(rank - count, rank)), "keepdims": True}
-    made = _normalised(a, x, over)
+    normalised = _normalise(a, x, over)
     for op, name in (("mul", "weight"), ("add", "bias")):
         if a.argument(name) is not None:
-            made = a.emit(op, (made, a.operand(name)))
-    return made if a.name == "layer_norm" else (made, "", "")
+            normalised = a.emit(op, (normalised, a.operand(name)))
+    return normalised if a.name == "layer_norm" else (normalised, "", "")
 
 
-def _normalised(a: Application, x: str, over: Mapping[str, Attr]) -> str:
+def _normalise(a: OpContext, x: str, over: Mapping[str, Attr]) -> str:
+    """Return (x - mean) / sqrt(var + eps) over some axes."""
     centred = a.emit("sub", (x, a.emit("mean", (x,), over)))
     spread = a.emit("mean", (a.emit("mul", (centred, centred)),), over)
     scale = a.emit("rsqrt", (a.emit("add", (spread, a.value(float(a.argument("eps"))))),))
     return a.emit("mul", (centred, scale))
 
 
-def group_norm(a: Application) -> Any:
-    """native_group_norm: every group of channels by itself, then a factor and an offset for every channel."""
+def group_norm(a: OpContext) -> Any:
+    """native_group_norm: every group of channels is normalised, then a factor and an offset are applied per channel."""
     x, groups = a.operand("input"), int(a.argument("group"))
     shape = a.shape(x)
-    rows = a.reshaped(x, (shape[0] * groups, math.prod(shape[1:]) // groups))
-    made = a.reshaped(_normalised(a, rows, {"axes": (1,), "keepdims": True}), shape)
+    rows = a.reshape(x, (shape[0] * groups, math.prod(shape[1:]) // groups))
+    normalised = a.reshape(_normalise(a, rows, {"axes": (1,), "keepdims": True}), shape)
     weight, bias = (a.constant(name) for name in ("weight", "bias"))
     if weight is not None or bias is not None:
         ones = np.ones(shape[1])
-        made = _per_channel(a, made, ones if weight is None else weight, 0 * ones if bias is None else bias)
-    return (made, "", "")
+        normalised = _per_channel(a, normalised, ones if weight is None else weight, 0 * ones if bias is None else bias)
+    return (normalised, "", "")
 
 
-NORM_SPELLINGS: Mapping[str, Spelling] = {
+NORMALISATION_CONVERTERS: Mapping[str, Converter] = {
     "_native_batch_norm_legit": instance_norm,
     "_native_batch_norm_legit_no_training": batch_norm,
     "layer_norm": layer_norm,
@@ -343,39 +346,39 @@ NORM_SPELLINGS: Mapping[str, Spelling] = {
 }
 
 
-# ---- Spellings of ATen's pools: over images as operators with schedules of their own, over anything else as windows.
+# ---- Converters of pools: over images as pool operators, which have schedules, over anything else as window operators.
 
 
-def pool(op: str) -> Spelling:
-    """Pools over any number of spatial axes; ``ceil_mode`` becomes padding at the end."""
+def pool(op: str) -> Converter:
+    """Return the converter of pools over any number of spatial axes; ``ceil_mode`` becomes padding at the end."""
 
-    def spell(a: Application) -> Any:
+    def convert(a: OpContext) -> Any:
         x, rank = a.operand("self"), int(a.name.split("_pool")[1][0])
         kernel = numbers(a.argument("kernel_size"), rank)
         strides = numbers(a.argument("stride") or kernel, rank)
         padding, dilation = (numbers(a.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1)))
         if a.argument("divisor_override") is not None:
             a.refuse("a divisor of its own", "leave divisor_override out and scale the result")
-        shape, pair = a.shape(x), a.name.endswith("indices")
-        if pair and any(user.args[1] == 1 for user in a.node.users):
+        shape, with_indices = a.shape(x), a.name.endswith("indices")
+        if with_indices and any(user.args[1] == 1 for user in a.node.users):
             a.refuse("the places of the largest elements", "pool with return_indices=False")
-        wanted = a.result_shape(0 if pair else None)
+        result_shape = a.result_shape(0 if with_indices else None)
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-        rows = zip(wanted[-rank:], strides, spans, shape[-rank:], padding, strict=True)
+        rows = zip(result_shape[-rank:], strides, spans, shape[-rank:], padding, strict=True)
         extra = tuple(max((o - 1) * s + span - extent - 2 * p, 0) for o, s, span, extent, p in rows)
-        x = a.reshaped(x, (*(1,) * (rank + 2 - len(shape)), *shape))
-        view = _View(kernel, strides, padding, extra, dilation)
-        include = op == "avg_pool2d" and bool(a.argument("count_include_pad", True)) and any(padding)
-        plain = rank < 3 and set(dilation) == {1} and not (include and any(extra))
-        made = view.image(a, op, x, include) if plain else view.any_axes(a, op, x, include)
-        made = a.reshaped(made, wanted)
-        return (made, "") if pair else made
+        x = a.reshape(x, (*(1,) * (rank + 2 - len(shape)), *shape))
+        window = _PoolWindow(kernel, strides, padding, extra, dilation)
+        count_padding = op == "avg_pool2d" and bool(a.argument("count_include_pad", True)) and any(padding)
+        plain = rank < 3 and set(dilation) == {1} and not (count_padding and any(extra))
+        pooled = window.emit_pool2d(a, op, x, count_padding) if plain else window.emit_windows(a, op, x, count_padding)
+        pooled = a.reshape(pooled, result_shape)
+        return (pooled, "") if with_indices else pooled
 
-    return spell
+    return convert
 
 
-class _View:
-    """A window; ``extra`` is the padding at the end that only ``ceil_mode`` brings."""
+class _PoolWindow:
+    """The window of a pool. ``extra``: padding at the end that only ``ceil_mode`` adds."""
 
     def __init__(
         self,
@@ -388,24 +391,24 @@ class _View:
         self.kernel, self.strides, self.before, self.dilation = map(tuple, (kernel, strides, padding, dilation))
         self.after = tuple(p + e for p, e in zip(padding, extra, strict=True))
 
-    def image(self, a: Application, op: str, x: str, include: bool) -> str:
-        """One or two axes without gaps; one is two with unit height."""
-        high = (1,) * (2 - len(self.kernel))
-        none = (0,) * len(high)
+    def emit_pool2d(self, a: OpContext, op: str, x: str, include: bool) -> str:
+        """Emit a 2D pool of one or two axes without dilation; one axis becomes two with unit height."""
+        unit_axes = (1,) * (2 - len(self.kernel))
+        no_padding = (0,) * len(unit_axes)
         shape = a.shape(x)
         attrs: dict[str, Attr] = {
-            "kernel": (*high, *self.kernel),
-            "strides": (*high, *self.strides),
-            "padding": (*none, *self.before, *none, *self.after),
+            "kernel": (*unit_axes, *self.kernel),
+            "strides": (*unit_axes, *self.strides),
+            "padding": (*no_padding, *self.before, *no_padding, *self.after),
             "layout": "NCHW",
             "rounding": Rounding.EVEN,
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = include
-        return a.emit(op, (a.reshaped(x, (*shape[:2], *high, *shape[2:])),), attrs)
+        return a.emit(op, (a.reshape(x, (*shape[:2], *unit_axes, *shape[2:])),), attrs)
 
-    def any_axes(self, a: Application, op: str, x: str, include: bool) -> str:
-        """Sums over counts, which differ at the edges, or the largest."""
+    def emit_windows(self, a: OpContext, op: str, x: str, include: bool) -> str:
+        """Emit a pool over any number of axes: the maximum, or window sums divided by counts, which differ at the edges."""
         attrs: dict[str, Attr] = {
             "kernel": self.kernel,
             "strides": self.strides,
@@ -421,55 +424,60 @@ class _View:
         return a.emit("div", (total, a.write.new_constant("counts", counts[None])))
 
     def _counts(self, axis: int, extent: int, out: int, include: bool) -> Array:
-        """How many elements every window of an axis has; padding counts if ``include`` says so, what ceil_mode adds never."""
+        """Count the elements of every window along an axis.
+
+        Padding counts if ``include`` says so; padding added by ceil_mode never counts.
+        """
         low, high = (-self.before[axis], extent + self.before[axis]) if include else (0, extent)
         starts = np.arange(out)[:, None] * self.strides[axis] - self.before[axis]
-        places = starts + np.arange(self.kernel[axis]) * self.dilation[axis]
-        return np.asarray(((places >= low) & (places < high)).sum(axis=1), np.float32)
+        positions = starts + np.arange(self.kernel[axis]) * self.dilation[axis]
+        return np.asarray(((positions >= low) & (positions < high)).sum(axis=1), np.float32)
 
 
-def adaptive_average(a: Application) -> str:
-    """To one element a mean; to a divisor of the extents a pool; else weighted elements along each axis."""
+def adaptive_average(a: OpContext) -> str:
+    """Adaptive average pool: a mean if the result has one element, a pool if extents are multiples, else weighted sums along
+    each axis."""
     return _adaptive(a, "mean", "avg_pool2d", a.result_shape())
 
 
-def adaptive_max(a: Application) -> tuple[str, str]:
+def adaptive_max(a: OpContext) -> tuple[str, str]:
     return _adaptive(a, "max", "max_pool2d", a.result_shape(0)), ""
 
 
-def _adaptive(a: Application, whole: str, part: str, wanted: tuple[int, ...]) -> str:
+def _adaptive(a: OpContext, reduce_op: str, pool_op: str, result_shape: tuple[int, ...]) -> str:
     x = a.operand("self")
     count = int(a.name.split("_pool")[1][0])
     shape = a.shape(x)
     axes = tuple(range(len(shape) - count, len(shape)))
-    spatial, out = shape[-count:], wanted[-count:]
+    spatial, out = shape[-count:], result_shape[-count:]
     if all(extent == 1 for extent in out):
-        return a.emit(whole, (x,), {"axes": axes, "keepdims": True})
+        return a.emit(reduce_op, (x,), {"axes": axes, "keepdims": True})
     if count == 2 and len(shape) == 4 and not any(extent % o for extent, o in zip(spatial, out, strict=True)):
         kernel = tuple(extent // o for extent, o in zip(spatial, out, strict=True))
         attrs: Mapping[str, Attr] = {"kernel": kernel, "strides": kernel, "padding": (0, 0, 0, 0), "layout": "NCHW"}
-        return a.emit(part, (x,), attrs)
-    parts = [_parts(extent, o) for extent, o in zip(spatial, out, strict=True)]
-    if whole == "mean":
-        names = [a.write.new_constant("places", places) for places, _ in parts]
-        names += [a.write.new_constant("shares", shares) for _, shares in parts]
+        return a.emit(pool_op, (x,), attrs)
+    windows = [_adaptive_windows(extent, o) for extent, o in zip(spatial, out, strict=True)]
+    if reduce_op == "mean":
+        names = [a.write.new_constant("places", indices) for indices, _ in windows]
+        names += [a.write.new_constant("shares", weights) for _, weights in windows]
         return a.emit("resample", (x, *names), {"axes": axes})
-    for axis, (places, _) in zip(axes, parts, strict=True):
-        gathered = a.emit("gather", (x, a.write.new_constant("places", places)), {"axis": axis})
+    for axis, (indices, _) in zip(axes, windows, strict=True):
+        gathered = a.emit("gather", (x, a.write.new_constant("places", indices)), {"axis": axis})
         x = a.emit("max", (gathered,), {"axes": (axis + 1,), "keepdims": False})
     return x
 
 
-def _parts(extent: int, out: int) -> tuple[Array, Array]:
-    """For every output the elements that it is made of (the last one again where others have more), and their shares."""
+def _adaptive_windows(extent: int, out: int) -> tuple[Array, Array]:
+    """Return for every output the indices of its elements (the last one repeated if other outputs have more), and their
+    weights."""
     starts = np.arange(out) * extent // out
     ends = -(-(np.arange(out) + 1) * extent // out)
-    places = starts[:, None] + np.arange(int((ends - starts).max()))
-    shares = np.where(places < ends[:, None], 1 / (ends - starts)[:, None], 0)
-    return np.minimum(places, ends[:, None] - 1).astype(np.int32), shares.astype(np.float32)
+    indices = starts[:, None] + np.arange(int((ends - starts).max()))
+    weights = np.where(indices < ends[:, None], 1 / (ends - starts)[:, None], 0)
+    return np.minimum(indices, ends[:, None] - 1).astype(np.int32), weights.astype(np.float32)
 
 
-POOL_SPELLINGS: Mapping[str, Spelling] = {
+POOL_CONVERTERS: Mapping[str, Converter] = {
     **{f"{way}avg_pool{rank}d": adaptive_average for way in ("adaptive_", "_adaptive_") for rank in (1, 2, 3)},
     **{f"adaptive_max_pool{rank}d": adaptive_max for rank in (1, 2, 3)},
     **{f"avg_pool{rank}d": pool("avg_pool2d") for rank in (1, 2, 3)},

@@ -23,29 +23,28 @@ from microc.frontend.torch import operators_layers as torch_pool
 from microc.frontend.torch import operators_movement as torch_moves
 from microc.frontend.torch import operators_movement as torch_places
 from microc.frontend.torch import operators_recurrent as torch_recurrent
-from microc.frontend.torch.context import Application, Spelling
+from microc.frontend.torch.context import Converter, OpContext
 from microc.frontend.torch.file import harmless, is_archive
 from microc.graph.ir import Graph
 
-# ---- PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save``
-# writes.
+# ---- PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
 #
-# The program is decomposed to core ATen first, but for layers that we have whole; what depends on constants only is computed by
-# PyTorch when compiling. Weights behind ``dequantize`` stay stored integers. Data is channels first, as PyTorch has it.
+# The program is decomposed to core ATen first, except for layers that microc has operators for. PyTorch evaluates what depends on
+# constants only. Weights that ``dequantize`` reads stay stored integers. Data is channels first, as in PyTorch.
 
-SPELLINGS: Mapping[str, Spelling] = {
-    **torch_ops.OPS_SPELLINGS,
-    **torch_math.MATH_SPELLINGS,
-    **torch_moves.MOVES_SPELLINGS,
-    **torch_nn.NN_SPELLINGS,
-    **torch_norm.NORM_SPELLINGS,
-    **torch_places.PLACES_SPELLINGS,
-    **torch_pool.POOL_SPELLINGS,
-    **torch_recurrent.SPELLINGS,
+SPELLINGS: Mapping[str, Converter] = {
+    **torch_ops.ELEMENTWISE_CONVERTERS,
+    **torch_math.MATH_CONVERTERS,
+    **torch_moves.MOVEMENT_CONVERTERS,
+    **torch_nn.LAYER_CONVERTERS,
+    **torch_norm.NORMALISATION_CONVERTERS,
+    **torch_places.INDEXING_CONVERTERS,
+    **torch_pool.POOL_CONVERTERS,
+    **torch_recurrent.RECURRENT_CONVERTERS,
 }
-"""By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
+"""Converters by the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
-WHOLE = (
+NOT_DECOMPOSED = (
     "linear",
     "conv1d",
     "conv2d",
@@ -55,13 +54,13 @@ WHOLE = (
     "avg_pool1d",
     "hardswish",
     "gelu",
-    *torch_recurrent.SPELLINGS,
+    *torch_recurrent.RECURRENT_CONVERTERS,
 )
-"""Operators that decomposition leaves alone."""
+"""Operators that are not decomposed."""
 
-_MOST_CONSTANT = 1 << 24
-"""Elements of a tensor that is computed when compiling."""
-_CREATED = (
+_MAX_CONSTANT = 1 << 24
+"""Elements of a tensor that is computed at compile time."""
+_EVALUATED = (
     "lift_fresh_copy",
     "lift_fresh",
     "detach",
@@ -82,32 +81,33 @@ _CREATED = (
     "tril_indices",
     "triu_indices",
 )
-"""Operators that are computed though they are none of PyTorch's core."""
+"""Operators that are evaluated at compile time though they are not in PyTorch's core set."""
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
-"""Operators that promise no values. Zeros are as good as any, and the same whenever the program is read."""
-_UNSET = ("resize_",)
-"""Operators of the core whose results nobody knows."""
-_UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors of a converter that meets arguments of a form that it was not written for."""
+"""Operators whose results have no defined values. Zeros make the result the same whenever the program is read."""
+_UNDEFINED = ("resize_",)
+"""Core operators whose results are undefined."""
+_UNEXPECTED_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Exceptions of a converter whose operator has arguments of a form that it does not handle."""
 
 
 def is_torch(data: bytes) -> bool:
-    """Whether a zip archive's bytes hold an exported program."""
+    """Test whether a zip archive's bytes hold an exported program."""
     return is_archive(members(data))
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of a ``.pt2`` file; raises what :func:`read_program` and :func:`harmless` raise, ToolError without PyTorch."""
+    """Read the network of a ``.pt2`` file; raises what :func:`read_program` and :func:`harmless` raise, ToolError without
+    PyTorch."""
     if input_shapes:
         raise UsageError(
             "an exported program has one shape",
             where=file_name,
             hint="export it with example inputs of the shape wanted",
         )
-    checked = harmless(data, file_name)
+    harmless_data = harmless(data, file_name)
     torch = _torch(file_name)
     try:
-        return read_program(torch.export.load(io.BytesIO(checked)), file_name)
+        return read_program(torch.export.load(io.BytesIO(harmless_data)), file_name)
     except MicrocError:
         raise
     except Exception as error:  # whatever PyTorch meets in a program that contradicts itself
@@ -115,19 +115,22 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
 
 
 def read_program(program: Any, file_name: str = "torch") -> Graph:
-    """The network of an ``ExportedProgram``.
+    """Return the network of an ``ExportedProgram``.
 
-    Inputs and outputs keep the program's order; their names are PyTorch's. Raises UnsupportedError, which lists all operators
-    that microc does not do, and ModelError for a program that changes its buffers or whose shapes are not known.
+    Inputs and outputs keep the program's order and PyTorch's names. Raises UnsupportedError, which lists all operators that
+    cannot be converted, and ModelError for a program that changes its buffers or whose shapes are not known.
     """
-    return _Translation(_torch(file_name), decomposed(program, file_name), file_name).graph()
+    return _Translator(_torch(file_name), decomposed(program, file_name), file_name).graph()
 
 
 def decomposed(program: Any, file_name: str = "torch") -> Any:
-    """The program in core ATen, but for layers that we have whole: its nodes are what values of the network are called after."""
+    """Decompose a program to core ATen, except for operators that microc has itself.
+
+    Values of the network are named after the nodes of this program.
+    """
     torch = _torch(file_name)
     table = torch.export.default_decompositions()
-    for name in WHOLE:
+    for name in NOT_DECOMPOSED:
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
@@ -137,6 +140,7 @@ def decomposed(program: Any, file_name: str = "torch") -> Any:
 
 
 def _torch(file_name: str) -> Any:
+    """Import PyTorch; ToolError if it is not installed."""
     try:
         import torch
         import torch.ao.quantization.fx._decomposed  # the operators that quantised programs use
@@ -149,8 +153,12 @@ def _torch(file_name: str) -> Any:
     return torch
 
 
-class _Translation:
-    """The graph's nodes in order. ``known`` holds what each stands for: a value's name, a tensor, a number, several of these."""
+class _Translator:
+    """Converts the nodes of a program in order. ``known`` maps nodes to what they are: a value's name, a tensor, a number,
+    several of these.
+
+    ``lost``: nodes that were refused, or depend on one that was.
+    """
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
@@ -161,10 +169,10 @@ class _Translation:
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
-        changed = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
-        if changed:
+        changed_buffers = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
+        if changed_buffers:
             raise UnsupportedError(
-                f"the program changes {changed[0]!r}",
+                f"the program changes {changed_buffers[0]!r}",
                 where=self.file,
                 hint="export it in eval mode, state as input and output",
             )
@@ -186,22 +194,22 @@ class _Translation:
                 self.lost.add(node)
                 refusals.append(error)
         if refusals:
-            raise _listed(self.file, refusals)
-        numbers = [node for node in outputs if node is not None and not hasattr(node, "name")]
-        if numbers:
+            raise _combined_error(self.file, refusals)
+        non_tensors = [node for node in outputs if node is not None and not hasattr(node, "name")]
+        if non_tensors:
             raise UnsupportedError(
-                f"an output that is {type(numbers[0]).__name__}, no tensor",
+                f"an output that is {type(non_tensors[0]).__name__}, no tensor",
                 where=self.file,
                 hint="let forward() return tensors",
             )
-        named = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
-        return self.write.graph(self.file, named)
+        outputs_by_name = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
+        return self.write.graph(self.file, outputs_by_name)
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(what, where=self.write.where, hint=hint)
 
     def placeholder(self, node: Any, spec: Any) -> Any:
-        """An input's name, or the tensor that the program holds for it."""
+        """Return an input's name, or the tensor that the program holds for it."""
         if spec.kind.name == "USER_INPUT":
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
@@ -215,10 +223,10 @@ class _Translation:
                     "an input's shape is not known", where=self.write.where, hint="export without dynamic shapes"
                 )
             return self.write.input(node.name, shape, self.dtype(value))
-        held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
-        if held is None:
+        tensor = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+        if tensor is None:
             self.refuse(f"{spec.target!r} is not in the program", "save it with torch.export.save, which keeps weights")
-        return held.detach()
+        return tensor.detach()
 
     def dtype(self, tensor: Any) -> str:
         name = str(tensor.dtype).removeprefix("torch.")
@@ -228,13 +236,13 @@ class _Translation:
 
     def array(self, tensor: Any) -> Array:
         name = self.dtype(tensor)
-        held = tensor.detach().cpu().contiguous()
+        data = tensor.detach().cpu().contiguous()
         if name == "bfloat16":  # a dtype that numpy has by ml_dtypes only: the same bits under its name
-            return np.asarray(held.view(self.torch.int16).numpy().view(dtypes.to_numpy(name)))
-        return np.asarray(held.numpy())
+            return np.asarray(data.view(self.torch.int16).numpy().view(dtypes.to_numpy(name)))
+        return np.asarray(data.numpy())
 
     def value(self, known: Any) -> str:
-        """The graph's name of what a node stands for."""
+        """Return the graph's name of a node's result."""
         if isinstance(known, str):
             return known
         if isinstance(known, self.torch.Tensor):
@@ -242,61 +250,64 @@ class _Translation:
         return self.refuse(f"{type(known).__name__} where a tensor is wanted", "let forward() return tensors")
 
     def call(self, node: Any) -> Any:
-        """What a node gives: computed now, or written."""
+        """Convert a call, or evaluate it if all its operands are known."""
         if any(operand in self.lost for operand in node.all_input_nodes):
             self.lost.add(node)
             return None
-        arguments = _mapped(node.args, self.known), _mapped(dict(node.kwargs), self.known)
+        arguments = _replace_nodes(node.args, self.known), _replace_nodes(dict(node.kwargs), self.known)
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][0][arguments[0][1]]
         name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
-        application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
+        context = OpContext(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
-            return self.computed(node, name, *arguments)
-        spelling = SPELLINGS.get(name)
-        if spelling is None:
+            return self.evaluate(node, name, *arguments)
+        converter = SPELLINGS.get(name)
+        if converter is None:
             self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
         try:
-            return spelling(application)
+            return converter(context)
         except UnsupportedError:
             raise
         except ModelError as error:  # PyTorch has run the program: operands that our operators refuse are our limit
             self.refuse(f"{target}: {error.what}", error.hint)
-        except _UNFORESEEN as error:
+        except _UNEXPECTED_ERRORS as error:
             self.refuse(
                 f"{target} with such arguments ({type(error).__name__}: {error})", "compute it by other operators"
             )
 
-    def computed(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """A node whose operands are all known, by PyTorch: with its core operators, whose results are always the same."""
-        made, tags = node.meta.get("val"), getattr(node.target, "tags", ())
-        known = self.torch.Tag.core in tags or name in SPELLINGS or name in _CREATED or name in _EMPTY
-        if not known or name in _UNSET or self.torch.Tag.nondeterministic_seeded in tags:
+    def evaluate(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Evaluate a call by PyTorch.
+
+        Only core operators (and _CREATED), whose results are deterministic, up to a limit of elements and bytes.
+        """
+        fake_result, tags = node.meta.get("val"), getattr(node.target, "tags", ())
+        is_allowed = self.torch.Tag.core in tags or name in SPELLINGS or name in _EVALUATED or name in _EMPTY
+        if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
-        for tensor in made if isinstance(made, (list, tuple)) else (made,):
+        for tensor in fake_result if isinstance(fake_result, (list, tuple)) else (fake_result,):
             if hasattr(tensor, "numel"):
                 self.bytes += tensor.numel() * tensor.element_size()
-                if tensor.numel() > _MOST_CONSTANT or self.bytes > MAX_STORED:
+                if tensor.numel() > _MAX_CONSTANT or self.bytes > MAX_STORED:
                     self.refuse(f"a constant of {tensor.numel()} elements", "make it a buffer of the module")
         with self.torch.no_grad():
-            found = node.target(*args, **kwargs)
-            return self.torch.zeros_like(found) if name in _EMPTY else found
+            result = node.target(*args, **kwargs)
+            return self.torch.zeros_like(result) if name in _EMPTY else result
 
 
-def _mapped(x: Any, known: Mapping[Any, Any]) -> Any:
-    """Arguments with nodes replaced by what they stand for."""
+def _replace_nodes(x: Any, known: Mapping[Any, Any]) -> Any:
+    """Return arguments with nodes replaced by what they are."""
     if isinstance(x, (list, tuple)):
-        return [_mapped(item, known) for item in x]
+        return [_replace_nodes(item, known) for item in x]
     if isinstance(x, dict):
-        return {key: _mapped(item, known) for key, item in x.items()}
+        return {key: _replace_nodes(item, known) for key, item in x.items()}
     return known[x] if type(x).__name__ == "Node" else x
 
 
 def _has_value(x: Any) -> bool:
-    """Whether a value of the graph is among the arguments: those are names."""
+    """Test whether a value of the graph, which is a string, is among the arguments."""
     if isinstance(x, (list, tuple)):
         return any(map(_has_value, x))
     if isinstance(x, dict):
@@ -304,41 +315,41 @@ def _has_value(x: Any) -> bool:
     return isinstance(x, str)
 
 
-def _listed(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
-    """One error that says what all say, each operator once."""
+def _combined_error(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+    """Return one error that lists all refusals, each operator once."""
     if len(refusals) == 1:
         return refusals[0]
     lines = list(dict.fromkeys(f"{error.where}: {error.what}" for error in refusals))
     return UnsupportedError(f"{len(refusals)} operators are not supported:\n  " + "\n  ".join(lines[:40]), where=file)
 
 
-# ---- Modules of PyTorch that are not exported yet: exported here, for inputs like those that are given.
+# ---- PyTorch modules, exported for example inputs.
 
 _LONGEST = 300
 
 
 def is_module(model: Any) -> bool:
-    """Whether an object is a module of PyTorch, told without importing it."""
+    """Test whether an object is a PyTorch module, without importing PyTorch."""
     homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     return "torch" in homes and hasattr(model, "forward") and hasattr(model, "state_dict")
 
 
 def note_training(module: Any) -> None:
-    """Warn, at the user's own line, that a module in training mode is compiled as after ``eval()``."""
+    """Warn, at the user's own line, that a module in training mode is compiled as if after ``eval()``."""
     if any(part.training for part in module.modules()):
         warnings.warn(
             f"{type(module).__name__} is in training mode: it is compiled as after module.eval(), without dropout and with the "
             "statistics that batch normalisation has learned",
-            stacklevel=_callers(),
+            stacklevel=_user_stack_level(),
         )
 
 
 def program_of(module: Any, example_inputs: Any) -> Any:
-    """The ``ExportedProgram`` of a module for ``example_inputs``: a tensor or array for every argument of ``forward``, in order,
-    or a mapping by the arguments' names. Shapes and dtypes matter, values do not.
+    """Export a module for ``example_inputs``: a tensor or array for every argument of ``forward``, in order, or a mapping by
+    the arguments' names.
 
-    A module in training mode is exported in evaluation mode and stays as it was. Raises UsageError without
-    inputs or where they do not fit, UnsupportedError where PyTorch cannot export the module.
+    Only shapes and dtypes of the examples matter. A module in training mode is exported in evaluation mode and stays in
+    training mode. Raises UsageError without inputs or if they do not fit, UnsupportedError if PyTorch cannot export the module.
     """
     where = type(module).__name__
     if not len(example_inputs):
@@ -353,17 +364,17 @@ def program_of(module: Any, example_inputs: Any) -> Any:
         raise ToolError("PyTorch is not installed", where=where, hint="pip install microc[torch]") from error
     if isinstance(module, torch.jit.ScriptModule):
         raise UsageError("a module of TorchScript", where=where, hint="give the module that it was scripted from")
-    named = {}
+    keywords = {}
     if isinstance(example_inputs, Mapping):
-        named, given = {name: _tensor(torch, each) for name, each in example_inputs.items()}, ()
+        keywords, positional = {name: _tensor(torch, example) for name, example in example_inputs.items()}, ()
     else:
-        given = tuple(_tensor(torch, each) for each in example_inputs)
+        positional = tuple(_tensor(torch, example) for example in example_inputs)
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about itself
-            return torch.export.export(module, given, kwargs=named)
+            return torch.export.export(module, positional, kwargs=keywords)
     except Exception as error:  # whatever the module's own code meets
         first = " ".join(str(error).split())[:_LONGEST]
         raise UnsupportedError(
@@ -385,8 +396,8 @@ def _tensor(torch: Any, example: Any) -> Any:
         raise UsageError(f"an example input cannot be {type(example).__name__}", hint="a tensor or an array") from error
 
 
-def _callers() -> int:
-    """How far above its caller the user's own line is."""
+def _user_stack_level() -> int:
+    """Return the stack level of the user's own line, for ``warnings.warn``."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "microc":
         depth, frame = depth + 1, frame.f_back
