@@ -1,1 +1,1 @@
-"""scikit-learn's and LightGBM's estimators."""
+"""Estimators of scikit-learn, LightGBM and XGBoost."""

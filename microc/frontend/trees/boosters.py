@@ -16,25 +16,34 @@ from microc.frontend.budget import MAX_NESTED, read_json
 from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, by_thresholds, integers, reals
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
-# ---- LightGBM's text model (``Booster.save_model``): sections ``name=value``, one for every tree. No import of
-# LightGBM.
+# ---- LightGBM's text model (``Booster.save_model``): sections of ``name=value`` lines, one per tree. LightGBM is not imported.
 
 START = b"tree\n"
 _CATEGORICAL, _DEFAULT_LEFT = 1, 2
 _MISSING_ZERO, _MISSING_NAN = 1, 2
-_LIGHTGBM_PLAIN = ("regression", "regression_l1", "huber", "fair", "quantile", "mape", "lambdarank", "rank_xendcg", "")
+_LIGHTGBM_IDENTITY = (
+    "regression",
+    "regression_l1",
+    "huber",
+    "fair",
+    "quantile",
+    "mape",
+    "lambdarank",
+    "rank_xendcg",
+    "",
+)
 _LIGHTGBM_EXPONENTIAL = ("poisson", "gamma", "tweedie")
 _MOST_TREES, _MOST_LEAVES, _LIGHTGBM_MOST_FEATURES = 1 << 20, 1 << 24, 1 << 26
-"""Far beyond what fits a microcontroller: what the text has of each is counted before anything is made."""
+"""Limits far beyond what fits a microcontroller; counts in the text are checked against them before anything is allocated."""
 
 
 def is_lightgbm(data: bytes) -> bool:
-    """Whether a file holds a text model."""
+    """Test whether a file holds LightGBM's text model."""
     return data.startswith(START) and b"\nversion=" in data[:64]
 
 
 def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
-    """The ensemble of a text model, and its number of features; ModelError where the text is broken."""
+    """Return the ensemble of a text model and its number of features; ModelError if the text is broken."""
     head, *sections = data.decode("utf-8", "replace").split("\nTree=")
     header = _fields(head)
     sections = [section.split("\nend of trees")[0] for section in sections]
@@ -45,67 +54,69 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     trees = [_lightgbm_tree(_fields(s), features, k % targets, f"{file} tree {k}") for k, s in enumerate(sections)]
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
-    post, factor = _post(header.get("objective", ""), targets, file)
+    post, factor = _post_transform(header.get("objective", ""), targets, file)
     return Ensemble(tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post=post), features
 
 
 def _fields(section: str) -> dict[str, str]:
+    """Return the ``name=value`` lines of a section."""
     return dict(line.split("=", 1) for line in section.split("\n") if "=" in line)
 
 
-def _words(fields: Mapping[str, str], name: str, count: int, where: str) -> list[str]:
-    """The words of a field, as many as are expected."""
+def _field_values(fields: Mapping[str, str], name: str, count: int, where: str) -> list[str]:
+    """Return the words of a field, which must be ``count``."""
     if name not in fields:
         raise ModelError(f"{name!r} is missing", where=where)
-    found = fields[name].split()
-    if len(found) != count:
-        raise ModelError(f"{name!r} holds {len(found)} numbers, {count} expected", where=where)
-    return found
+    words = fields[name].split()
+    if len(words) != count:
+        raise ModelError(f"{name!r} holds {len(words)} numbers, {count} expected", where=where)
+    return words
 
 
 def _integer(fields: Mapping[str, str], name: str, least: int, most: int, where: str) -> int:
-    return int(integers(_words(fields, name, 1, where), where, repr(name), least, most)[0])
+    """Return a field of one integer within bounds."""
+    return int(integers(_field_values(fields, name, 1, where), where, repr(name), least, most)[0])
 
 
 def _lightgbm_tree(fields: Mapping[str, str], features: int, target: int, where: str) -> Tree:
-    """One tree: inner nodes first, leaf k behind them (the file calls it -1 - k)."""
+    """Return one tree: inner nodes first, then leaf k at ``inner + k`` (the file numbers it -1 - k)."""
     leaves = _integer(fields, "num_leaves", 1, _MOST_LEAVES, where)
     if fields.get("is_linear", "0") != "0":
         raise UnsupportedError("linear models in the leaves", where=where, hint="train with linear_tree=false")
-    values = reals(_words(fields, "leaf_value", leaves, where), where, "'leaf_value'")
+    values = reals(_field_values(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
     def row(name: str, least: int, most: int) -> Array:
-        return integers(_words(fields, name, inner, where), where, repr(name), least, most)
+        return integers(_field_values(fields, name, inner, where), where, repr(name), least, most)
 
     children = []
     for name in ("left_child", "right_child"):
-        place = row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
-        place = np.where(place < 0, inner - 1 - place, place)
-        children.append(np.concatenate([place, np.full(leaves, -1)]))
+        child = row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
+        child = np.where(child < 0, inner - 1 - child, child)
+        children.append(np.concatenate([child, np.full(leaves, -1)]))
     feature, threshold = np.zeros(inner + leaves, np.int64), np.zeros(inner + leaves)
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
         feature[:inner] = row("split_feature", 0, features - 1)
-        threshold[:inner] = reals(_words(fields, "threshold", inner, where), where, "'threshold'", finite=False)
-        mode[:inner] = _modes(row("decision_type", -128, 255), threshold[:inner], where)
-    held = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
-    return Tree(children[0], children[1], feature, threshold, mode, held, target)
+        threshold[:inner] = reals(_field_values(fields, "threshold", inner, where), where, "'threshold'", finite=False)
+        mode[:inner] = _split_modes(row("decision_type", -128, 255), threshold[:inner], where)
+    node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
+    return Tree(children[0], children[1], feature, threshold, mode, node_values, target)
 
 
-def _modes(decisions: Array, threshold: Array, where: str) -> Array:
-    """At most the threshold to the left; NaN by the node's default, or as the zero that it counts for."""
+def _split_modes(decisions: Array, threshold: Array, where: str) -> Array:
+    """Return the split modes: at most the threshold goes left; NaN follows the node's default, or counts as zero."""
     if (decisions & _CATEGORICAL).any():
         raise UnsupportedError("splits over categories", where=where, hint="encode the categories as numbers")
     missing = decisions >> 2 & 3
     if (missing == _MISSING_ZERO).any():
         raise UnsupportedError("zeros that count as missing", where=where, hint="train with zero_as_missing=false")
-    left = np.where(missing == _MISSING_NAN, decisions & _DEFAULT_LEFT != 0, threshold >= 0)
-    return np.where(left, AT_MOST | UNORDERED, AT_MOST)
+    nan_goes_left = np.where(missing == _MISSING_NAN, decisions & _DEFAULT_LEFT != 0, threshold >= 0)
+    return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
 
 
-def _post(objective: str, targets: int, where: str) -> tuple[str, float]:
-    """What makes scores of the sums, and what they are multiplied by before."""
+def _post_transform(objective: str, targets: int, where: str) -> tuple[str, float]:
+    """Return the transformation of scores, and the factor that sums are multiplied by before it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
@@ -117,13 +128,12 @@ def _post(objective: str, targets: int, where: str) -> tuple[str, float]:
         return "softmax", 1.0
     if name in ("multiclassova", "cross_entropy"):
         return "logistic", slope
-    if name in (*_LIGHTGBM_PLAIN, *_LIGHTGBM_EXPONENTIAL):
+    if name in (*_LIGHTGBM_IDENTITY, *_LIGHTGBM_EXPONENTIAL):
         return "exp" if name in _LIGHTGBM_EXPONENTIAL else "none", 1.0
     raise UnsupportedError(f"the objective {objective!r}", where=where)
 
 
-# ---- Universal Binary JSON, as XGBoost writes it: JSON's values, lengths before what they count, arrays of one type
-# packed.
+# ---- Universal Binary JSON as XGBoost writes it: JSON values with length prefixes, arrays of one type packed.
 
 _NUMBERS: Mapping[bytes, np.dtype[Any]] = {
     b"i": np.dtype(">i1"),
@@ -134,97 +144,103 @@ _NUMBERS: Mapping[bytes, np.dtype[Any]] = {
     b"d": np.dtype(">f4"),
     b"D": np.dtype(">f8"),
 }
-_WORDS: Mapping[bytes, Any] = {b"Z": None, b"T": True, b"F": False}
+_LITERALS: Mapping[bytes, Any] = {b"Z": None, b"T": True, b"F": False}
 _MOST_VALUES = 1 << 22
-"""Values that are objects of Python's; those of packed arrays are none."""
+"""Values that become Python objects; elements of packed arrays do not count."""
 
 
 def read_ubjson(data: bytes, where: str) -> Any:
-    """The value in ``data``: dictionaries, lists (packed ones as numpy arrays), texts and numbers.
+    """Read the value in ``data``: dictionaries, lists (packed ones as numpy arrays), texts and numbers.
 
-    ModelError where the bytes are no such value, or more of them than a model has.
+    ModelError if the bytes are no such value, or hold more values than a model has.
     """
     return _Reader(data, where).value(0)
 
 
 class _Reader:
+    """A cursor over UBJSON bytes."""
+
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at, self._values = data, where, 0, 0
 
-    def value(self, depth: int, kind: bytes = b"") -> Any:
-        """The next value, whose type is ``kind`` or stands before it."""
+    def value(self, depth: int, type_: bytes = b"") -> Any:
+        """Return the next value; its type is ``kind``, or read from before it."""
         self._values += 1
         if self._values > _MOST_VALUES or depth > MAX_NESTED:
             raise self._broken("it has too many values, or too deep ones")
-        kind = kind or self._taken(1)
-        if kind in _NUMBERS:
-            return self._packed(kind, 1)[0].item()
-        if kind in _WORDS:
-            return _WORDS[kind]
-        match kind:
+        type_ = type_ or self._take(1)
+        if type_ in _NUMBERS:
+            return self._read_numbers(type_, 1)[0].item()
+        if type_ in _LITERALS:
+            return _LITERALS[type_]
+        match type_:
             case b"S":
-                return self._text()
+                return self._read_text()
             case b"C":
-                return self._taken(1).decode("ascii", "replace")
+                return self._take(1).decode("ascii", "replace")
             case b"[":
-                return self._array(depth)
+                return self._read_array(depth)
             case b"{":
-                return self._object(depth)
-        raise self._broken(f"no value is of the type {kind!r}")
+                return self._read_object(depth)
+        raise self._broken(f"no value is of the type {type_!r}")
 
-    def _array(self, depth: int) -> Any:
-        kind, count = self._container()
-        if kind in _NUMBERS and count is not None:
-            return self._packed(kind, count)
-        found: list[Any] = []
-        while not self._ends(b"]", len(found), count):
-            found.append(self.value(depth + 1, kind))
-        return found
+    def _read_array(self, depth: int) -> Any:
+        """Return an array; packed numbers become a numpy array."""
+        type_, count = self._container_header()
+        if type_ in _NUMBERS and count is not None:
+            return self._read_numbers(type_, count)
+        items: list[Any] = []
+        while not self._at_end(b"]", len(items), count):
+            items.append(self.value(depth + 1, type_))
+        return items
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        kind, count = self._container()
-        found: dict[str, Any] = {}
+    def _read_object(self, depth: int) -> dict[str, Any]:
+        type_, count = self._container_header()
+        fields: dict[str, Any] = {}
         read = 0
-        while not self._ends(b"}", read, count):
-            name = self._text()
-            found[name] = self.value(depth + 1, kind)
+        while not self._at_end(b"}", read, count):
+            name = self._read_text()
+            fields[name] = self.value(depth + 1, type_)
             read += 1
-        return found
+        return fields
 
-    def _container(self) -> tuple[bytes, int | None]:
-        """What all values of a container are, and how many there are, where it says so."""
-        kind = b""
-        if self._skipped(b"$"):
-            kind = self._taken(1)
-        return kind, self._length() if self._skipped(b"#") else None
+    def _container_header(self) -> tuple[bytes, int | None]:
+        """Return the type of all values of a container, if it declares one, and their count, if it declares that."""
+        type_ = b""
+        if self._skip_mark(b"$"):
+            type_ = self._take(1)
+        return type_, self._read_length() if self._skip_mark(b"#") else None
 
-    def _ends(self, mark: bytes, read: int, count: int | None) -> bool:
-        return self._skipped(mark) if count is None else read >= count
+    def _at_end(self, mark: bytes, read: int, count: int | None) -> bool:
+        """Test whether a container ends: by its count, or by a mark, which is skipped."""
+        return self._skip_mark(mark) if count is None else read >= count
 
-    def _skipped(self, mark: bytes) -> bool:
-        there = self._data[self._at : self._at + 1] == mark
-        self._at += there
-        return there
+    def _skip_mark(self, mark: bytes) -> bool:
+        """Skip the mark if it comes next, and return whether it did."""
+        is_next = self._data[self._at : self._at + 1] == mark
+        self._at += is_next
+        return is_next
 
-    def _text(self) -> str:
-        return self._taken(self._length()).decode("utf-8", "replace")
+    def _read_text(self) -> str:
+        return self._take(self._read_length()).decode("utf-8", "replace")
 
-    def _length(self) -> int:
-        kind = self._taken(1)
-        if kind not in _NUMBERS or kind in b"dD":
-            raise self._broken(f"a length is of the type {kind!r}")
-        return int(self._packed(kind, 1)[0])
+    def _read_length(self) -> int:
+        type_ = self._take(1)
+        if type_ not in _NUMBERS or type_ in b"dD":
+            raise self._broken(f"a length is of the type {type_!r}")
+        return int(self._read_numbers(type_, 1)[0])
 
-    def _packed(self, kind: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-        dtype = _NUMBERS[kind]
-        return np.frombuffer(self._taken(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
+    def _read_numbers(self, type_: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
+        dtype = _NUMBERS[type_]
+        return np.frombuffer(self._take(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
 
-    def _taken(self, count: int) -> bytes:
+    def _take(self, count: int) -> bytes:
+        """Return the next ``count`` bytes; ModelError if there are fewer."""
         end = self._at + count
         if count < 0 or end > len(self._data):
             raise self._broken("it ends too early")
-        taken, self._at = self._data[self._at : end], end
-        return taken
+        chunk, self._at = self._data[self._at : end], end
+        return chunk
 
     def _broken(self, why: str) -> ModelError:
         return ModelError(f"the model's UBJSON is broken at byte {self._at}: {why}", where=self._where)
@@ -239,13 +255,13 @@ _UBJSON = re.compile(rb"\{[iUIlL]\0*\x07(learner|version)")
 _MOST_JSON = 1 << 26
 _XGBOOST_MOST_FEATURES = 1 << 26
 
-_XGBOOST_PLAIN = (
+_XGBOOST_IDENTITY = (
     "reg:squarederror", "reg:linear", "reg:absoluteerror", "reg:pseudohubererror", "reg:quantileerror", "reg:squaredlogerror",
     "rank:ndcg", "rank:map", "rank:pairwise",
 )  # fmt: skip
 _XGBOOST_EXPONENTIAL = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft")
-_POSTS: Mapping[str, str] = {
-    **dict.fromkeys(_XGBOOST_PLAIN, "none"),
+_POST_TRANSFORMS: Mapping[str, str] = {
+    **dict.fromkeys(_XGBOOST_IDENTITY, "none"),
     **dict.fromkeys(_XGBOOST_EXPONENTIAL, "exp"),
     "binary:logitraw": "none",
     "binary:logistic": "sigmoid",
@@ -253,36 +269,37 @@ _POSTS: Mapping[str, str] = {
     "multi:softprob": "softmax",
     "multi:softmax": "softmax",
 }
-"""What makes results of sums, by the objective."""
+"""Transformation of scores by objective."""
 
 
 def is_xgboost(data: bytes) -> bool:
-    """Whether a file holds a model, in JSON or UBJSON."""
+    """Test whether a file holds an XGBoost model, in JSON or UBJSON."""
     return _JSON.match(data[:256]) is not None or _UBJSON.match(data[:64]) is not None
 
 
 def parse_xgboost(data: bytes, file: str, stopped: bool | None = None) -> tuple[Ensemble, int]:
-    """The ensemble of a model file, and its number of features.
+    """Return the ensemble of a model file and its number of features.
 
-    ``stopped``: whether rounds behind the best iteration are left out, as estimators do and boosters do not; None: where the
-    file was saved by an estimator. ModelError where the file is broken, UnsupportedError for what is no sum of trees.
+    ``stopped``: leave out rounds after the best iteration, as estimators do and boosters do not; None: do so if the file was
+    saved by an estimator. ModelError if the file is broken, UnsupportedError if the model is no sum of trees.
     """
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"{len(data)} bytes of trees; the most are {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else read_json(data, file)
     try:
-        return _ensemble(model["learner"], file, stopped)
+        return _read_learner(model["learner"], file, stopped)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
         raise ModelError(f"the model of XGBoost is broken: {error!r}", where=file) from error
 
 
-def is_object(model: Any) -> bool:
-    """Whether it is a booster, or an estimator, whose classes are numbered from 0."""
+def is_xgboost_object(model: Any) -> bool:
+    """Test whether an object is XGBoost's booster or estimator. The classes of its estimators are numbered from 0."""
     return hasattr(model, "get_booster") or hasattr(model, "save_raw")
 
 
-def of_object(model: Any) -> tuple[Ensemble, int]:
-    """The same of a booster or an estimator in this process; ModelError where it is not fitted."""
+def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
+    """Return the ensemble and the number of features of a booster or an estimator in this process; ModelError if it is not
+    fitted."""
     where = type(model).__name__
     missing = getattr(model, "missing", None)
     if missing is not None and not math.isnan(missing):
@@ -294,39 +311,42 @@ def of_object(model: Any) -> tuple[Ensemble, int]:
     return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stopped=booster is not model)
 
 
-def _ensemble(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
+def _read_learner(learner: Mapping[str, Any], file: str, stopped: bool | None) -> tuple[Ensemble, int]:
+    """Return the ensemble of a learner and its number of features."""
     sizes = learner["learner_model_param"]
     features = _size(sizes["num_feature"], file, "num_feature")
     counts = [_size(sizes.get(name, 0), file, name, MOST_TARGETS) for name in ("num_class", "num_target")]
     targets = max(1, *counts)
     objective = str(learner["objective"]["name"])
-    if objective not in _POSTS:
-        raise UnsupportedError(f"the objective {objective!r}", where=file, hint="known: " + ", ".join(sorted(_POSTS)))
+    if objective not in _POST_TRANSFORMS:
+        raise UnsupportedError(
+            f"the objective {objective!r}", where=file, hint="known: " + ", ".join(sorted(_POST_TRANSFORMS))
+        )
     model, weights = _booster(learner["gradient_booster"], file)
-    held = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
-    groups = integers(model["tree_info"][: len(held)], file, "tree_info", 0, targets - 1)
-    if len(groups) < len(held):
+    trees_data = model["trees"][: _rounds(model, learner.get("attributes", {}), stopped)]
+    groups = integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
+    if len(groups) < len(trees_data):
         raise ModelError("trees belong to results that there are none of", where=file)
-    trees = [_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(held)]
+    trees = [_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
-    base = np.broadcast_to(_margin(_base(sizes["base_score"]), objective), (targets,))
-    return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POSTS[objective]), features
+    base = np.broadcast_to(_base_margin(_base_scores(sizes["base_score"]), objective), (targets,))
+    return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POST_TRANSFORMS[objective]), features
 
 
 def _booster(booster: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
-    """The trees, and what each is multiplied by; nothing where all count once."""
+    """Return the model of the trees, and the weight of each tree; no weights if all count once."""
     name = str(booster["name"])
     if name == "gbtree":
         return booster["model"], ()
     if name == "dart":
-        shares = reals(booster["weight_drop"], file, "weight_drop").tolist()
-        return booster["gbtree"]["model"], shares
+        weights = reals(booster["weight_drop"], file, "weight_drop").tolist()
+        return booster["gbtree"]["model"], weights
     raise UnsupportedError(f"the booster {name!r}", where=file, hint="train with booster='gbtree' or 'dart'")
 
 
 def _rounds(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bool | None) -> int:
-    """How many trees count."""
+    """Return the number of trees that count."""
     best = attributes.get("best_iteration")
     if stopped is None:
         stopped = "scikit_learn" in attributes
@@ -337,34 +357,34 @@ def _rounds(model: Mapping[str, Any], attributes: Mapping[str, Any], stopped: bo
 
 
 def _size(value: Any, where: str, what: str, most: int = _XGBOOST_MOST_FEATURES) -> int:
-    """A number that the file may hold as text."""
+    """Return a non-negative integer, which the file may hold as text."""
     return int(integers([value], where, what, 0, most)[0])
 
 
-def _base(text: Any) -> Array:
-    """A number, or one for each result, as text."""
-    found = np.atleast_1d(np.asarray(json.loads(str(text)), np.float64))
-    if found.ndim != 1 or not np.isfinite(found).all():
+def _base_scores(text: Any) -> Array:
+    """Return the base scores: one number, or one per result, which the file holds as text."""
+    scores = np.atleast_1d(np.asarray(json.loads(str(text)), np.float64))
+    if scores.ndim != 1 or not np.isfinite(scores).all():
         raise ValueError(f"base_score {text!r}")
-    return found
+    return scores
 
 
-def _margin(base: Array, objective: str) -> Array:
-    """The base in the unit of the sums: files have it in that of the results."""
-    into: Callable[[float], float] = float
+def _base_margin(base: Array, objective: str) -> Array:
+    """Return the base in the unit of the sums; files hold it in the unit of the results."""
+    inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
-        into = _logit
-    elif _POSTS[objective] == "exp":
-        into = math.log
-    return np.array([into(float(each)) for each in base])
+        inverse = _logit
+    elif _POST_TRANSFORMS[objective] == "exp":
+        inverse = math.log
+    return np.array([inverse(float(score)) for score in base])
 
 
 def _logit(share: float) -> float:
     return -math.log(1 / share - 1)
 
 
-def _tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
-    """One tree; the file's nodes are ours, leaves have their values among the thresholds."""
+def _xgboost_tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
+    """Return one tree. Nodes keep the file's numbers; the values of leaves are among the thresholds."""
     if _size(tree.get("tree_param", {}).get("size_leaf_vector", 1), where, "size_leaf_vector") > 1:
         raise UnsupportedError(
             "trees of several results", where=where, hint="train with multi_strategy='one_output_per_tree'"
@@ -376,7 +396,7 @@ def _tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
         conditions = reals(tree["split_conditions"], where, "split_conditions", finite=False)
         threshold = conditions.astype(np.float32).astype(np.float64)
     mode = np.where(integers(tree["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
-    if len({len(each) for each in (left, right, feature, threshold, mode)}) > 1 or not len(left):
+    if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
         raise ModelError("the arrays of a tree have different lengths", where=where)
     if ((left < 0) != (right < 0)).any():
         raise ModelError("a tree has nodes with one child", where=where)
@@ -388,16 +408,19 @@ def _tree(tree: Mapping[str, Any], target: int, where: str) -> Tree:
 
 
 def _categories(tree: Mapping[str, Any], left: Array, where: str) -> dict[int, Array]:
-    """The categories that lead to the right, by the nodes that ask for any."""
+    """Return the categories that go right, by node, of nodes that split by category."""
     nodes = integers(tree.get("categories_nodes", ()), where, "categories_nodes", 0, len(left) - 1)
-    held = integers(tree.get("categories", ()), where, "categories")
+    all_categories = integers(tree.get("categories", ()), where, "categories")
     begins, counts = (
-        integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(held))
+        integers(tree.get(f"categories_{name}", ()), where, f"categories_{name}", 0, len(all_categories))
         for name in ("segments", "sizes")
     )
-    kinds = integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
-    asking = np.flatnonzero((kinds == 1) & (left >= 0))
-    found = {int(node): held[begin : begin + count] for node, begin, count in zip(nodes, begins, counts, strict=True)}
-    if set(asking.tolist()) != set(found):
+    split_types = integers(tree.get("split_type", [0] * len(left)), where, "split_type", 0, 1)
+    category_nodes = np.flatnonzero((split_types == 1) & (left >= 0))
+    categories_of_node = {
+        int(node): all_categories[begin : begin + count]
+        for node, begin, count in zip(nodes, begins, counts, strict=True)
+    }
+    if set(category_nodes.tolist()) != set(categories_of_node):
         raise ValueError("the nodes of categories are not those that split by them")
-    return found
+    return categories_of_node

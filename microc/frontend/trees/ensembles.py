@@ -17,7 +17,7 @@ from microc.ops.trees.tree_arrays import LESS, UNORDERED, Tree, flatten
 # ---- Numbers of model files of trees, of text, JSON or binary: converted within a declared range, or refused.
 
 MOST_TARGETS = 1 << 12
-"""Results of one ensemble: each is a column of the C code's output, and a tree of every round."""
+"""Results of one ensemble: each is a column of the C code's output, and needs a tree in every round."""
 _MOST = (1 << 31) - 1
 
 
@@ -26,34 +26,34 @@ def integers(values: Any, where: str, what: str, least: int = 0, most: int = _MO
 
     ModelError for what is no row of whole numbers, and for a number outside: none is rounded, cut or wrapped.
     """
-    row = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1
-    if row and (not values.size or (least <= int(values.min()) and int(values.max()) <= most)):
+    is_integer_row = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1
+    if is_integer_row and (not values.size or (least <= int(values.min()) and int(values.max()) <= most)):
         return np.asarray(values, np.int64)
     try:
-        found = [_whole(value) for value in values]
+        numbers = [_to_integer(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{what}: {error}; expected whole numbers", where=where) from error
-    outside = next((value for value in found if not least <= value <= most), None)
+    outside = next((value for value in numbers if not least <= value <= most), None)
     if outside is not None:
         raise ModelError(f"{what}: got {outside}, expected {least}..{most}", where=where)
-    return np.array(found, np.int64)
+    return np.array(numbers, np.int64)
 
 
 def reals(values: Any, where: str, what: str, *, finite: bool = True) -> Array:
     """Return a row of numbers as float64; ModelError for NaN, and for infinities of which all are ``finite``."""
     try:
-        found: Array = np.array(values, np.float64)
+        numbers: Array = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{what}: {error}; expected numbers", where=where) from error
-    if found.ndim != 1:
-        raise ModelError(f"{what}: got {found.ndim} axes, expected a row of numbers", where=where)
-    wrong = ~np.isfinite(found) if finite else np.isnan(found)
-    if wrong.any():
-        raise ModelError(f"{what}: got {found[wrong][0]}, expected a number", where=where)
-    return found
+    if numbers.ndim != 1:
+        raise ModelError(f"{what}: got {numbers.ndim} axes, expected a row of numbers", where=where)
+    is_invalid = ~np.isfinite(numbers) if finite else np.isnan(numbers)
+    if is_invalid.any():
+        raise ModelError(f"{what}: got {numbers[is_invalid][0]}, expected a number", where=where)
+    return numbers
 
 
-def _whole(value: Any) -> int:
+def _to_integer(value: Any) -> int:
     """Return a number, or a text of one, as an integer; ValueError where it is none."""
     if isinstance(value, str):
         return int(value)
@@ -63,38 +63,43 @@ def _whole(value: Any) -> int:
     return number
 
 
-# ---- Splits over categories as splits by thresholds, which is what is compiled.
+# ---- Splits over categories, converted to splits at thresholds, the only ones that are compiled.
 
 MOST_CATEGORIES = 1 << 24
 MOST_NODES = 1 << 20
-"""Of one tree: what is below a split over categories is there once for each run of them."""
+"""Nodes of one tree. The subtree below a split over categories is copied for each run of categories."""
 
 
 def by_thresholds(tree: Tree, categories: Mapping[int, Array], where: str) -> Tree:
-    """The same decisions by thresholds alone, for features that are whole numbers from 0 on.
+    """Replace splits over categories by splits at thresholds, for features that are integers from 0 on.
 
-    ``categories``: those that lead to the right, by nodes of the tree; others lead to the left, missing values where the node's
-    mode says. A run of neighbours takes two thresholds, and a copy of what is below.
+    ``categories``: the categories that go right, by node; others go left, missing values as the node's mode says. A run of
+    neighbouring categories takes two thresholds and a copy of the subtree.
     """
     if not categories:
         return tree
-    made = _Grown(tree, where)
-    made.grow(categories)
-    return made.tree()
+    builder = _TreeBuilder(tree, where)
+    builder.grow(categories)
+    return builder.tree()
 
 
-class _Grown:
+class _TreeBuilder:
+    """A tree under construction: nodes of the old tree, category splits replaced by chains of thresholds."""
+
     def __init__(self, tree: Tree, where: str) -> None:
         self._old, self._where = tree, where
         self._rows: list[tuple[int, int, float, int]] = []  # the old node, left, threshold, mode
         self._right: list[int] = []
 
     def grow(self, categories: Mapping[int, Array]) -> None:
-        """Nodes after their parents: (an old node, the new node that waits for it, which of its children it is)."""
+        """Add all nodes, parents before children.
+
+        ``waiting`` holds (old node, new parent, whether it is the left child).
+        """
         waiting: list[tuple[int, int, bool]] = [(0, -1, False)]
         while waiting:
             old, parent, is_left = waiting.pop()
-            self._hang(parent, is_left)
+            self._attach_next(parent, is_left)
             if self._old.left[old] < 0 or old not in categories:
                 self._add(old, float(self._old.threshold[old]), int(self._old.mode[old]))
                 if self._old.left[old] >= 0:
@@ -102,29 +107,33 @@ class _Grown:
                 continue
             waiting += self._chain(old, categories[old])
 
-    def _chain(self, old: int, wanted: Array) -> list[tuple[int, int, bool]]:
-        """Comparisons with the ends of the runs, one after the other; what is not less goes on, missing values to the last."""
-        edges = _edges(wanted, self._where)
+    def _chain(self, old: int, categories: Array) -> list[tuple[int, int, bool]]:
+        """Add the comparisons with the ends of the runs as a chain of right children; missing values reach the last one.
+
+        Return the children to add.
+        """
+        edges = _edges(categories, self._where)
         missing_left = bool(self._old.mode[old] & UNORDERED)
         sides = (int(self._old.left[old]), int(self._old.right[old]))
-        found = []
+        children = []
         for k, edge in enumerate(edges):
             last = k == len(edges) - 1
             if k:
-                self._hang(len(self._rows) - 1, False)
+                self._attach_next(len(self._rows) - 1, False)
             # Before the first edge nothing is wanted; pieces alternate from there. The last edge ends the last run.
             to_left = (k % 2 == 0) == missing_left
             self._add(old, edge, LESS | UNORDERED if last and to_left else LESS)
-            found.append((sides[k % 2], len(self._rows) - 1, True))
+            children.append((sides[k % 2], len(self._rows) - 1, True))
             if last:
-                found.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
-        return found
+                children.append((sides[(k + 1) % 2], len(self._rows) - 1, False))
+        return children
 
     def _children(self, old: int, new: int) -> list[tuple[int, int, bool]]:
+        """Return the children of an ordinary node to add."""
         return [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
 
-    def _hang(self, parent: int, is_left: bool) -> None:
-        """The node that comes next is a child of ``parent``."""
+    def _attach_next(self, parent: int, is_left: bool) -> None:
+        """Make the next node to be added a child of ``parent``."""
         if parent < 0:
             return
         if is_left:
@@ -134,6 +143,7 @@ class _Grown:
             self._right[parent] = len(self._rows)
 
     def _add(self, old: int, threshold: float, mode: int) -> None:
+        """Append a node; UnsupportedError if there are too many."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
                 "splits over categories that take too many thresholds",
@@ -144,6 +154,7 @@ class _Grown:
         self._right.append(-1)
 
     def tree(self) -> Tree:
+        """Return the tree."""
         old, left, threshold, mode = (np.array(column) for column in zip(*self._rows, strict=True))
         return Tree(
             left,
@@ -156,27 +167,26 @@ class _Grown:
         )
 
 
-def _edges(wanted: Array, where: str) -> list[float]:
-    """Where runs of categories begin, and where they have ended."""
-    found = np.unique(wanted)
-    if not len(found) or found[0] < 0:
-        raise ModelError(f"a split over {len(found)} categories", where=where)
-    if found[-1] >= MOST_CATEGORIES:
-        raise UnsupportedError(f"a split by category {found[-1]}, expected 0..{MOST_CATEGORIES - 1}", where=where)
-    breaks = np.flatnonzero(np.diff(found) > 1)
-    begins, ends = np.concatenate([found[:1], found[breaks + 1]]), np.concatenate([found[breaks], found[-1:]]) + 1
+def _edges(categories: Array, where: str) -> list[float]:
+    """Return the bounds of runs of categories: the first category, and the one after the last, of each run."""
+    unique = np.unique(categories)
+    if not len(unique) or unique[0] < 0:
+        raise ModelError(f"a split over {len(unique)} categories", where=where)
+    if unique[-1] >= MOST_CATEGORIES:
+        raise UnsupportedError(f"a split by category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}", where=where)
+    breaks = np.flatnonzero(np.diff(unique) > 1)
+    begins, ends = np.concatenate([unique[:1], unique[breaks + 1]]), np.concatenate([unique[breaks], unique[-1:]]) + 1
     return [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]
 
 
-# ---- Tree ensembles of any format in our operators: the sum over the trees, what is added to it, and what makes it
-# scores.
+# ---- Tree ensembles of any format in our operators: the sum over the trees, the base, and the transformation to scores.
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Trees whose leaves add to ``targets`` results; ``base`` joins the sum (or ``min``, ``max``), ``post`` follows.
+    """Trees whose leaves add to ``targets`` results. ``base`` joins the sum (or ``min``, ``max``); ``post`` transforms it.
 
-    ``post``: ``none``, ``softmax``, ``sigmoid`` (of one score, two classes come of it), ``logistic`` (of every score), ``exp``.
+    ``post``: ``none``, ``softmax``, ``sigmoid`` (one score gives two classes), ``logistic`` (of every score), ``exp``.
     """
 
     trees: tuple[Tree, ...]
@@ -187,15 +197,15 @@ class Ensemble:
 
 
 def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32") -> str:
-    """The results (N, targets) for the rows of ``x``, before ``post``.
+    """Emit the results (N, targets) for the rows of ``x``, before ``post``.
 
-    With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`, and so are the results, int32.
+    With an integer ``leaf_dtype`` leaves are rounded to multiples of :func:`leaf_scale`; results are int32 multiples of it.
     """
     if not ensemble.trees:
         raise ModelError("an ensemble without trees", where=where)
-    kind = write.type(x)
-    if len(kind.shape) != 2:
-        raise ModelError(f"trees for data of shape {kind.shape}, expected rows of features", where=where)
+    type_ = write.type(x)
+    if len(type_.shape) != 2:
+        raise ModelError(f"trees for data of shape {type_.shape}, expected rows of features", where=where)
     if ensemble.targets < 1:
         raise ModelError(f"trees for {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
     if ensemble.targets > MOST_TARGETS:
@@ -210,8 +220,8 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
         real = dtypes.to_numpy(leaf_dtype)
         trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
     else:
-        trees, base = _rounded(ensemble, leaf_dtype, where)
-    arrays = flatten(trees, kind.dtype, where, kind.shape[1])
+        trees, base = _round_leaves(ensemble, leaf_dtype, where)
+    arrays = flatten(trees, type_.dtype, where, type_.shape[1])
     operands = [x, *(write.new_constant("trees", array) for array in arrays.operands())]
     attrs = {"combine": ensemble.combine, "targets": ensemble.targets, **arrays.attrs()}
     scores = write.emit("tree_ensemble", operands, attrs)
@@ -219,13 +229,13 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
 
 
 def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
-    """What one unit of an integer leaf stands for: the largest leaf fills the dtype."""
+    """Return the real value of one unit of an integer leaf: the largest leaf fills the dtype."""
     _, high = dtypes.int_range(leaf_dtype)
     return max(float(abs(tree.values[tree.left < 0]).max()) for tree in ensemble.trees) / high or 1.0
 
 
-def _rounded(ensemble: Ensemble, dtype: str, where: str) -> tuple[list[Tree], Array]:
-    """Trees with integer leaves, and the base in the same unit."""
+def _round_leaves(ensemble: Ensemble, dtype: str, where: str) -> tuple[list[Tree], Array]:
+    """Return trees with integer leaves, and the base in the same unit."""
     low, _ = dtypes.int_range(dtype)
     if not low and any(tree.values.min() < 0 for tree in ensemble.trees):
         raise UnsupportedError(f"negative leaves in {dtype}", where=where, hint="choose a signed dtype for the leaves")
@@ -240,7 +250,7 @@ def _rounded(ensemble: Ensemble, dtype: str, where: str) -> tuple[list[Tree], Ar
 
 
 def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
-    """Scores after a transformation that ONNX or a loss function names."""
+    """Emit the transformation of scores that ONNX or a loss function names."""
     match post:
         case "none":
             return scores
@@ -257,6 +267,6 @@ def emit_post(write: Emitter, scores: str, post: str, where: str) -> str:
 
 
 def two_classes(write: Emitter, probability: str) -> str:
-    """(N, 1) probabilities of the second class as those of both."""
+    """Return probabilities (N, 1) of the second class as those of both classes."""
     one = write.new_constant("one", np.array(1.0, np.float32))
     return write.emit("concat", (write.emit("sub", (one, probability)), probability), {"axis": 1})

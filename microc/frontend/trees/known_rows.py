@@ -1,4 +1,4 @@
-"""Rows that an estimator was fitted on, and answers to them."""
+"""Rows like those that an estimator was fitted on, and its answers to them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from microc.base.dtypes import Array
 
-# ---- Answers of a fitted estimator in the form of its network's outputs, and the rows of which rounding decides the
-# label.
+# ---- Answers of a fitted estimator in the form of its network's outputs, and the rows whose label depends on rounding.
 
 _TIE = 1e-6
-"""Scores that differ by less are equal in float32: which class wins is decided by rounding."""
+"""Scores that differ by less are equal in float32: rounding decides which class wins."""
 _NUDGE = 1e-6
-"""A relative change of features that float32's rounding of a few steps amounts to."""
+"""Relative change of features that corresponds to a few rounding steps of float32."""
 
 
 def answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Array]]:
-    """The estimator's answers for rows, in the order of the network's outputs; for a label the rows that are undecided.
+    """Return the estimator's answers for rows, in the order of the network's outputs, and for the label a mask of undecided
+    rows.
 
-    A classifier gives its label and its probabilities, any other its prediction or transformation.
+    A classifier gives its label and its probabilities, others their prediction or transformation.
     """
     if not hasattr(estimator, "predict"):
         return (np.asarray(estimator.transform(x)),), {}
@@ -30,20 +30,22 @@ def answers(estimator: Any, x: Array) -> tuple[tuple[Array, ...], dict[int, Arra
     if not hasattr(estimator, "predict_proba"):
         if not hasattr(estimator, "classes_") and predicted.dtype.kind == "f":
             return (predicted,), {}
-        near = [np.asarray(estimator.predict(x + np.abs(x) * side)) for side in (_NUDGE, -_NUDGE)]
-        unsure = np.any([each != predicted for each in near], axis=0)
-        return (_places(estimator, predicted),), {0: unsure}
-    found = estimator.predict_proba(x)
-    if isinstance(found, list):  # of several outputs; of one width they are a tensor (rows, classes, outputs)
-        alike = len({each.shape for each in found}) == 1
-        return (predicted, np.stack(found, axis=-1)) if alike else (predicted,), {}
-    shares = np.asarray(found)
+        nudged_labels = [np.asarray(estimator.predict(x + np.abs(x) * side)) for side in (_NUDGE, -_NUDGE)]
+        is_undecided = np.any([other != predicted for other in nudged_labels], axis=0)
+        return (_class_indices(estimator, predicted),), {0: is_undecided}
+    probabilities = estimator.predict_proba(x)
+    if isinstance(probabilities, list):  # of several outputs; of one width they are a tensor (rows, classes, outputs)
+        have_one_shape = len({other.shape for other in probabilities}) == 1
+        return (predicted, np.stack(probabilities, axis=-1)) if have_one_shape else (predicted,), {}
+    probabilities_array = np.asarray(probabilities)
     if predicted.ndim > 1:  # labels that do not exclude each other
-        return (predicted, shares), {0: np.abs(shares - 0.5) <= _TIE}
-    return (_places(estimator, predicted), shares), {0: _undecided(estimator, x, shares)}
+        return (predicted, probabilities_array), {0: np.abs(probabilities_array - 0.5) <= _TIE}
+    return (_class_indices(estimator, predicted), probabilities_array), {
+        0: _find_undecided(estimator, x, probabilities_array)
+    }
 
 
-def _undecided(estimator: Any, x: Array, shares: Array) -> Array:
+def _find_undecided(estimator: Any, x: Array, shares: Array) -> Array:
     """Find the rows whose label rounding decides: by scores, if those and not the probabilities make the label.
 
     Probabilities that saturate are equal in float32 while their scores differ. A network that takes its label from them is
@@ -56,8 +58,8 @@ def _undecided(estimator: Any, x: Array, shares: Array) -> Array:
     return tied(scores / np.maximum(np.abs(scores).max(axis=1, keepdims=True), 1.0))
 
 
-def _places(estimator: Any, label: Array) -> Array:
-    """Integer classes as they are, others by their place among the classes."""
+def _class_indices(estimator: Any, label: Array) -> Array:
+    """Return integer classes as they are, others as indices into ``classes_``."""
     classes = np.asarray(getattr(estimator, "classes_", label))
     if label.dtype.kind in "iub" or classes.dtype.kind in "iub":
         return label
@@ -65,16 +67,16 @@ def _places(estimator: Any, label: Array) -> Array:
 
 
 def tied(shares: Array) -> Array:
-    """The rows whose two largest shares are equal but for rounding."""
+    """Return a mask of the rows whose two largest shares are equal up to rounding."""
     top = np.sort(shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)
 
 
-# ---- Rows of features like those that an estimator was fitted on, drawn from what it holds.
+# ---- Rows of features like those that an estimator was fitted on, drawn from its fitted attributes.
 #
 # Standard normal rows are far from most data: all neighbours are equally far from them, and a calibration is flat there. Fitted
-# attributes say where the data is: training rows, centres, means with variances, thresholds of trees, hyperplanes. They are
-# collected from the estimator and from those inside of it; rows of a pipeline's last step go back through its scalers.
+# attributes tell where the data is: training rows, centres, means with variances, thresholds of trees, hyperplanes. They are
+# collected from the estimator and those inside of it; rows of a pipeline's later steps are transformed back through the scalers.
 
 _ROWS = (
     "_fit_X",
@@ -100,37 +102,37 @@ _MORE_ROWS = (
 _SPREADS = ("scale_", "data_range_")
 _PLANES = (("coef_", "intercept_"), ("coefs_", "intercepts_"))
 _MOST = 256
-"""Rows of one attribute."""
+"""Rows taken from one attribute."""
 _DEPTH = 4
-"""Estimators inside of estimators."""
+"""Levels of estimators inside of estimators."""
 _SEED = 20
 
 
 def known_rows(estimator: Any, features: int, count: int) -> Array:
-    """``count`` rows (float32), always the same ones; none where the estimator holds nothing that says where its data is."""
+    """Return ``count`` rows (float32), always the same ones; no rows if no attribute tells where the estimator's data is."""
     generator = np.random.default_rng(_SEED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [rows for rows in _anchors(estimator, features, generator, 0) if len(rows)]
-    if not found:
+        groups = [rows for rows in _anchors(estimator, features, generator, 0) if len(rows)]
+    if not groups:
         return np.zeros((0, features), np.float32)
     # Attributes of many rows (training data) must not hide those of few (means of classes).
-    pool = np.concatenate([rows[np.linspace(0, len(rows) - 1, min(len(rows), 32)).astype(int)] for rows in found])
-    pool = _filled(pool[np.isfinite(pool).any(axis=1)], generator)
+    pool = np.concatenate([rows[np.linspace(0, len(rows) - 1, min(len(rows), 32)).astype(int)] for rows in groups])
+    pool = _fill_unknown(pool[np.isfinite(pool).any(axis=1)], generator)
     if not len(pool):
         return np.zeros((0, features), np.float32)
     spread = np.std(pool, axis=0)
     first, second = (pool[generator.integers(0, len(pool), count)] for _ in range(2))
-    share = generator.uniform(0.15, 0.45, (count, 1))
-    mixed = first + share * (second - first)
-    moved = first + 0.2 * spread * generator.standard_normal(first.shape)
-    kinds = (np.arange(count) % 3)[:, None]
-    rows = np.where(kinds == 0, first, np.where(kinds == 1, mixed, moved))
+    fraction = generator.uniform(0.15, 0.45, (count, 1))
+    mixed = first + fraction * (second - first)
+    jittered = first + 0.2 * spread * generator.standard_normal(first.shape)
+    variant = (np.arange(count) % 3)[:, None]
+    rows = np.where(variant == 0, first, np.where(variant == 1, mixed, jittered))
     return np.asarray(np.clip(rows, -1e30, 1e30), np.float32)
 
 
-def _filled(pool: Array, generator: np.random.Generator) -> Array:
-    """Features that a row does not say, from rows that do; standard normal where none does."""
+def _fill_unknown(pool: Array, generator: np.random.Generator) -> Array:
+    """Fill the unknown features of rows from rows that know them; from a standard normal distribution if none does."""
     pool = pool.copy()
     for column in range(pool.shape[1]):
         unknown = ~np.isfinite(pool[:, column])
@@ -141,46 +143,46 @@ def _filled(pool: Array, generator: np.random.Generator) -> Array:
 
 
 def _anchors(estimator: Any, features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
-    """Groups of rows (k, features); NaN where a group says nothing of a feature."""
+    """Yield groups of rows (k, features), with NaN for features that a group does not know."""
     if depth > _DEPTH:
         return
     steps = getattr(estimator, "steps", None)
     if isinstance(steps, list):
-        yield from _of_steps([step for _, step in steps], features, generator, depth)
+        yield from _pipeline_rows([step for _, step in steps], features, generator, depth)
         return
-    held = _attributes(estimator)
+    attributes = _attributes(estimator)
     if getattr(estimator, "n_features_in_", features) == features:
-        yield from _own(held, features, generator)
-    columns = held.get("transformers_")
+        yield from _attribute_rows(attributes, features, generator)
+    columns = attributes.get("transformers_")
     if isinstance(columns, list):
-        yield from _of_columns(columns, features, generator, depth)
-    subsets = held.get("estimators_features_")
-    for number, inner in enumerate(_inside(held)):
+        yield from _column_rows(columns, features, generator, depth)
+    subsets = attributes.get("estimators_features_")
+    for number, inner in enumerate(_inner_estimators(attributes)):
         width = getattr(inner, "n_features_in_", features)
         if width == features and not hasattr(inner, "X_thresholds_"):
             yield from _anchors(inner, features, generator, depth + 1)
         elif isinstance(subsets, list) and number < len(subsets) and width == len(subsets[number]):
             for rows in _anchors(inner, width, generator, depth + 1):
-                yield _spread_out(rows, subsets[number], features)
+                yield _scatter_columns(rows, subsets[number], features)
 
 
-def parts(estimator: Any, depth: int = 0) -> Iterator[Any]:
-    """The estimator and all fitted ones inside of it."""
+def nested_estimators(estimator: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the estimator and all fitted estimators inside of it."""
     yield estimator
     if depth < 2 * _DEPTH:
-        held = _attributes(estimator)
-        steps = [step for _, step in held.get("steps", ()) if not isinstance(step, str)]
-        for inner in (*steps, *_inside(held)):
-            yield from parts(inner, depth + 1)
+        attributes = _attributes(estimator)
+        steps = [step for _, step in attributes.get("steps", ()) if not isinstance(step, str)]
+        for inner in (*steps, *_inner_estimators(attributes)):
+            yield from nested_estimators(inner, depth + 1)
 
 
 def _attributes(estimator: Any) -> Mapping[str, Any]:
     return getattr(estimator, "__dict__", {})
 
 
-def _inside(held: Mapping[str, Any]) -> Iterator[Any]:
-    """Fitted estimators among the attributes, and in lists of these."""
-    for name, value in held.items():
+def _inner_estimators(attributes: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the fitted estimators among attributes, and in lists of them."""
+    for name, value in attributes.items():
         if not name.endswith("_") and name not in ("estimators", "estimator", "calibrators"):
             continue
         stack = [value]
@@ -194,8 +196,8 @@ def _inside(held: Mapping[str, Any]) -> Iterator[Any]:
                 yield x
 
 
-def _of_steps(steps: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
-    """Rows of every step of a pipeline, back through the steps before it as far as they can be inverted."""
+def _pipeline_rows(steps: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+    """Yield rows of every step of a pipeline, transformed back through the steps before it that have an inverse."""
     before: list[Any] = []
     width = features
     for step in steps:
@@ -204,7 +206,7 @@ def _of_steps(steps: Sequence[Any], features: int, generator: np.random.Generato
         for rows in _anchors(step, getattr(step, "n_features_in_", width), generator, depth + 1):
             try:
                 for earlier in reversed(before):
-                    rows = np.asarray(earlier.inverse_transform(_filled(rows, generator)), np.float64)
+                    rows = np.asarray(earlier.inverse_transform(_fill_unknown(rows, generator)), np.float64)
             except Exception:  # noqa: BLE001 - a step that has no inverse, or none for such rows
                 continue
             if rows.ndim == 2 and rows.shape[1] == features:
@@ -212,72 +214,83 @@ def _of_steps(steps: Sequence[Any], features: int, generator: np.random.Generato
         before.append(step)
 
 
-def _of_columns(parts: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
-    """Rows of a ColumnTransformer's parts, which see some of the columns."""
+def _column_rows(parts: Sequence[Any], features: int, generator: np.random.Generator, depth: int) -> Iterator[Array]:
+    """Yield rows of a ColumnTransformer's parts, which see some of the columns."""
     for _, part, columns in parts:
-        places = np.arange(features)[columns] if isinstance(columns, slice) else np.asarray(columns)
-        if isinstance(part, str) or places.dtype.kind not in "iu":
+        columns_of_part = np.arange(features)[columns] if isinstance(columns, slice) else np.asarray(columns)
+        if isinstance(part, str) or columns_of_part.dtype.kind not in "iu":
             continue
-        for rows in _anchors(part, len(places), generator, depth + 1):
-            yield _spread_out(rows, places, features)
+        for rows in _anchors(part, len(columns_of_part), generator, depth + 1):
+            yield _scatter_columns(rows, columns_of_part, features)
 
 
-def _spread_out(rows: Array, places: Any, features: int) -> Array:
+def _scatter_columns(rows: Array, columns: Any, features: int) -> Array:
+    """Return rows of some columns as rows of all features, NaN elsewhere."""
     wide = np.full((len(rows), features), np.nan)
-    wide[:, places] = rows
+    wide[:, columns] = rows
     return wide
 
 
-def _own(held: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
-    """What one estimator's own attributes say."""
+def _attribute_rows(attributes: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
+    """Yield rows from one estimator's own attributes."""
     for name in (*_ROWS, *_MORE_ROWS):
-        rows: Any = held.get(name)
+        rows: Any = attributes.get(name)
         rows = rows.toarray() if hasattr(rows, "toarray") else rows
         if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiu" and rows.ndim and rows.shape[-1] == features:
             rows = np.atleast_2d(rows).astype(np.float64)
             yield rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).astype(int)]
-    yield from _around(held, features, generator)
-    tree = held.get("tree_")
+    yield from _rows_around_means(attributes, features, generator)
+    tree = attributes.get("tree_")
     if tree is not None:
-        yield _thresholds(tree.feature, tree.threshold, features, generator)
-    for row in held.get("_predictors", ())[:8]:
-        for each in row:
-            inner = each.nodes[each.nodes["is_leaf"] == 0]
-            yield _thresholds(inner["feature_idx"].astype(int), inner["num_threshold"], features, generator)
+        yield _rows_near_thresholds(tree.feature, tree.threshold, features, generator)
+    for row in attributes.get("_predictors", ())[:8]:
+        for predictor in row:
+            inner = predictor.nodes[predictor.nodes["is_leaf"] == 0]
+            yield _rows_near_thresholds(inner["feature_idx"].astype(int), inner["num_threshold"], features, generator)
     for name, constants in _PLANES:
-        weight, bias = held.get(name), held.get(constants)
+        weight, bias = attributes.get(name), attributes.get(constants)
         if isinstance(weight, list) and weight:
             weight, bias = weight[0].T, bias[0] if bias else 0.0
         if isinstance(weight, np.ndarray) and weight.dtype.kind == "f" and weight.shape[-1] == features:
-            yield _beside_planes(np.atleast_2d(weight), np.asarray(0.0 if bias is None else bias), generator)
+            yield _rows_near_planes(np.atleast_2d(weight), np.asarray(0.0 if bias is None else bias), generator)
 
 
-def _around(held: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
-    """Rows around means by variances, those of discrete features by their shares."""
+def _rows_around_means(attributes: Mapping[str, Any], features: int, generator: np.random.Generator) -> Iterator[Array]:
+    """Yield rows around means, spread by variances; for discrete features rows drawn by their probabilities."""
     mean = next(
-        (held[name] for name in ("mean_", "center_", "theta_", "means_") if _is_rows(held.get(name), features)), None
+        (
+            attributes[name]
+            for name in ("mean_", "center_", "theta_", "means_")
+            if _is_rows(attributes.get(name), features)
+        ),
+        None,
     )
-    spread = next((held[name] for name in _SPREADS if _is_rows(held.get(name), features)), None)
-    if spread is None and _is_rows(held.get("var_"), features):
-        spread = np.sqrt(held["var_"])
+    spread = next((attributes[name] for name in _SPREADS if _is_rows(attributes.get(name), features)), None)
+    if spread is None and _is_rows(attributes.get("var_"), features):
+        spread = np.sqrt(attributes["var_"])
     if mean is not None and spread is not None:
         mean, spread = np.atleast_2d(mean), np.atleast_2d(spread)
         yield (mean[:, None] + spread[:, None] * generator.standard_normal((1, 12, features))).reshape(-1, features)
-    shares: Any = held.get("feature_log_prob_")
-    if _is_rows(shares, features):
-        shares = np.exp(np.atleast_2d(shares))
-        yield np.floor(10 * features * shares[:, None] * generator.exponential(size=(1, 6, features))).reshape(
+    probabilities: Any = attributes.get("feature_log_prob_")
+    if _is_rows(probabilities, features):
+        probabilities = np.exp(np.atleast_2d(probabilities))
+        yield np.floor(10 * features * probabilities[:, None] * generator.exponential(size=(1, 6, features))).reshape(
             -1, features
         )
-        yield (generator.random((len(shares), 12, features)) < shares[:, None]).astype(np.float64).reshape(-1, features)
+        yield (
+            (generator.random((len(probabilities), 12, features)) < probabilities[:, None])
+            .astype(np.float64)
+            .reshape(-1, features)
+        )
 
 
 def _is_rows(x: Any, features: int) -> bool:
+    """Test whether an attribute holds float rows of all features."""
     return isinstance(x, np.ndarray) and x.dtype.kind == "f" and 0 < x.ndim < 3 and x.shape[-1] == features
 
 
-def _thresholds(feature: Array, threshold: Array, features: int, generator: np.random.Generator) -> Array:
-    """Rows whose features are near the thresholds of a tree, on both sides of them."""
+def _rows_near_thresholds(feature: Array, threshold: Array, features: int, generator: np.random.Generator) -> Array:
+    """Return rows whose features are near the thresholds of a tree, on both sides."""
     rows = np.full((8, features), np.nan)
     for column in np.unique(feature[feature >= 0]).tolist():
         known = threshold[feature == column]
@@ -286,14 +299,18 @@ def _thresholds(feature: Array, threshold: Array, features: int, generator: np.r
     return rows
 
 
-def _beside_planes(weight: Array, bias: Array, generator: np.random.Generator) -> Array:
-    """Rows near hyperplanes weight x + bias = 0, whose features are as large as their weights let them matter."""
+def _rows_near_planes(weight: Array, bias: Array, generator: np.random.Generator) -> Array:
+    """Return rows near hyperplanes weight x + bias = 0.
+
+    Features are scaled inversely to their weights, so that each affects the decision equally; then each row is moved along the
+    plane's normal to a distance drawn from -2 .. 2.
+    """
     size = np.abs(weight).max(axis=0)
     scale = 1 / np.maximum(size, max(float(size.max()), 1e-30) * 1e-6) / np.sqrt(weight.shape[1])
     count = min(len(weight), 16)
-    chosen, constant = weight[:count], np.broadcast_to(bias, (len(weight),))[:count]
+    normals, constant = weight[:count], np.broadcast_to(bias, (len(weight),))[:count]
     rows = scale * generator.standard_normal((count, weight.shape[1]))
-    wanted = generator.uniform(-2, 2, count)
-    length = np.maximum((chosen * scale * chosen * scale).sum(axis=1), 1e-30)
-    gap = wanted - (rows * chosen).sum(axis=1) - constant
-    return np.asarray(rows + (gap / length)[:, None] * chosen * scale * scale)
+    target = generator.uniform(-2, 2, count)
+    length = np.maximum((normals * scale * normals * scale).sum(axis=1), 1e-30)
+    gap = target - (rows * normals).sum(axis=1) - constant
+    return np.asarray(rows + (gap / length)[:, None] * normals * scale * scale)

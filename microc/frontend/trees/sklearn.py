@@ -1,7 +1,7 @@
 """Fitted estimators of scikit-learn, LightGBM and XGBoost as graphs: trees directly, others through skl2onnx.
 
-A classifier gives ``label``, the place of the largest score among ``classes_`` (the class itself where classes are integers),
-and ``probabilities``; a regressor gives ``prediction``. Only objects are read, never pickles: to unpickle a file is to run it.
+A classifier gives ``label``, the index of the largest score among ``classes_`` (the class itself if classes are integers), and
+``probabilities``; a regressor gives ``prediction``. Only objects are read, never pickles: unpickling a file executes it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import boosters
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
-from microc.frontend.trees.known_rows import answers, known_rows, parts
-from microc.frontend.trees.sklearn_formulas import emit_scaler, ensemble_of, named, refuse_ties, writer_of
+from microc.frontend.trees.known_rows import answers, known_rows, nested_estimators
+from microc.frontend.trees.sklearn_formulas import emit_class, emit_scaler, formula_of, refuse_ties, tree_ensemble_of
 from microc.graph.ir import Graph, Quant
 from microc.ops.attributes import Rounding
 from microc.ops.meaning import evaluate
@@ -30,11 +30,11 @@ from microc.ops.trees.tree_arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
 OPSETS = {"": 17, "ai.onnx.ml": 3}
-"""What skl2onnx is asked for: versions that its converters all know."""
-_CHECKED = 96
-"""Rows on which what skl2onnx made is compared: enough that each kind of row comes from several attributes."""
-_APART = 1e-3
-"""Difference of numbers, relative to the largest."""
+"""Opsets requested from skl2onnx: versions that all of its converters know."""
+_CHECK_ROWS = 96
+"""Rows on which the result of skl2onnx is compared: enough that each kind of row comes from several attributes."""
+_TOLERANCE = 1e-3
+"""Tolerated difference, relative to the largest number."""
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
@@ -46,25 +46,26 @@ def read(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """The graph of a fitted estimator for rows of features, ``input_shape`` (rows, features); one row unless given.
+    """Return the graph of a fitted estimator for rows of features.
 
-    With an integer ``input_dtype`` the network takes integers q that stand for features q * ``input_scale`` (a number, or one
-    for every feature) and compares integers only; thresholds are rounded so that no decision changes. With an integer
-    ``leaf_dtype`` the leaves are integers too: the network then gives ``label`` and ``scores`` (int32; their type's scale makes
-    them the sums before softmax or sigmoid), and computes no float. Both are for estimators of trees.
+    ``input_shape``: (rows, features), one row by default. With an integer ``input_dtype`` the network takes integers q for
+    features q * ``input_scale`` (a number, or one per feature) and compares integers only; thresholds are rounded so that no
+    decision changes. With an integer ``leaf_dtype`` leaves are integers too: the network then gives ``label`` and ``scores``
+    (int32, with the scale that makes them the sums before softmax or sigmoid) and computes no floats. Both are for estimators
+    of trees.
 
-    Raises UnsupportedError for estimators, or parts of one, that microc does not do; ModelError for one that is not fitted.
+    Raises UnsupportedError for estimators, or parts of one, that cannot be converted; ModelError for one that is not fitted.
     """
-    found = _ensemble(estimator)
-    if found is None:
+    tree_model = _read_ensemble(estimator)
+    if tree_model is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
-        direct = _direct(estimator, input_shape)
+        direct = _by_own_formula(estimator, input_shape)
         if direct is None:
             refuse_ties(estimator)
-        return direct or _checked(_through_onnx(estimator, input_shape), estimator)
-    ensemble, features = found
-    shape = _rows(input_shape, features, type(estimator).__name__)
+        return direct or _check_against_estimator(_through_onnx(estimator, input_shape), estimator)
+    ensemble, features = tree_model
+    shape = _input_shape(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
             raise UsageError(f"{name} dtype {dtype!r}", hint=", ".join(known))
@@ -72,7 +73,7 @@ def read(
         ensemble,
         shape,
         type(estimator).__name__,
-        None if boosters.is_object(estimator) else getattr(estimator, "classes_", None),
+        None if boosters.is_xgboost_object(estimator) else getattr(estimator, "classes_", None),
         input_dtype,
         input_scale,
         leaf_dtype,
@@ -80,39 +81,41 @@ def read(
 
 
 def read_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of LightGBM's text model, or of XGBoost's; ``input_shapes`` may say how many rows come at once."""
+    """Read LightGBM's text model, or XGBoost's model file; ``input_shapes`` may give the number of rows."""
     ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
         data, file_name
     )
-    return graph_of(ensemble, _rows(one_shape(input_shapes, file_name), features, file_name), file_name)
+    return graph_of(ensemble, _input_shape(one_shape(input_shapes, file_name), features, file_name), file_name)
 
 
 def one_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
-    """The shape of the one input, which is called ``input``."""
+    """Return the shape given for the only input, which is called ``input``."""
     unknown = [name for name in shapes if name not in ("input", "*")]
     if unknown:
         raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="its input is 'input'")
     return shapes.get("input", shapes.get("*"))
 
 
-def _rows(shape: Sequence[int] | None, features: int, where: str) -> tuple[int, ...]:
-    """(rows, features); one row unless given."""
-    found = tuple(shape or (1, features))
-    if len(found) != 2 or found[1] != features or found[0] < 1:
-        raise UsageError(f"an input of shape {found} for {features} features", where=where, hint=f"(1, {features})")
-    return found
+def _input_shape(shape: Sequence[int] | None, features: int, where: str) -> tuple[int, ...]:
+    """Return (rows, features); one row by default."""
+    input_shape = tuple(shape or (1, features))
+    if len(input_shape) != 2 or input_shape[1] != features or input_shape[0] < 1:
+        raise UsageError(
+            f"an input of shape {input_shape} for {features} features", where=where, hint=f"(1, {features})"
+        )
+    return input_shape
 
 
-def _ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
-    """The ensemble and the number of features of an estimator of trees; None for any other."""
+def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
+    """Return the ensemble and the number of features of an estimator of trees; None for other estimators."""
     where = type(estimator).__name__
     try:
         booster = getattr(estimator, "booster_", estimator)
         if hasattr(booster, "model_to_string"):
             return boosters.parse_lightgbm(booster.model_to_string().encode(), where)
-        if boosters.is_object(estimator):
-            return boosters.of_object(estimator)
-        ensemble = ensemble_of(estimator)
+        if boosters.is_xgboost_object(estimator):
+            return boosters.parse_xgboost_object(estimator)
+        ensemble = tree_ensemble_of(estimator)
         return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
     except AttributeError as error:
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
@@ -127,11 +130,11 @@ def graph_of(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """The graph of an ensemble; ``classes``: the labels, where they are known."""
+    """Return the graph of an ensemble. ``classes``: the labels, if known."""
     write = GraphBuilder(file)
     quant = None
     if dtypes.is_integer(input_dtype):
-        ensemble, quant = _scaled(ensemble, input_scale, shape[1])
+        ensemble, quant = _scale_thresholds(ensemble, input_scale, shape[1])
     x = write.input("input", shape, input_dtype, quant)
     write.at(-1, "trees")
     scores = emit_ensemble(write, x, ensemble, file, leaf_dtype)
@@ -140,30 +143,33 @@ def graph_of(
     if integers:
         scale = leaf_scale(ensemble, leaf_dtype)
         write.set_quant(scores, Quant((scale,), (0,)))
-    label_of = scores
+    label_scores = scores
     if not integers:
         write.at(-1, "scores")
-        scores = label_of = emit_post(write, scores, ensemble.post, file)
+        scores = label_scores = emit_post(write, scores, ensemble.post, file)
     if not classifies:
         flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
         return write.graph(file, {"scores" if integers else "prediction": flat})
     write.at(-1, "decision")
-    label = _label(write, label_of, classes)
+    label = _label(write, label_scores, classes)
     return write.graph(file, {"label": label, "scores" if integers else "probabilities": scores})
 
 
-def _scaled(ensemble: Ensemble, scale: float | Sequence[float], features: int) -> tuple[Ensemble, Quant | None]:
-    """The same decisions over integers that stand for ``scale`` times as much."""
+def _scale_thresholds(
+    ensemble: Ensemble, scale: float | Sequence[float], features: int
+) -> tuple[Ensemble, Quant | None]:
+    """Return the same decisions over integers that stand for multiples of ``scale``, and the input's quantisation."""
     factors = np.broadcast_to(np.asarray(scale, np.float64), (features,))
     if not (factors > 0).all() or not np.isfinite(factors).all():
         raise UsageError("an input scale that is not positive")
-    trees = tuple(_divided(tree, factors) for tree in ensemble.trees)
+    trees = tuple(_divide_thresholds(tree, factors) for tree in ensemble.trees)
     same = len(set(factors.tolist())) == 1
     quant = None if not same or factors[0] == 1 else Quant((float(factors[0]),), (0,))
     return Ensemble(trees, ensemble.targets, ensemble.base, ensemble.combine, ensemble.post), quant
 
 
-def _divided(tree: Tree, factors: Array) -> Tree:
+def _divide_thresholds(tree: Tree, factors: Array) -> Tree:
+    """Return a tree with thresholds divided by the factor of their feature."""
     inner = tree.left >= 0
     factor = np.where(inner, factors[np.where(inner, tree.feature, 0)], 1.0)
     pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
@@ -171,88 +177,89 @@ def _divided(tree: Tree, factors: Array) -> Tree:
 
 
 def _quotient(threshold: float, scale: float) -> float:
-    """``threshold / scale``, which parts the integers as the quotient does that is not rounded."""
-    found = threshold / scale
-    beyond = found.is_integer() and Fraction(found) * Fraction(scale) > Fraction(threshold)
-    return nextafter(found, -inf) if beyond else found
+    """Return ``threshold / scale`` such that it separates integers as the exact quotient does."""
+    quotient = threshold / scale
+    is_too_large = quotient.is_integer() and Fraction(quotient) * Fraction(scale) > Fraction(threshold)
+    return nextafter(quotient, -inf) if is_too_large else quotient
 
 
 def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
-    """The class with the largest score; integers of one score are compared with zero."""
+    """Emit the class of the largest score. A single integer score (of two classes) is compared with zero."""
     if write.shape(scores)[1] == 1:
         rows = write.reshape(scores, write.shape(scores)[:1])
         label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
     else:
         label = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return named(write, label, classes)
+    return emit_class(write, label, classes)
 
 
-def _direct(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
-    """The graph of an estimator whose formula is written here, alone or behind scalers in a pipeline."""
+def _by_own_formula(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
+    """Return the graph of an estimator whose formula is in ``sklearn_formulas``, alone or after scalers in a pipeline; else
+    None."""
     where = type(estimator).__name__
     steps = [step for _, step in estimator.steps] if where == "Pipeline" else [estimator]
-    emit = writer_of(steps[-1])
+    emit = formula_of(steps[-1])
     if emit is None:
         return None
     write = GraphBuilder(where)
     features = getattr(estimator, "n_features_in_", None)
     if features is None:
         raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
-    x: str | None = write.input("input", _rows(input_shape, features, where))
+    x: str | None = write.input("input", _input_shape(input_shape, features, where))
     for scaler in steps[:-1]:
         x = x and emit_scaler(write, x, scaler)
     return None if x is None else write.graph(where, emit(write, x, steps[-1]))
 
 
-def _checked(graph: Graph, estimator: Any) -> Graph:
-    """The graph that skl2onnx made, if it answers as the estimator does on rows like those that it was fitted on.
+def _check_against_estimator(graph: Graph, estimator: Any) -> Graph:
+    """Return the graph of skl2onnx if it agrees with the estimator on rows like those it was fitted on.
 
-    UnsupportedError where a label or a number differs. Some converters drop parameters (weights of neighbours, steps of a
-    calibration) and say nothing.
+    UnsupportedError if a label or a number differs. Some converters silently drop parameters (weights of neighbours, steps of a
+    calibration).
     """
     rows, features = graph.types[graph.inputs[0]].shape
-    x = known_rows(estimator, features, rows * -(-_CHECKED // rows))
+    x = known_rows(estimator, features, rows * -(-_CHECK_ROWS // rows))
     for start in range(0, len(x), rows):
-        part = x[start : start + rows]
+        batch = x[start : start + rows]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                wanted, undecided = answers(estimator, part)
-                near, _ = answers(estimator, part * np.float32(1 + 2e-6))
+                expected, undecided = answers(estimator, batch)
+                nudged, _ = answers(estimator, batch * np.float32(1 + 2e-6))
         except Exception:  # noqa: BLE001 - rows that the estimator itself refuses
             continue
-        found = evaluate(graph, {graph.inputs[0]: part})[0]
-        for position, (mine, theirs, moved) in enumerate(zip(found, wanted, near, strict=False)):
-            said = _difference(mine, theirs, moved, undecided.get(position))
-            if said:
+        outputs = evaluate(graph, {graph.inputs[0]: batch})[0]
+        for position, (ours, theirs, nudged_answer) in enumerate(zip(outputs, expected, nudged, strict=False)):
+            difference = _difference(ours, theirs, nudged_answer, undecided.get(position))
+            if difference:
                 raise UnsupportedError(
-                    f"skl2onnx reads the estimator otherwise than scikit-learn predicts: {graph.outputs[position]} {said}",
+                    f"skl2onnx reads the estimator otherwise than scikit-learn predicts: {graph.outputs[position]} {difference}",
                     where=type(estimator).__name__,
                     hint="leave its parameters at their defaults, or take another estimator",
                 )
     return graph
 
 
-def _difference(mine: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
-    """Words for how answers differ; empty where they agree, or where a step of float32 changes the estimator's own."""
-    if mine.size != theirs.size:
-        return f"has {mine.size} elements for {theirs.size}"
-    mine = mine.reshape(theirs.shape)
+def _difference(ours: Array, theirs: Array, near: Array, undecided: Array | None) -> str:
+    """Describe how answers differ; empty if they agree, or if a rounding step of float32 changes the estimator's own answer."""
+    if ours.size != theirs.size:
+        return f"has {ours.size} elements for {theirs.size}"
+    ours = ours.reshape(theirs.shape)
     if theirs.dtype.kind in "iub":
-        wrong = (mine != theirs) & (near == theirs)
-        wrong &= np.ones(theirs.shape, bool) if undecided is None else ~undecided.reshape(theirs.shape)
-        return f"differs in {int(wrong.sum())} of {wrong.size}" if wrong.any() else ""
+        is_wrong = (ours != theirs) & (near == theirs)
+        is_wrong &= np.ones(theirs.shape, bool) if undecided is None else ~undecided.reshape(theirs.shape)
+        return f"differs in {int(is_wrong.sum())} of {is_wrong.size}" if is_wrong.any() else ""
     if theirs.dtype.kind != "f":
         return ""
-    most = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30))
-    apart = np.abs(np.nan_to_num(mine) - np.nan_to_num(theirs)) - 3 * np.abs(
+    largest = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30))
+    excess = np.abs(np.nan_to_num(ours) - np.nan_to_num(theirs)) - 3 * np.abs(
         np.nan_to_num(near) - np.nan_to_num(theirs)
     )
-    return f"is off by {float(apart.max()):.3g}" if apart.max(initial=0.0) > _APART * most else ""
+    return f"is off by {float(excess.max()):.3g}" if excess.max(initial=0.0) > _TOLERANCE * largest else ""
 
 
 def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
-    """What skl2onnx makes of the estimator, without ZipMap."""
+    """Convert an estimator by skl2onnx, without ZipMap."""
     try:
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import FloatTensorType
@@ -272,7 +279,7 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
             where=where,
             hint="call fit first, or give input_shapes={'input': (1, features)}",
         )
-    if any(type(part).__name__ == "IsotonicRegression" for part in parts(estimator)):
+    if any(type(part).__name__ == "IsotonicRegression" for part in nested_estimators(estimator)):
         raise UnsupportedError(
             "isotonic calibration, which skl2onnx makes a step function of",
             where=where,

@@ -13,43 +13,43 @@ from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post
-from microc.frontend.trees.known_rows import parts
+from microc.frontend.trees.known_rows import nested_estimators
 from microc.ops.trees.tree_arrays import AT_MOST, UNORDERED, Tree
 
-# ---- scikit-learn's trees, forests and boosted trees as ensembles: from a fitted estimator's arrays, without calling
-# it.
+# ---- scikit-learn's trees, forests and boosted trees as ensembles, from the fitted estimator's arrays.
 
 Read = Callable[[Any], Ensemble]
 
 
-def ensemble_of(estimator: Any) -> Ensemble | None:
-    """The ensemble of a fitted estimator; None where it is none of trees that are known here."""
+def tree_ensemble_of(estimator: Any) -> Ensemble | None:
+    """Return the ensemble of a fitted estimator; None if it has no trees or is unknown."""
     names = [kind.__name__ for kind in type(estimator).__mro__]
     read = next((READERS[name] for name in names if name in READERS), None)
     return read(estimator) if read is not None else None
 
 
 def _refuse(estimator: Any, what: str, hint: str = "") -> UnsupportedError:
+    """Return an UnsupportedError about an estimator."""
     return UnsupportedError(what, where=type(estimator).__name__, hint=hint)
 
 
-def _modes(structure: Any, left: Array) -> Array:
-    """At most the threshold to the left; missing values too where training saw some and found it better."""
+def _missing_modes(structure: Any, left: Array) -> Array:
+    """Return the split modes: at most the threshold goes left; missing values too if training chose so."""
     missing = getattr(structure, "missing_go_to_left", np.zeros(len(left), bool))
     return np.where(np.asarray(missing, bool), AT_MOST | UNORDERED, AT_MOST)
 
 
 def _tree(estimator: Any, values: Array, target: int = 0) -> Tree:
-    """One of scikit-learn's trees, with values of its nodes (nodes, width)."""
+    """Return one of scikit-learn's trees with values of its nodes (nodes, width)."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
-    return Tree(left, right, structure.feature, structure.threshold, _modes(structure, left), values, target)
+    return Tree(left, right, structure.feature, structure.threshold, _missing_modes(structure, left), values, target)
 
 
-def _average(estimator: Any) -> Ensemble:
-    """Trees whose values are averaged: shares of the classes, or one number per output."""
+def _averaged_trees(estimator: Any) -> Ensemble:
+    """Return trees whose values are averaged: class probabilities, or one number per output."""
     trees = getattr(estimator, "estimators_", [estimator])
-    found = []
+    converted = []
     for tree in trees:
         values = np.asarray(tree.tree_.value, np.float64)
         if hasattr(estimator, "classes_"):
@@ -58,18 +58,18 @@ def _average(estimator: Any) -> Ensemble:
             values = values[:, 0] / values[:, 0].sum(axis=1, keepdims=True)
         else:
             values = values[:, :, 0]
-        found.append(_tree(tree, values / len(trees)))
-    return Ensemble(tuple(found), found[0].values.shape[1])
+        converted.append(_tree(tree, values / len(trees)))
+    return Ensemble(tuple(converted), converted[0].values.shape[1])
 
 
-def _boosted(estimator: Any) -> Ensemble:
-    """Gradient boosting: one tree per round and class, times the learning rate, onto a constant."""
+def _gradient_boosting(estimator: Any) -> Ensemble:
+    """Return gradient boosting: one tree per round and class, times the learning rate, added to a constant."""
     rounds = np.asarray(estimator.estimators_)
-    constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
-    if not constant:
+    starts_constant = estimator.init_ == "zero" or type(estimator.init_).__name__.startswith("Dummy")
+    if not starts_constant:
         raise _refuse(estimator, "boosting that starts from another estimator", "leave init at its default")
     first = estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32))
-    found = [
+    converted = [
         _tree(tree, np.asarray(tree.tree_.value)[:, :, 0] * estimator.learning_rate, k)
         for row in rounds
         for k, tree in enumerate(row)
@@ -78,21 +78,23 @@ def _boosted(estimator: Any) -> Ensemble:
     if hasattr(estimator, "classes_"):
         post = "softmax" if rounds.shape[1] > 1 else "sigmoid"
         if estimator.loss == "exponential":
-            found = [tree.with_values(2 * tree.values) for tree in found]
+            converted = [tree.with_values(2 * tree.values) for tree in converted]
             first = 2 * first
-    return Ensemble(tuple(found), rounds.shape[1], np.asarray(first, np.float64), post=post)
+    return Ensemble(tuple(converted), rounds.shape[1], np.asarray(first, np.float64), post=post)
 
 
-def _histogram(estimator: Any) -> Ensemble:
-    """Gradient boosting over histograms; missing values go where training sent them."""
-    found = [_histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)]
+def _histogram_boosting(estimator: Any) -> Ensemble:
+    """Return histogram gradient boosting; missing values follow the nodes."""
+    converted = [
+        _histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)
+    ]
     targets = len(estimator._predictors[0])
     post = "none"
     if hasattr(estimator, "classes_"):
         post = "softmax" if targets > 1 else "sigmoid"
     elif estimator.loss in ("poisson", "gamma"):
         post = "exp"
-    return Ensemble(tuple(found), targets, np.asarray(estimator._baseline_prediction, np.float64), post=post)
+    return Ensemble(tuple(converted), targets, np.asarray(estimator._baseline_prediction, np.float64), post=post)
 
 
 def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
@@ -105,47 +107,55 @@ def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
     return Tree(left, right, nodes["feature_idx"].astype(np.int64), nodes["num_threshold"], mode, values, target)
 
 
-def isolating(estimator: Any) -> Ensemble:
-    """An isolation forest: how deep a leaf lies, and what it would take to part the rows that it was trained with, so scaled
-    that exp of the sum is 2 ** (-depth / c). Trees may see some of the features only; those of one row count as c deep."""
-    trees, found = estimator.estimators_, []
-    depths, more = estimator._decision_path_lengths, estimator._average_path_length_per_tree
+def isolation_ensemble(estimator: Any) -> Ensemble:
+    """Return an isolation forest, scaled so that exp of the sum is 2 ** (-depth / c).
+
+    A leaf counts its depth and the expected further path of its training rows. Trees may see only some of the features; for one
+    training row every leaf counts as depth c.
+    """
+    trees, converted = estimator.estimators_, []
+    depths, further = estimator._decision_path_lengths, estimator._average_path_length_per_tree
     average = _path_length(int(estimator.max_samples_))
-    for tree, features, depth, below in zip(trees, estimator.estimators_features_, depths, more, strict=True):
-        depth = np.asarray(depth) + np.asarray(below) - 1.0
-        share = depth / average if average else np.ones_like(depth)
-        read = _tree(tree, -math.log(2) / len(trees) * share.reshape(-1, 1))
-        found.append(replace(read, feature=np.where(read.left >= 0, np.asarray(features)[read.feature], read.feature)))
-    return Ensemble(tuple(found), 1, post="exp")
+    for tree, features, depth, further_depths in zip(
+        trees, estimator.estimators_features_, depths, further, strict=True
+    ):
+        depth = np.asarray(depth) + np.asarray(further_depths) - 1.0
+        scaled_depth = depth / average if average else np.ones_like(depth)
+        tree_ = _tree(tree, -math.log(2) / len(trees) * scaled_depth.reshape(-1, 1))
+        converted.append(
+            replace(tree_, feature=np.where(tree_.left >= 0, np.asarray(features)[tree_.feature], tree_.feature))
+        )
+    return Ensemble(tuple(converted), 1, post="exp")
 
 
 def _path_length(rows: int) -> float:
-    """The comparisons of a search that fails in a random binary tree of so many rows (Liu, Ting and Zhou, 2008, eq. 1)."""
+    """Return the average path length of an unsuccessful search in a binary search tree of ``rows`` rows (Liu, Ting and Zhou,
+    2008, eq. 1)."""
     if rows <= 2:
         return float(rows == 2)
     return 2.0 * (math.log(rows - 1) + float(np.euler_gamma)) - 2.0 * (rows - 1.0) / rows
 
 
 READERS: Mapping[str, Read] = {
-    "DecisionTreeClassifier": _average,
-    "DecisionTreeRegressor": _average,
-    "ForestClassifier": _average,
-    "ForestRegressor": _average,
-    "GradientBoostingClassifier": _boosted,
-    "GradientBoostingRegressor": _boosted,
-    "HistGradientBoostingClassifier": _histogram,
-    "HistGradientBoostingRegressor": _histogram,
+    "DecisionTreeClassifier": _averaged_trees,
+    "DecisionTreeRegressor": _averaged_trees,
+    "ForestClassifier": _averaged_trees,
+    "ForestRegressor": _averaged_trees,
+    "GradientBoostingClassifier": _gradient_boosting,
+    "GradientBoostingRegressor": _gradient_boosting,
+    "HistGradientBoostingClassifier": _histogram_boosting,
+    "HistGradientBoostingRegressor": _histogram_boosting,
 }
-"""By the name of the class or of one that it extends (ExtraTrees and RandomForest extend the forests)."""
+"""Readers by the name of the class or of a base class (ExtraTrees and RandomForest extend the forests)."""
 
 
-# ---- scikit-learn's estimators that skl2onnx writes at length or not at all, by their own formulas.
+# ---- scikit-learn's estimators that skl2onnx converts inefficiently, inaccurately or not at all, by their own formulas.
 
 Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
 
 
-def writer_of(estimator: Any) -> Write | None:
-    """What writes the results of a fitted estimator for rows of features, by their names; None where others read it."""
+def formula_of(estimator: Any) -> Write | None:
+    """Return the function that emits an estimator's results for rows of features, by name; None if it has no formula here."""
     if _is_logistic(estimator):
         return logistic
     if _is_linear(estimator):
@@ -154,8 +164,8 @@ def writer_of(estimator: Any) -> Write | None:
 
 
 def refuse_ties(estimator: Any) -> None:
-    """Refuse estimators whose converters answer otherwise than scikit-learn if rows or quantiles are equal."""
-    for part in parts(estimator):
+    """Refuse estimators whose skl2onnx formula differs from scikit-learn's if rows or quantiles are equal."""
+    for part in nested_estimators(estimator):
         kind = type(part).__name__
         if kind == "LocalOutlierFactor" and hasattr(part, "_fit_X"):
             count = part.n_neighbors_
@@ -177,11 +187,12 @@ def refuse_ties(estimator: Any) -> None:
 
 
 def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """An IsolationForest's ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
+    """IsolationForest: ``label``, -1 for outliers and 1 for others, and ``scores``, its decision function.
 
-    A row's score is -2 ** (-depth / c): its depth, summed over the trees, by what a search that fails takes on average.
+    A row's score is -2 ** (-depth / c): its mean depth over the trees, relative to the average length c of an unsuccessful
+    search.
     """
-    ensemble = isolating(estimator)
+    ensemble = isolation_ensemble(estimator)
     where = type(estimator).__name__
     write.at(-1, "trees")
     depth = emit_ensemble(write, x, ensemble, where)
@@ -196,7 +207,7 @@ def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """A NearestCentroid's ``label``: the class whose mean lies nearest, by the sum of squares or of magnitudes."""
+    """NearestCentroid: ``label``, the class whose mean is nearest, by the sum of squares or of magnitudes."""
     classes = np.asarray(estimator.classes_)
     if not np.allclose(estimator.class_prior_, 1 / len(classes)):
         raise UnsupportedError(
@@ -204,50 +215,55 @@ def centroids(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
         )
     means = write.new_constant("centroids", np.asarray(estimator.centroids_, np.float32))
     rows, features = write.shape(x)
-    apart = write.emit("sub", (write.reshape(x, (rows, 1, features)), means))
-    each = write.emit("abs", (apart,)) if estimator.metric == "manhattan" else write.emit("mul", (apart, apart))
-    distances = write.emit("sum", (each,), {"axes": (2,), "keepdims": False})
+    differences = write.emit("sub", (write.reshape(x, (rows, 1, features)), means))
+    distances_by_feature = (
+        write.emit("abs", (differences,))
+        if estimator.metric == "manhattan"
+        else write.emit("mul", (differences, differences))
+    )
+    distances = write.emit("sum", (distances_by_feature,), {"axes": (2,), "keepdims": False})
     nearest = write.emit("argmin", (distances,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": named(write, nearest, classes)}
+    return {"label": emit_class(write, nearest, classes)}
 
 
 def discriminant(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """A LinearDiscriminantAnalysis's ``label`` and ``probabilities``.
+    """LinearDiscriminantAnalysis: ``label`` and ``probabilities``.
 
-    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. The training mean c is subtracted
-    first, and b + W c is folded in float64, so that float32 rounds what is left of the products only.
+    Scores W x + b cancel: on badly scaled features the products are 1e4 times their sum. So the training mean c is subtracted
+    first, and b + W c is folded in float64; float32 then rounds only the remaining products.
     """
     weight, bias = (np.asarray(part, np.float64) for part in (estimator.coef_, estimator.intercept_))
     mean = np.asarray(estimator.means_, np.float64).T @ np.asarray(estimator.priors_, np.float64)
     centre = mean.astype(np.float32)
     bias = bias + weight @ centre.astype(np.float64)
-    apart = write.emit("sub", (x, write.new_constant("centre", centre)))
+    centred = write.emit("sub", (x, write.new_constant("centre", centre)))
     operands = (
         write.new_constant(stem, part.astype(np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
-    scores = write.emit("dense", (apart, *operands))
-    shares = emit_post(write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__)
-    place = write.emit("argmax", (shares,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": named(write, place, np.asarray(estimator.classes_)), "probabilities": shares}
+    scores = write.emit("dense", (centred, *operands))
+    probabilities = emit_post(write, scores, "sigmoid" if len(bias) == 1 else "softmax", type(estimator).__name__)
+    class_index = write.emit("argmax", (probabilities,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
 
 
 def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """``label`` and ``probabilities`` of one logistic regression for each class: SGDClassifier, OneVsRestClassifier.
+    """SGDClassifier and OneVsRestClassifier: ``label`` and ``probabilities`` of one logistic regression per class.
 
-    The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in float32,
-    which is why they do not make the label. Where all are 0, scikit-learn gives 1 / classes for the first and 0 for the second.
+    The label is that of the largest score W x + b. Probabilities are sigmoids divided by their sum; several may be 1 in
+    float32, so they do not decide the label. If all are 0, SGDClassifier gives 1 / classes and OneVsRestClassifier 0, as in
+    scikit-learn.
     """
-    weight, bias = _one_for_each_class(estimator)
+    weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
     scores = write.emit("dense", (x, *operands))
     if write.shape(scores)[1] == 1:
-        shares = emit_post(write, scores, "sigmoid", type(estimator).__name__)
+        probabilities = emit_post(write, scores, "sigmoid", type(estimator).__name__)
         scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
     else:
-        each = write.emit("sigmoid", (scores,))
-        total = write.emit("sum", (each,), {"axes": (1,), "keepdims": True})
+        sigmoids = write.emit("sigmoid", (scores,))
+        total = write.emit("sum", (sigmoids,), {"axes": (1,), "keepdims": True})
         count = 1 if hasattr(estimator, "estimators_") else write.shape(scores)[1]
         one, classes = (
             write.new_constant(stem, np.full((1, 1), value, np.float32))
@@ -255,61 +271,62 @@ def logistic(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
         )
         # scikit-learn computes 1 / (1 + exp(-s)), and exp overflows beyond the largest float32
         least = write.new_constant("least", np.full((1, 1), 1 / np.finfo(np.float32).max, np.float32))
-        nothing = write.emit("less", (total, least))
+        all_zero = write.emit("less", (total, least))
         if count > 1:
-            each = write.emit("where", (nothing, one, each))
-        shares = write.emit("div", (each, write.emit("where", (nothing, classes, total))))
-    place = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": named(write, place, np.asarray(estimator.classes_)), "probabilities": shares}
+            sigmoids = write.emit("where", (all_zero, one, sigmoids))
+        probabilities = write.emit("div", (sigmoids, write.emit("where", (all_zero, classes, total))))
+    class_index = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "probabilities": probabilities}
 
 
 def linear(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """``label`` and ``scores`` W x + b of a OneVsRestClassifier of linear ones that give no probabilities.
+    """OneVsRestClassifier of linear classifiers without probabilities: ``label`` and ``scores`` W x + b.
 
-    skl2onnx divides the scores by the sum of their magnitudes. Of two classes the first one's score is minus the second's.
+    skl2onnx divides the scores by the sum of their magnitudes instead. Of two classes the first one's score is minus the
+    second's.
     """
-    weight, bias = _one_for_each_class(estimator)
+    weight, bias = _weights_and_biases(estimator)
     operands = (
         write.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
     scores = write.emit("dense", (x, *operands))
     if write.shape(scores)[1] == 1:
         scores = write.emit("concat", (write.emit("neg", (scores,)), scores), {"axis": 1})
-    place = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": named(write, place, np.asarray(estimator.classes_)), "scores": scores}
+    class_index = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": emit_class(write, class_index, np.asarray(estimator.classes_)), "scores": scores}
 
 
 def mixture(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """A GaussianMixture's ``label`` and ``probabilities``, from squares of (x - mean) * precision.
+    """GaussianMixture: ``label`` and ``probabilities``, from squares of (x - mean) * precision.
 
-    skl2onnx multiplies the squares out, whose float32 sums cancel when means are many deviations from zero.
+    skl2onnx multiplies the squares out; its float32 sums cancel if means are many deviations from zero.
     """
     means, roots = (np.asarray(part, np.float64) for part in (estimator.means_, estimator.precisions_cholesky_))
-    kind, (components, features) = estimator.covariance_type, means.shape
+    covariance, (components, features) = estimator.covariance_type, means.shape
     rows = write.shape(x)[0]
-    apart = write.emit("sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _float32(means))))
-    if kind in ("diag", "spherical"):
+    centred = write.emit("sub", (write.reshape(x, (rows, 1, features)), write.new_constant("means", _float32(means))))
+    if covariance in ("diag", "spherical"):
         roots = np.broadcast_to(roots.reshape(components, -1), means.shape)
-        halves = np.log(roots).sum(axis=1)
-        scaled = write.emit("mul", (apart, write.new_constant("precision", _float32(roots))))
+        log_determinants = np.log(roots).sum(axis=1)
+        scaled = write.emit("mul", (centred, write.new_constant("precision", _float32(roots))))
     else:
         roots = np.broadcast_to(roots, (components, features, features))
-        halves = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-        column = write.reshape(apart, (rows, components, 1, features))
+        log_determinants = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        column = write.reshape(centred, (rows, components, 1, features))
         scaled = write.emit("matmul", (column, write.new_constant("precision", _float32(roots))))
         scaled = write.reshape(scaled, (rows, components, features))
     squares = write.emit("sum", (write.emit("mul", (scaled, scaled)),), {"axes": (2,), "keepdims": False})
-    bias = halves + np.log(np.asarray(estimator.weights_, np.float64))
+    bias = log_determinants + np.log(np.asarray(estimator.weights_, np.float64))
     half = write.emit("mul", (squares, write.new_constant("half", np.full((1, 1), 0.5, np.float32))))
     scores = write.emit("sub", (write.new_constant("bias", _float32(bias - bias.max())[None]), half))
-    place = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    return {"label": place, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
+    component = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    return {"label": component, "probabilities": emit_post(write, scores, "softmax", type(estimator).__name__)}
 
 
 def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
-    """A QuantileTransformer's ``variable``: shares of the training rows, as sums of ramps and steps.
+    """QuantileTransformer: ``variable``, the shares of training rows below, as sums of ramps and steps.
 
-    A repeated quantile is a step. scikit-learn gives its middle for a feature equal to it, skl2onnx an end of it.
+    A repeated quantile is a step. For a feature equal to it scikit-learn gives the middle of the step, skl2onnx an end.
     """
     where = type(estimator).__name__
     if estimator.output_distribution != "uniform":
@@ -320,17 +337,17 @@ def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
             hint="set output_distribution='uniform'",
         )
     references = np.asarray(estimator.references_, np.float64)
-    columns = [_shares(column, references) for column in np.asarray(estimator.quantiles_, np.float64).T]
+    columns = [_ramps_and_steps(column, references) for column in np.asarray(estimator.quantiles_, np.float64).T]
     shape = write.shape(x)
     wide = write.reshape(x, (shape[0], 1, shape[1]))
     zero = write.new_constant("zero", np.zeros((1, 1, 1), np.float32))
-    start, slope, most = (_table([ramps[part] for ramps, _ in columns]) for part in range(3))
+    start, slope, most = (_stack_columns([ramps[part] for ramps, _ in columns]) for part in range(3))
     ramp = write.emit("sub", (wide, write.new_constant("start", _float32(start))))
     ramp = write.emit("maximum", (write.emit("mul", (ramp, write.new_constant("slope", _float32(slope)))), zero))
     ramp = write.emit("minimum", (ramp, write.new_constant("most", _float32(most))))
     total = write.emit("sum", (ramp,), {"axes": (1,), "keepdims": False})
     if any(len(steps[0]) for _, steps in columns):
-        threshold, height = (_table([steps[part] for _, steps in columns]) for part in range(2))
+        threshold, height = (_stack_columns([steps[part] for _, steps in columns]) for part in range(2))
         above = write.emit("greater", (wide, write.new_constant("threshold", _float32(threshold))))
         steps = write.emit("where", (above, write.new_constant("height", _float32(height)[None]), zero))
         total = write.emit("add", (total, write.emit("sum", (steps,), {"axes": (1,), "keepdims": False})))
@@ -338,11 +355,12 @@ def quantiles(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
 
 _NARROW = 64
-"""Steps of float32 in a ramp whose start may be rounded: by half a step, 1 % of the share between two quantiles."""
+"""Width of a ramp, in float32 steps, up to which it becomes single steps: rounding its start by half a step would change the
+share by 1 % of that between two quantiles."""
 
 
-def _shares(column: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
-    """Ramps (start, slope, most) and steps (threshold, height) of one feature; a step is taken above its threshold."""
+def _ramps_and_steps(column: Array, references: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    """Return the ramps (start, slope, most) and steps (threshold, height) of one feature. A step counts above its threshold."""
     values, first, count = np.unique(column, return_index=True, return_counts=True)
     low, high = references[first], references[first + count - 1]
     rise = low[1:] - high[:-1]
@@ -351,35 +369,35 @@ def _shares(column: Array, references: Array) -> tuple[tuple[Array, Array, Array
     below = np.where(below > values, np.nextafter(below, np.float32(-np.inf)), below)
     before = np.where(below == values, np.nextafter(below, np.float32(-np.inf)), below)  # x > before means x >= value
     # At a value scikit-learn gives the middle of its step, at the smallest 0 and at the largest 1.
-    at = jump / 2
-    at[-1] = jump[-1]
-    at[0] = 0.0
-    thresholds, heights = np.concatenate([before, below]), np.concatenate([at, jump - at])
+    height_at = jump / 2
+    height_at[-1] = jump[-1]
+    height_at[0] = 0.0
+    thresholds, heights = np.concatenate([before, below]), np.concatenate([height_at, jump - height_at])
     width = np.diff(values)
     wide = width > _NARROW * np.spacing(np.abs(values).max(initial=0.0).astype(np.float32))
-    for place in np.flatnonzero(~wide).tolist():  # float32 cannot hold the ramp: a step at each of its float32s
-        inner = _between(before[place + 1], values[place])
-        share = rise[place] * np.append((inner.astype(np.float64) - values[place]) / width[place], 1.0)
-        starts = np.append(np.nextafter(inner, np.float32(-np.inf)), before[place + 1])
-        thresholds, heights = np.append(thresholds, starts), np.append(heights, np.diff(share, prepend=0.0))
-    taken = heights > 0
-    return (values[:-1][wide], (rise / width)[wide], rise[wide]), (thresholds[taken], heights[taken])
+    for index in np.flatnonzero(~wide).tolist():  # float32 cannot hold the ramp: a step at each of its float32s
+        inner = _floats_between(before[index + 1], values[index])
+        shares = rise[index] * np.append((inner.astype(np.float64) - values[index]) / width[index], 1.0)
+        starts = np.append(np.nextafter(inner, np.float32(-np.inf)), before[index + 1])
+        thresholds, heights = np.append(thresholds, starts), np.append(heights, np.diff(shares, prepend=0.0))
+    is_needed = heights > 0
+    return (values[:-1][wide], (rise / width)[wide], rise[wide]), (thresholds[is_needed], heights[is_needed])
 
 
-def _between(last: Array, low: Array) -> Array:
-    """Float32s above ``low`` up to ``last``, ascending."""
-    found = []
+def _floats_between(last: Array, low: Array) -> Array:
+    """Return the float32 values above ``low`` up to ``last``, ascending."""
+    values = []
     while last > low:
-        found.append(last)
+        values.append(last)
         last = np.nextafter(last, np.float32(-np.inf))
-    return np.array(found[::-1], np.float32)
+    return np.array(values[::-1], np.float32)
 
 
-def _table(columns: list[Array]) -> Array:
-    """Columns of different lengths side by side, at least one row."""
+def _stack_columns(columns: list[Array]) -> Array:
+    """Stack columns of different lengths side by side, zero-padded, with at least one row."""
     table = np.zeros((max(1, *(len(column) for column in columns)), len(columns)))
-    for place, column in enumerate(columns):
-        table[: len(column), place] = column
+    for index, column in enumerate(columns):
+        table[: len(column), index] = column
     return table
 
 
@@ -387,35 +405,39 @@ def _float32(x: Array) -> Array:
     return np.asarray(x, np.float32)
 
 
-def _one_for_each_class(estimator: Any) -> tuple[Array, Array]:
-    """Weights (classes, features) and biases (classes,); of two classes those of the second alone."""
+def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
+    """Return weights (classes, features) and biases (classes,); for two classes those of the second only."""
     members = getattr(estimator, "estimators_", [estimator])
-    weights = [np.atleast_2d(m.coef_) for m in members]
-    biases = [np.broadcast_to(m.intercept_, len(weight)) for m, weight in zip(members, weights, strict=True)]
+    weights = [np.atleast_2d(member.coef_) for member in members]
+    biases = [np.broadcast_to(member.intercept_, len(weight)) for member, weight in zip(members, weights, strict=True)]
     return np.concatenate(weights), np.concatenate(biases)
 
 
 def _is_logistic(estimator: Any) -> bool:
     """Test whether :func:`logistic` is what an estimator computes."""
-    kind = type(estimator).__name__
-    if kind == "OneVsRestClassifier":
-        each = getattr(estimator, "estimators_", [])
+    class_name = type(estimator).__name__
+    if class_name == "OneVsRestClassifier":
+        members = getattr(estimator, "estimators_", [])
         return (
-            bool(each) and not estimator.multilabel_ and all(_is_logistic(m) or _is_binary_regression(m) for m in each)
+            bool(members)
+            and not estimator.multilabel_
+            and all(_is_logistic(member) or _is_binary_regression(member) for member in members)
         )
-    return kind == "SGDClassifier" and estimator.loss == "log_loss" and hasattr(estimator, "coef_")
+    return class_name == "SGDClassifier" and estimator.loss == "log_loss" and hasattr(estimator, "coef_")
 
 
 def _is_linear(estimator: Any) -> bool:
     """Test whether :func:`linear` is what an estimator computes."""
-    each = getattr(estimator, "estimators_", [])
+    members = getattr(estimator, "estimators_", [])
     return (
         type(estimator).__name__ == "OneVsRestClassifier"
-        and bool(each)
+        and bool(members)
         and not estimator.multilabel_
         and all(
-            hasattr(m, "decision_function") and not hasattr(m, "predict_proba") and type(m).__name__ in _LINEAR
-            for m in each
+            hasattr(member, "decision_function")
+            and not hasattr(member, "predict_proba")
+            and type(member).__name__ in _LINEAR
+            for member in members
         )
     )
 
@@ -445,11 +467,11 @@ def emit_scaler(write: GraphBuilder, x: str, scaler: Any) -> str | None:
     return x
 
 
-def named(write: GraphBuilder, place: str, classes: Array | None) -> str:
-    """The class at a place, where classes are integers other than places; else the place."""
+def emit_class(write: GraphBuilder, index: str, classes: Array | None) -> str:
+    """Emit the class at an index if classes are integers other than indices; else the index."""
     if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
-        return place
-    return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), place), {"axis": 0})
+        return index
+    return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), index), {"axis": 0})
 
 
 _LINEAR = (
@@ -468,4 +490,4 @@ WRITERS: Mapping[str, Write] = {
     "NearestCentroid": centroids,
     "QuantileTransformer": quantiles,
 }
-"""By the name of the class or of one that it extends."""
+"""Functions that emit an estimator, by the name of the class or of a base class."""
