@@ -99,10 +99,10 @@ class PaperSpace(Space):
             for number, row in enumerate(self._kernels)
             for place, option in enumerate(("", *self.flags))
         }
-        self._ways, self._built = {}, {}
+        self._makers, self._built = {}, {}
         for rule, values, kernel in data["points"]:
             point = _point(rule, zip(data["rules"][rule], map(_value, values), strict=True))
-            self._ways[point] = (0, lambda: None)
+            self._makers[point] = (0, lambda: None)
             self._built[point] = None if kernel is None else self._made(point, kernel)
         self._untuned = tuple(
             self._made(_point(rule, [tuple(decision)]), kernel) for decision, rule, kernel in data["untuned"]
@@ -167,5 +167,5 @@ class Recorded(Runner):
     def check(self) -> None:
         """They are there."""
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         return [Result(c, OK, self._space.ticks_of(c), c.code) for c in candidates]

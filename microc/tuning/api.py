@@ -1,4 +1,4 @@
-"""``microc.tune``: a network's kernels measured on a board, and what was found."""
+"""``microc.tune``: measure schedules of a network's kernels on a board; its results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from microc.tuning.tuner import (
     Tuner,
     compiled_for,
     in_our_code,
-    named_among,
     place_of,
     refuse_open,
     regions_for,
+    select_layers,
     tasks_for,
 )
 from microc.tuning.whole_network import NetworkSearch
@@ -48,14 +48,15 @@ if TYPE_CHECKING:
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
 WHOLE = 3
-"""Of the seconds that a network takes to be compiled, so many are left for it as a whole, but no more than half of all."""
+"""Compilation times of the network that are reserved for measuring it as a whole, at most half of the time limit."""
 
 
 @frozen
 class Tuning:
-    """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
-    ``regions``: parts of the network that other people's code can compute; ``network``: it as a whole, where that was
-    measured."""
+    """Results of a search: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks.
+
+    ``regions``: parts of the network that external code can compute; ``network``: the network as a whole, if it was measured.
+    """
 
     kernels: tuple[Tuned, ...]
     database: Database
@@ -66,12 +67,12 @@ class Tuning:
 
     @property
     def default(self) -> float:
-        """Ticks of all tuned kernels together as they are compiled without records."""
+        """Ticks of all tuned kernels together, each as compiled without records."""
         return sum(k.task.runs * k.default for k in self.kernels if k.default is not None)
 
     @property
     def best(self) -> float:
-        """The same, each by its fastest schedule."""
+        """Ticks of all tuned kernels together, each by its fastest schedule."""
         return sum(k.task.runs * k.best for k in self.kernels if k.default is not None)
 
     def __repr__(self) -> str:
@@ -89,20 +90,20 @@ class Tuning:
             "unit": self.unit,
             "default": self.default,
             "best": self.best,
-            "measured": sum(k.tried for k in self._every),
-            "failed": sum(k.failed for k in self._every),
+            "measured": sum(k.tried for k in self._kernels_and_regions),
+            "failed": sum(k.failed for k in self._kernels_and_regions),
             "kernels": [kernel.to_data() for kernel in self.kernels],
             "regions": [region.to_data() for region in self.regions],
             "network": self.network.to_data() if self.network is not None else None,
         }
 
     @property
-    def _every(self) -> tuple[Tuned, ...]:
+    def _kernels_and_regions(self) -> tuple[Tuned, ...]:
         return (*self.kernels, *(region.tuned for region in self.regions))
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a search: ``tuning`` is what it had found, and the records have it."""
+    """Raised when Ctrl-C ends a search. ``tuning``: the results so far, which the records hold, too."""
 
     def __init__(self, tuning: Tuning) -> None:
         super().__init__()
@@ -131,21 +132,21 @@ def tune(
     callback: Callable[[Event], None] | None = None,
     **options: Unpack[CompileOptions],
 ) -> Tuning:
-    """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
+    """Measure schedules of a network's kernels, and keep the results in ``records`` (a file, which grows, or a database).
 
-    ``model`` as in :func:`microc.compile`, ``options`` too. Measured is on ``board``: its emulator, or itself on ``port``; or on
-    this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most (0: none, what the records
-    say); ``time``: seconds at most (0: any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``,
-    ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which measure side by side; where one fails,
-    its batch goes to another. ``load``: a board is flashed once, and candidates are loaded into its RAM, where they take other
-    ticks, as records say. ``jobs``: emulators, or processes here, that do; ``fleet``: the address of a scheduler of Dask, whose
-    workers' boards do. ``layers``: only those whose name has one of these
-    parts. ``seed``: of what is drawn. ``runner`` measures instead. ``callback`` is told of every
-    batch; what it raises ends the search, and keeps the records; so does Ctrl-C, as :class:`Interrupted`.
+    ``model`` and ``options`` are those of :func:`microc.compile`. Measurements run on ``board``: its emulator, or the board
+    itself on ``port``; or on this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most (0:
+    none, only read the records); ``time``: seconds at most (0: no limit). ``search``: ``evolutionary``, ``random`` or ``grid``;
+    ``cost_model``: ``analytic``, ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which
+    measure in parallel; if one fails, its batch goes to another. ``load``: flash a board once and load candidates into its RAM,
+    where they take other ticks; records mark them. ``jobs``: parallel emulators, or processes on this computer; ``fleet``: the
+    address of a Dask scheduler whose workers' boards measure. ``layers``: only layers whose name contains one of these strings.
+    ``seed``: of random choices. ``runner``: measures instead. ``callback`` is called after every batch; an exception of it ends
+    the search and keeps the records; so does Ctrl-C, as :class:`Interrupted`.
 
-    With ``external``, unless all of it is wanted, every region that a backend has code for is measured in theirs and in ours, and
-    the kernels are those of the network in our code. Compile with ``tuned=FILE`` to use the records. Everything refused is a
-    :class:`~microc.errors.MicrocError`.
+    With ``external``, unless all of it is requested, every region that a backend has code for is measured in the backend's code
+    and in microc's; kernels are those of the network in microc's code. Compile with ``tuned=FILE`` to use the records. Every
+    error is a :class:`~microc.errors.MicrocError`.
     """
     trials = validation.integer("trials", trials)
     seconds = validation.number("time", time, 0.0, 1e9, "seconds")
@@ -154,14 +155,15 @@ def tune(
     _one_of("search", search, tuple(SEARCHES))
     _one_of("cost_model", cost_model, MODELS)
     validation.call("callback", callback)
-    found_board, core = place_of(target, board)
+    board_, core = place_of(target, board)
     begin = monotonic()
-    chosen, every = tasks_for(model, core, found_board, options)
-    took, limit = monotonic() - begin, seconds or float("inf")
-    regions = regions_for(model, core, chosen)
-    key = network_key(every, chosen.threads)
-    whole = trials > 0 and found_board is None and runner is None and not regions
-    tasks, regions = named_among(every, regions, tuple(layers))
+    resolved, all_tasks = tasks_for(model, core, board_, options)
+    compile_seconds, limit = monotonic() - begin, seconds or float("inf")
+    regions = regions_for(model, core, resolved)
+    key = network_key(all_tasks, resolved.threads)
+    # As a whole a network is only timed on this computer; with regions open its code is not decided yet.
+    measures_network = trials > 0 and board_ is None and runner is None and not regions
+    tasks, regions = select_layers(all_tasks, regions, tuple(layers))
     load = validation.truth("load", load)
     if regions and (fleet or load):
         raise UsageError(
@@ -169,8 +171,8 @@ def tune(
             hint="leave out external, or name the board and its ports alone",
         )
     if fleet:
-        runner = _fleet(validation.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
-    runner = runner or meter_for(found_board, core, ports, jobs, load=load)
+        runner = _fleet(validation.text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved)
+    runner = runner or meter_for(board_, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
         tasks,
@@ -184,19 +186,21 @@ def tune(
     )
     try:
         begin = monotonic()
-        tuner.run(Limits(trials, limit - (min(WHOLE * took, limit / 2) if whole else 0)))
-        if whole and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
-            NetworkSearch(source_of(model, chosen), core, chosen, database, runner).run(begin + limit)
+        # Compilations of combinations take part of the time limit, too: so much is kept for them, but not the larger part.
+        tuner.run(Limits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
+        # Without new measurements the recorded combination still holds.
+        if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
+            NetworkSearch(source_of(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
-        raise Interrupted(_tuning(tuner, every, key)) from end
+        raise Interrupted(_tuning(tuner, all_tasks, key)) from end
     finally:
         if database is not records:
             database.close()
-    return _tuning(tuner, every, key)
+    return _tuning(tuner, all_tasks, key)
 
 
 def _fleet(address: str, board: Board | None, others: bool, options: Options) -> Meter:
-    """The boards of a fleet; UsageError for what a fleet does not do."""
+    """Return the boards of a fleet; UsageError for options that a fleet does not support."""
     from microc.tuning.fleet import Fleet
 
     if board is None or others or options.plugins:
@@ -208,11 +212,11 @@ def _fleet(address: str, board: Board | None, others: bool, options: Options) ->
 
 
 def _tuning(tuner: Tuner, every: Sequence[Task], key: str) -> Tuning:
-    """What a search has found; ``every``: all kernels of the network, ``key``: its own."""
+    """Return the results of a search. ``every``: all kernels of the network; ``key``: the network's key."""
     runner = tuner.runner
-    together = measured_together(key, every[0].target.cpu, tuner.database, runner.board) if every else None
-    network = TunedNetwork(key, together, every) if together else None
-    return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.whose(), network)
+    combinations = measured_together(key, every[0].target.cpu, tuner.database, runner.board) if every else None
+    network = TunedNetwork(key, combinations, every) if combinations else None
+    return Tuning(tuple(tuner.kernels), tuner.database, runner.unit, runner.board, tuner.region_verdicts(), network)
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -224,27 +228,32 @@ def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 def tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
-    """The optimisation plan of a network: what a compilation with ``tuned=records`` takes for each of its kernels, why, and what
-    else it could; ``write_plan`` makes it a file."""
+    """Return the optimisation plan of a network: for each kernel the schedule that a compilation with ``tuned=records`` takes,
+    the reason, and the alternatives.
+
+    ``write_plan`` writes it to a file.
+    """
     path = validation.path("records", records)
     chosen = make_options(**options, tuned=path)
     refuse_open(chosen)
-    found_board, core = place_of(target, board)
-    name = found_board.name if found_board is not None else "host"
-    made = compiled_for(model, core, chosen, found_board)
-    return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
+    board_, core = place_of(target, board)
+    name = board_.name if board_ is not None else "host"
+    compiled_network = compiled_for(model, core, chosen, board_)
+    return plan_of(compiled_network, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
 @knows_plugins
 def spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
-    """The spaces of a network's kernels without measuring: layers, points, and every decision with its values; with ``external``
-    those of regions, which have one, ``code``."""
+    """Return the search spaces of a network's kernels without measuring: layers, points, and every decision with its values.
+
+    With ``external`` also those of regions, which have one decision, ``code``.
+    """
     chosen = make_options(**options)
-    found_board, core = place_of(target, board)
-    made = compiled_for(model, core, in_our_code(chosen), found_board)
-    tasks = (*tasks_of(made), *regions_for(model, core, chosen))
+    board_, core = place_of(target, board)
+    compiled_network = compiled_for(model, core, in_our_code(chosen), board_)
+    tasks = (*tasks_of(compiled_network), *regions_for(model, core, chosen))
     return [
         {
             "layers": list(task.layers),

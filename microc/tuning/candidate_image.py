@@ -41,41 +41,45 @@ from microc.tuning.search_space import Candidate, Point, Whole
 # They are no spaces to search: there is one theirs, and of ours what the rules choose for each goal.
 
 _TUNED = (("kernels", "tuned"),)
-"""What is decided of ours with the best schedules that are known."""
+"""Decisions of microc's code for a region with the best known schedules."""
 
 
 class RegionSpace:
-    """The candidates of a region, as :class:`microc.tuning.search_space.Space` has those of a kernel: ours first, theirs last."""
+    """The candidates of a region, with the interface of :class:`microc.tuning.search_space.Space`: microc's code first, the
+    backend's last."""
 
     def __init__(self, task: RegionTask) -> None:
         self.task = task
-        found: dict[object, Candidate] = {}
+        by_body: dict[object, Candidate] = {}
         for ours in task.ours:
-            made = ours_candidate(task, ours, ((UNTUNED, ours.goal.name),))
-            found.setdefault(made.choice.func.body, made)
-        self.candidates = [*found.values(), theirs_candidate(task)]
+            candidate = ours_candidate(task, ours, ((UNTUNED, ours.goal.name),))
+            by_body.setdefault(candidate.choice.func.body, candidate)
+        self.candidates = [*by_body.values(), theirs_candidate(task)]
 
     @property
     def points(self) -> Sequence[Point]:
-        return [each.point for each in self.candidates]
+        return [candidate.point for candidate in self.candidates]
 
     @property
     def default(self) -> Candidate:
-        """Ours, as it is compiled without records."""
+        """Microc's code as compiled without records."""
         return self.candidates[0]
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """What a record tells of; None where it is of other code than there is today."""
+        """Return the candidate of a record; None if the code is a different one by now."""
         if record.theirs:
             return self.candidates[-1] if record.theirs == self.task.digest else None
-        return next((each for each in self.candidates[:-1] if each.choice.schedule.trace == record.trace), None)
+        return next(
+            (candidate for candidate in self.candidates[:-1] if candidate.choice.schedule.trace == record.trace), None
+        )
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """What may be chosen."""
-        return {"code": tuple(map(_words, self.candidates))}
+        """Return the values of the only decision."""
+        return {"code": tuple(map(_describe, self.candidates))}
 
 
-def _words(candidate: Candidate) -> str:
+def _describe(candidate: Candidate) -> str:
+    """Describe a candidate; microc's code also by the goal that its schedules were chosen for."""
     goal = dict(candidate.point.decisions).get(UNTUNED)
     return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
 
@@ -89,33 +93,36 @@ class RegionSearch:
 
     @property
     def spent(self) -> bool:
+        """True if every candidate was proposed."""
         return not self.waiting
 
     def propose(self, count: int) -> list[Candidate]:
-        """At most so many candidates that were never proposed."""
-        found, self.waiting = self.waiting[:count], self.waiting[count:]
-        return found
+        """Return up to ``count`` candidates that were not proposed before."""
+        proposed, self.waiting = self.waiting[:count], self.waiting[count:]
+        return proposed
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """A measurement of an earlier run."""
+        """Take a measurement of an earlier run: its candidate is not proposed."""
         self.waiting = [each for each in self.waiting if each is not candidate]
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
-        """Nothing is learned from what candidates took."""
+        """Ignore measurements: this search does not learn."""
 
     def renew(self, records: Callable[[str], Sequence[Record]]) -> None:
-        """Propose ours with the fastest schedules of its kernels, where these are others than before; ``records(key)``: those of
-        a kernel where this is measured."""
+        """Add microc's code with the fastest schedules of its kernels, if it differs from the candidates so far.
+
+        ``records(key)``: records of a kernel, measured in the same place.
+        """
         task = self.task
         best = best_code(task, records)
-        if all(each.choice.schedule.trace != best.trace for each in self.space.candidates[:-1]):
-            made = ours_candidate(task, best, _TUNED)
-            self.space.candidates.insert(-1, made)
-            self.waiting.append(made)
+        if all(known.choice.schedule.trace != best.trace for known in self.space.candidates[:-1]):
+            candidate = ours_candidate(task, best, _TUNED)
+            self.space.candidates.insert(-1, candidate)
+            self.waiting.append(candidate)
 
 
 def region_candidate(task: RegionTask, record: Record) -> Candidate:
-    """What a record of a region tells of, to be measured again; MicrocError where its steps make no code of ours."""
+    """Return the candidate of a region's record, to be measured again; MicrocError if its steps do not apply."""
     return (
         theirs_candidate(task)
         if record.theirs
@@ -124,7 +131,7 @@ def region_candidate(task: RegionTask, record: Record) -> Candidate:
 
 
 def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
-    """Our code for a region."""
+    """Return microc's code for a region as a candidate."""
     func, params = ours.control.func, ours.control.params
     cost = estimate(func, task.target)
     scratch = func.params[len(params) + len(task.graph.outputs) :]
@@ -135,7 +142,7 @@ def ours_candidate(task: RegionTask, ours: Ours, decisions: tuple[tuple[str, Any
 
 
 def theirs_candidate(task: RegionTask) -> Candidate:
-    """The backend's code for a region."""
+    """Return the backend's code for a region as a candidate."""
     taken, code = task.taken, task.taken.code
     func, external = function(taken)
     inputs = [Param(f"in_{k}", name) for k, name in enumerate(task.graph.nodes[0].inputs)]
@@ -161,27 +168,28 @@ _WIPED = 0x55  # what memory of workspaces holds in the interpreter, too
 
 
 def wipe_func(dtype: str, elements: int) -> PrimFunc:
-    """All of ``values`` made what a candidate before has hardly left there."""
+    """Return a function that fills ``values`` with a pattern that a previous candidate is unlikely to have left."""
     values, i = Buffer("values", (elements,), dtype), Var("i")
     wiped = ir.const(dtype == "bool" or _WIPED, dtype)
     return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
 
 
 def digest_func(dtype: str, elements: int) -> PrimFunc:
-    """``digest[0]`` of ``values``: ``digest * multiplier + word`` over the words of all elements, in order."""
+    """Return a function that computes ``digest[0]`` of ``values``: ``digest * multiplier + word`` over the words of all
+    elements, in order."""
     values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
-    place = (ir.const(0, "int32"),)
+    index = (ir.const(0, "int32"),)
 
-    def added(word: Expr) -> Stmt:
-        return Store(digest, place, digest[place] * ir.const(_MULTIPLIER, WORD) + word)
+    def update(word: Expr) -> Stmt:
+        return Store(digest, index, digest[index] * ir.const(_MULTIPLIER, WORD) + word)
 
-    steps = statements.seq(*map(added, _digest_words(values[i], dtype)))
-    begin = Store(digest, place, ir.const(1, WORD))
+    steps = statements.seq(*map(update, _digest_words(values[i], dtype)))
+    begin = Store(digest, index, ir.const(1, WORD))
     return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(elements, "int32"), steps)))
 
 
 def digest_of(values: Array) -> int:
-    """What :func:`digest_func` makes of an array of this computer."""
+    """Return the digest that :func:`digest_func` computes, of an array of this computer."""
     bits = 8 * values.dtype.itemsize
     raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
     words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)
@@ -192,7 +200,7 @@ def digest_of(values: Array) -> int:
 
 
 def _digest_words(value: Expr, dtype: str) -> list[Expr]:
-    """The bits of an element."""
+    """Return an element's bits as one or two words."""
     bits = 8 * dtypes.nbytes(dtype)
     if dtypes.is_float(dtype):
         value = statements.reinterpret(f"uint{bits}", value)
@@ -206,23 +214,26 @@ def _digest_words(value: Expr, dtype: str) -> list[Expr]:
 # others.
 
 OBJECTS = Path("build", "runtime")
-"""Where ``make`` puts what it makes of the sources of a project that know nothing of its networks."""
+"""Folder of a project in which ``make`` puts objects that do not depend on its networks."""
 
 
-class Kept:
-    """The objects, as long as this lives; for projects of one board, whose runtimes are the same."""
+class RuntimeObjects:
+    """Objects of the runtime, kept while this object lives; for projects of one board, whose runtimes are the same."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="microc-kept-"))
         self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def give(self, project: Path) -> None:
-        """Into a project that was not built: newer than its sources, as ``make`` wants them."""
+        """Copy the objects into a project that was not built yet.
+
+        They get newer than its sources, so that ``make`` uses them.
+        """
         if any(self._folder.iterdir()):
             shutil.copytree(self._folder, project / OBJECTS, copy_function=shutil.copyfile)
 
     def take(self, project: Path) -> None:
-        """From the first project that was built; a framework's build has none."""
+        """Copy the objects from the first project that was built; a framework's build has none."""
         if (project / OBJECTS).is_dir() and not any(self._folder.iterdir()):
             shutil.copytree(project / OBJECTS, self._folder, dirs_exist_ok=True)
 
@@ -235,16 +246,16 @@ class Kept:
 # An image for a line wipes every output before the candidate that writes it, and digests it behind.
 
 DIGESTS = "digests"
-"""An output of the image: what each output of each candidate was digested to."""
+"""Output of the image: the digest of each output of each candidate."""
 
 
 def image_module(
     task: Task, candidates: Sequence[Candidate], *, digested: bool = False, given: Sequence[Array] = ()
 ) -> Module:
-    """The planned module that calls every candidate once, in order; ``digested``: every
-    output is wiped before and digested behind, and the digests, in order, are the output :data:`DIGESTS`.
+    """Return the planned module that calls every candidate once, in order.
 
-    ``given``: what the inputs hold, which the image brings along then: they are no inputs but state.
+    ``digested``: every output is wiped before its candidate runs and digested afterwards; the output :data:`DIGESTS` holds the
+    digests, in order. ``given``: contents of the inputs, which then are state of the image instead of inputs.
     """
     graph, target = task.graph, task.target
     builder = Builder(graph, Maker(graph, target, SPEED))
@@ -256,7 +267,7 @@ def image_module(
     calls = [_call(builder, task, c, number, last=number == last) for number, c in enumerate(candidates)]
     outputs = calls[-1].writes
     if digested:
-        calls, outputs = _digested(builder, calls), (DIGESTS,)
+        calls, outputs = _add_digests(builder, calls), (DIGESTS,)
     region = task if isinstance(task, RegionTask) else None  # is compiled as the network will be
     optimize = region.ours[0].goal.name if region is not None else "speed"
     chosen = {**make_options().chosen(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
@@ -280,14 +291,14 @@ def image_module(
 
 
 def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, last: bool) -> Call:
-    """A candidate as a kernel of its own, which writes values of its own."""
+    """Return the call of a candidate as a kernel of its own, which writes values of its own."""
     schedule, func, stem = candidate.choice.schedule, candidate.choice.func, f"candidate_{number}"
-    whole = candidate.whole
-    external, align = (whole.external, whole.align) if whole is not None else (None, 0)
+    region = candidate.whole
+    external, align = (region.external, region.align) if region is not None else (None, 0)
     kernel = Kernel(func, (str(candidate.point),), external=external)
     name = register(builder, kernel, stem, verified=candidate.choice.verified)
-    if whole is not None:
-        params, macs = whole.params, sum(macs_of(task.graph, node) for node in task.graph.nodes)
+    if region is not None:
+        params, macs = region.params, sum(macs_of(task.graph, node) for node in task.graph.nodes)
         args = [
             builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array, align)
             for p in params
@@ -296,19 +307,19 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
         group = task.lowered[candidate.number]
         params, macs = group.params, group.macs
         args = [argument(builder, group, schedule, position, stem) for position in range(len(params))]
-    written = []
+    results = []
     for k, output in enumerate(task.graph.outputs):
         result = builder.end(f"result_{number}_{k}") if last else builder.unique(f"result_{number}_{k}")
         storage = "output" if last else "intermediate"
         builder.values[result] = make_value(result, task.graph.types[output], storage, output)
-        written.append(result)
-    scratch = workspaces(builder, stem, func.params[len(args) + len(written) :], align)
+        results.append(result)
+    scratch = workspaces(builder, stem, func.params[len(args) + len(results) :], align)
     reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in params if p.array is None))
     return Call(
         name,
-        (*args, *written, *scratch),
+        (*args, *results, *scratch),
         reads,
-        tuple(written),
+        tuple(results),
         scratch,
         layer=f"{number}",
         op=task.op,
@@ -318,28 +329,28 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
     )
 
 
-def _digested(builder: Builder, calls: Sequence[Call]) -> list[Call]:
-    """For every output of a call one that wipes it, the call itself, for every output one that writes its digest."""
-    every = [result for call in calls for result in call.writes]
-    builder.values[DIGESTS] = Value(DIGESTS, (len(every),), WORD, "output")
-    digests = dict(zip(every, (_part(builder, place) for place in range(len(every))), strict=True))
-    found = []
+def _add_digests(builder: Builder, calls: Sequence[Call]) -> list[Call]:
+    """Surround every call by calls that wipe its outputs before and digest them afterwards."""
+    results = [result for call in calls for result in call.writes]
+    builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD, "output")
+    digests = dict(zip(results, (_digest_view(builder, place) for place in range(len(results))), strict=True))
+    surrounded = []
     for call in calls:
-        wipes, digesting = [], []
+        wipes, digest_calls = [], []
         for result in call.writes:
             value, digest = builder.values[result], digests[result]
             kind = value.dtype, prod(value.shape)
             wipe = register(builder, Kernel(wipe_func(*kind)), "wipe")
             wipes.append(Call(wipe, (result,), (), (result,), op="wipe"))
             reading = register(builder, Kernel(digest_func(*kind)), "digest")
-            digesting.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))
-        found += [*wipes, call, *digesting]
-    return found
+            digest_calls.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))
+        surrounded += [*wipes, call, *digest_calls]
+    return surrounded
 
 
-def _part(builder: Builder, place: int) -> str:
-    """One of the digests."""
-    name = builder.unique(f"digest_{place}")
+def _digest_view(builder: Builder, index: int) -> str:
+    """Declare a view of one digest."""
+    name = builder.unique(f"digest_{index}")
     builder.values[name] = Value(name, (1,), WORD, "intermediate")
-    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * place))
+    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * index))
     return name

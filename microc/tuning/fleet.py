@@ -31,48 +31,54 @@ from microc.tuning.search_space import Candidate, Point, candidate_of
 # port the boards are on says the worker's own environment, :data:`PORT`, never the one who asks.
 
 PORT = "MICROC_PORT"
-"""The environment variable of a worker that names the line of its boards; without it they are emulated."""
+"""Environment variable that names the port of a worker's boards; without it they are emulated."""
 
 
-def described(board: str) -> str:
-    """What measures ``board`` here, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
-    return _told(lambda: {"unit": _runner(board).unit, "toolchain": _runner(board).toolchain, "version": __version__})
+def describe_board(board: str) -> str:
+    """Describe what measures ``board`` on this worker, as JSON: ``unit``, ``toolchain``, ``version``; or ``error``."""
+    return _answer_as_json(
+        lambda: {"unit": _runner(board).unit, "toolchain": _runner(board).toolchain, "version": __version__}
+    )
 
 
-def measured(job: str, graph: bytes) -> str:
-    """The results of a batch as JSON: ``results``, or ``error`` where this worker cannot measure. ``job``: JSON of the ``board``,
-    the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and ``candidates`` by algorithm, rule and steps;
-    ``graph``: what they compute (:func:`microc.graph.file.to_bytes`)."""
-    return _told(lambda: {"results": _fleet_worker_results(json.loads(job), graph)})
+def measure_batch(job: str, graph: bytes) -> str:
+    """Measure a batch and return JSON: ``results``, or ``error`` if this worker cannot measure.
+
+    ``job``: JSON of the ``board``, the ``features`` of the target, the kernel's ``key``, ``name`` and ``op``, and
+    ``candidates`` by algorithm, rule and steps; ``graph``: the kernel (:func:`microc.graph.file.to_bytes`).
+    """
+    return _answer_as_json(lambda: {"results": _fleet_worker_results(json.loads(job), graph)})
 
 
-def _told(work: Callable[[], Mapping[str, Any]]) -> str:
+def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
+    """Return the result of ``work``, or its error, as JSON with the worker's address."""
     from distributed import get_worker
 
-    found: Mapping[str, Any]
+    answer: Mapping[str, Any]
     try:
-        found = work()
+        answer = work()
     except MicrocError as error:
-        found = {"error": error.what}
-    return json.dumps({**found, "worker": get_worker().address})
+        answer = {"error": error.what}
+    return json.dumps({**answer, "worker": get_worker().address})
 
 
 def _fleet_worker_results(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
+    """Measure the candidates of a job."""
     runner, task = _runner(job["board"]), _task(job, graph)
     candidates = [
         candidate_of(
             task,
-            Point(given["algorithm"], given["rule"], ()),
-            tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in given["steps"]),
+            Point(entry["algorithm"], entry["rule"], ()),
+            tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in entry["steps"]),
         )
-        for given in job["candidates"]
+        for entry in job["candidates"]
     ]
-    found = runner.measure(task, candidates)
-    return [{"status": r.status, "ticks": r.ticks, "code": r.code, "detail": r.detail} for r in found]
+    results = runner.measure(task, candidates)
+    return [{"status": r.status, "ticks": r.ticks, "code": r.code, "detail": r.detail} for r in results]
 
 
 def _task(job: Mapping[str, Any], data: bytes) -> Task:
-    """The kernel; UsageError where this microc makes another one of it."""
+    """Return the kernel of a job; UsageError if this version of microc lowers it differently."""
     graph = read(data, "kernel", {})
     target = load_board(job["board"]).target.having(*job["features"])
     lowered = algorithms_of(graph, graph.nodes, target, NAME)
@@ -86,6 +92,7 @@ def _task(job: Mapping[str, Any], data: bytes) -> Task:
 
 @cache
 def _runner(board: str) -> BoardRunner:
+    """Return the runner of a board, one per process."""
     if board not in list_boards():
         raise UsageError("the board is none that comes with microc", hint="microc boards")
     return BoardRunner(load_board(board), os.environ.get(PORT, ""))
@@ -98,11 +105,11 @@ def _runner(board: str) -> BoardRunner:
 # to another by the scheduler, one whose board failed by us.
 
 CONNECT, GRACE, POLL = 10, 30.0, 1.0
-"""Seconds to reach the scheduler; for a worker to come back once there is none; between looks at a batch."""
+"""Seconds to reach the scheduler; to wait for a worker if there is none; between polls of a batch."""
 
 
 class Fleet(Meter):
-    """The boards named as ``board`` of all workers behind the scheduler at ``address``."""
+    """The boards named ``board`` of all workers of the scheduler at ``address``."""
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:
@@ -121,9 +128,9 @@ class Fleet(Meter):
         self._stopped = False
         workers = self._workers()
         if not workers:
-            raise self._nobody()
+            raise self._no_worker()
         self.places = sum(workers.values())
-        self.unit, self.toolchain = self._agreed(list(workers))
+        self.unit, self.toolchain = self._common_toolchain(list(workers))
 
     @property
     def lost(self) -> Sequence[str]:  # type: ignore[override]
@@ -140,33 +147,33 @@ class Fleet(Meter):
                 self._failed[worker] = readable(str(answer["error"]), 200)
 
     def stop(self) -> None:
-        """Nothing more is sent; what workers have begun they end, unheard."""
+        """Send no more batches; results of those that run are ignored."""
         self._stopped = True
         self._client.close(timeout=CONNECT)
 
     def _workers(self) -> Mapping[str, int]:
-        """How many of the boards each worker offers, by address; without those that failed."""
+        """Return the number of boards that each worker offers, by address, without workers that failed."""
         known = self._client.scheduler_info(n_workers=-1)["workers"]
-        offers = {name: int(each.get("resources", {}).get(self.board, 0)) for name, each in known.items()}
+        offers = {name: int(worker.get("resources", {}).get(self.board, 0)) for name, worker in known.items()}
         return {name: count for name, count in offers.items() if count and name not in self._failed}
 
-    def _agreed(self, workers: Sequence[str]) -> tuple[str, str]:
-        """The unit and the toolchain that all workers have; UsageError where they differ."""
+    def _common_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
+        """Return the unit and the toolchain of all workers; UsageError if they differ."""
         futures = [
-            self._client.submit(described, self.board, workers=[worker], resources={self.board: 1}, pure=False)
+            self._client.submit(describe_board, self.board, workers=[worker], resources={self.board: 1}, pure=False)
             for worker in workers
         ]
-        found = [json.loads(text) for text in self._client.gather(futures)]
-        for worker, each in zip(workers, found, strict=True):
-            if "error" in each or each["version"] != __version__:
-                why = each.get("error") or f"it has microc {each['version']}, here is {__version__}"
+        answers = [json.loads(text) for text in self._client.gather(futures)]
+        for worker, answer in zip(workers, answers, strict=True):
+            if "error" in answer or answer["version"] != __version__:
+                why = answer.get("error") or f"it has microc {answer['version']}, here is {__version__}"
                 raise UsageError(f"a worker cannot measure: {readable(why, 200)}", where=worker, hint="mend or end it")
-            if (each["unit"], each["toolchain"]) != (found[0]["unit"], found[0]["toolchain"]):
+            if (answer["unit"], answer["toolchain"]) != (answers[0]["unit"], answers[0]["toolchain"]):
                 raise UsageError("workers have different compilers or units", where=worker, hint="tune them apart")
-        return readable(found[0]["unit"]), readable(found[0]["toolchain"], 200)
+        return readable(answers[0]["unit"]), readable(answers[0]["toolchain"], 200)
 
     def _answer(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
-        """What a worker says of a batch, and which one; DeviceError once there has been none for some time."""
+        """Return a worker's answer about a batch, and its address; DeviceError if there is no worker for GRACE seconds."""
         last = time.monotonic()
         while not self._stopped:
             workers = self._workers()
@@ -177,17 +184,17 @@ class Fleet(Meter):
                     return answer, str(answer["worker"])
                 last = time.monotonic()
             elif time.monotonic() - last > GRACE:
-                raise self._nobody()
+                raise self._no_worker()
             time.sleep(POLL)
         raise DeviceError("the search was ended")
 
     def _from_one_of(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
-        """What one of these workers says; None where all of them have gone."""
+        """Return the answer of one of these workers; None if all of them are gone."""
         from distributed import CancelledError, KilledWorker
         from distributed import TimeoutError as Late
 
         resources = {self.board: 1}
-        future = self._client.submit(measured, job, graph, workers=list(workers), resources=resources, pure=False)
+        future = self._client.submit(measure_batch, job, graph, workers=list(workers), resources=resources, pure=False)
         while True:
             try:
                 return str(future.result(timeout=POLL))
@@ -206,19 +213,20 @@ class Fleet(Meter):
                 ) from error
 
     def _job(self, task: Task, candidates: Sequence[Candidate]) -> str:
-        """A batch as the text that travels."""
-        given = [
+        """Return a batch as the JSON that is sent."""
+        candidate_data = [
             {
-                "algorithm": each.point.algorithm,
-                "rule": each.point.rule,
-                "steps": [[step.primitive, *step.args] for step in each.choice.schedule.trace],
+                "algorithm": candidate.point.algorithm,
+                "rule": candidate.point.rule,
+                "steps": [[step.primitive, *step.args] for step in candidate.choice.schedule.trace],
             }
-            for each in candidates
+            for candidate in candidates
         ]
         kernel = {"key": task.key, "name": task.name, "op": task.op, "features": sorted(task.target.features)}
-        return json.dumps({"board": self.board, **kernel, "candidates": given})
+        return json.dumps({"board": self.board, **kernel, "candidates": candidate_data})
 
-    def _nobody(self) -> DeviceError:
+    def _no_worker(self) -> DeviceError:
+        """Return the error that no worker offers the board."""
         workers = f'dask worker ADDRESS --no-nanny --resources "{self.board}=1"'
         return DeviceError(
             f"no worker of the fleet offers a board {self.board}",
@@ -228,11 +236,13 @@ class Fleet(Meter):
 
 
 def _results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[Result]:
-    """What a worker says of each candidate, which is no more trusted than a board."""
-    told = answer["results"]
-    if len(told) != len(candidates) or any(each["status"] not in (OK, WRONG, FAILED) for each in told):
+    """Return a worker's results, checked: a worker is trusted no more than a board."""
+    answers = answer["results"]
+    if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
         raise DeviceError("a worker answers nonsense", hint="the same microc everywhere")
     return [
-        Result(candidate, each["status"], float(each["ticks"]), int(each["code"]), readable(str(each["detail"]), 200))
-        for candidate, each in zip(candidates, told, strict=True)
+        Result(
+            candidate, entry["status"], float(entry["ticks"]), int(entry["code"]), readable(str(entry["detail"]), 200)
+        )
+        for candidate, entry in zip(candidates, answers, strict=True)
     ]

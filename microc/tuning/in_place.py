@@ -20,44 +20,46 @@ from microc.tuning.on_host import LIBRARY, TAKEN
 from microc.tuning.timed import bind
 
 SECONDS = 1.0
-"""How long rounds are begun."""
+"""Seconds during which new rounds are started."""
 ROUNDS = 3
-"""As many at least."""
-TURN = 1e-3
-"""Seconds of a turn, at least: what a network before left in caches is little beside it."""
+"""Rounds at least."""
+MIN_VISIT = 1e-3
+"""Seconds of a visit at least: short enough for many rounds, long enough that caches left by the previous network matter
+little."""
 Taken = tuple[float, list[float]]
-"""Nanoseconds of a run of a network, and of each of its kernels in a run."""
+"""Nanoseconds of a run of a network, and of each of its kernels."""
 
 
 def main(place: int, folders: Sequence[Path]) -> None:
-    """Run, and keep the nanoseconds of every round and network in the first folder."""
-    networks = [_opened(folder) for folder in folders]
+    """Time networks in rounds, and write the nanoseconds of every round and network to the first folder."""
+    networks = [_open_network(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # which are not to share a core
         bind(place)
-    counts = [_count(network) for network in networks]
-    end, taken = time.perf_counter() + SECONDS, list[list[Taken]]()
-    while len(taken) < ROUNDS or time.perf_counter() < end:
-        taken.append([_turn(network, count) for network, count in zip(networks, counts, strict=True)])
-    (folders[0] / TAKEN).write_text(json.dumps(taken))
+    counts = [_runs_per_visit(network) for network in networks]
+    end, rounds = time.perf_counter() + SECONDS, list[list[Taken]]()
+    while len(rounds) < ROUNDS or time.perf_counter() < end:
+        rounds.append([_time_visit(network, count) for network, count in zip(networks, counts, strict=True)])
+    (folders[0] / TAKEN).write_text(json.dumps(rounds))
 
 
-def _opened(folder: Path) -> Library:
-    """The network in a folder, on inputs that are the same for all."""
+def _open_network(folder: Path) -> Library:
+    """Load the network in a folder, on inputs that are the same for all networks."""
     library = Library(folder / LIBRARY)
     for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
         library.set_input(position, array)
     return library
 
 
-def _count(network: Library) -> int:
-    """The runs of a turn."""
+def _runs_per_visit(network: Library) -> int:
+    """Return the runs of a network that take MIN_VISIT seconds."""
     network.run()
     begin = time.perf_counter()
     network.run()
-    return max(1, round(TURN / max(time.perf_counter() - begin, 1e-9)))
+    return max(1, round(MIN_VISIT / max(time.perf_counter() - begin, 1e-9)))
 
 
-def _turn(network: Library, count: int) -> Taken:
+def _time_visit(network: Library, count: int) -> Taken:
+    """Time runs of the whole network, then runs kernel by kernel."""
     begin = time.perf_counter()
     for _ in range(count):
         network.run()

@@ -26,19 +26,22 @@ from microc.run.profile import Clock
 from microc.run.session import PATIENCE, Device, Loaded, Loader, flash_project
 from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
-from microc.tuning.candidate_image import DIGESTS, Kept, digest_of, image_module
-from microc.tuning.runner import Result, Runner, bound_of, check_device, disagreement, sample, spoilt
+from microc.tuning.candidate_image import DIGESTS, RuntimeObjects, digest_of, image_module
+from microc.tuning.runner import Result, Runner, bound_of, check_device, disagreement, sample, wrong_bytes
 from microc.tuning.search_space import Candidate
 
 # ---- Measuring on a board: an emulator, hardware on a serial line, or any program that acts as one.
 
 HELD = 4
-"""Times that a board's flash must be as large as the inputs for an image to bring them along; else they come over the line."""
+"""Factor by which a board's flash must exceed the inputs for an image to contain them; otherwise they are sent over the line."""
 
 
 class BoardRunner(Runner):
-    """A board, or its emulator or simulator where ``port`` is empty. A board on a port is flashed for every image; a ``pipe:``
-    that names ``{elf}`` is a program that is started with it, and speaks for the board. ``patience`` as in :class:`Device`."""
+    """A board, or its emulator or simulator if ``port`` is empty.
+
+    A board on a port is flashed for every image. A ``pipe:`` port that contains ``{elf}`` is a program that is started with
+    that file and speaks for the board. ``patience`` as in :class:`Device`.
+    """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         emulated = "emulator" in board.raw
@@ -51,65 +54,72 @@ class BoardRunner(Runner):
         self.board = board.name
         self.unit = Clock(board, 1, emulated=emulated and not port).unit
         self.toolchain = find_compiler(board).version
-        self._kept = Kept()
+        self._objects = RuntimeObjects()
         self._read = set[str]()
         """Kernels of which an output that is digested as the right one was read, and is right."""
 
     def check(self) -> None:
         find_compiler(self._board)
-        check_device(self._board, self._running)
+        check_device(self._board, self._run_program)
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """Measure all candidates in one image."""
         arrays, wanted = sample(task)
-        held = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
-        module = image_module(task, candidates, digested=True, given=arrays if held else ())
-        with self._running(Program(module, self._board)) as (device, sizes):
-            if not held:
+        fits_flash = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
+        module = image_module(task, candidates, digested=True, given=arrays if fits_flash else ())
+        with self._run_program(Program(module, self._board)) as (device, sizes):
+            if not fits_flash:
                 device.set_inputs(*arrays)
             return self._run(device, sizes, task, candidates, wanted)
 
     @contextmanager
-    def _running(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
-        """A program, built, and brought onto the board; what is in it."""
+    def _run_program(self, program: Program) -> Iterator[tuple[Device, Sizes]]:
+        """Build a program and bring it onto the board; yield the device and the program's sizes."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
             project = open_project(folder)
-            self._kept.give(project.folder)
+            self._objects.give(project.folder)
             sizes = board_project.build(project).sizes
-            self._kept.take(project.folder)
+            self._objects.take(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
             with Device(project, self._line(project), patience=self._patience) as device:
                 yield device, sizes
 
     def _line(self, project: Project) -> str:
+        """Return the port, with the project's ELF file in place of ``{elf}``."""
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
     def _run(
         self, device: Device, sizes: Sizes, task: Task, candidates: Sequence[Candidate], wanted: Sequence[Array]
     ) -> list[Result]:
-        """All candidates in one run. Of what is digested alike one output is read; of what is digested as the right one, one in
-        all images of a kernel."""
+        """Measure all candidates in one run.
+
+        Among outputs with equal digests one is read and compared. Outputs with the digest of the right result are read once per
+        kernel over all images.
+        """
         code = {symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols}  # of clones, too: f.constprop.0
         ends, right = len(wanted), tuple(map(digest_of, wanted))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()
         digests = device.read(DIGESTS).reshape(-1, ends).tolist()
         verdicts: dict[tuple[float, ...], str] = {}
-        found = []
+        results = []
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
             kernel, bound = device.kernels[number], bound_of(candidate)
-            alike = (bound, *digest)
-            known = alike in verdicts or (digest == right and task.key in self._read)
-            if not known:
+            verdict_key = (bound, *digest)
+            is_known = verdict_key in verdicts or (digest == right and task.key in self._read)
+            if not is_known:
                 device.client.run(number - ends, number)
-                verdicts[alike] = disagreement(wanted, kernel["outputs"], device.read, bound)
-            if digest == right and not verdicts.get(alike):
+                verdicts[verdict_key] = disagreement(wanted, kernel["outputs"], device.read, bound)
+            if digest == right and not verdicts.get(verdict_key):
                 self._read.add(task.key)
-            wrong, amount = verdicts.get(alike, ""), float(device.clock.amount(ticks[number]))
+            mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.amount(ticks[number]))
             size = code.get(kernel["function"], 0)
-            found.append(Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, amount, size))
-        return found
+            results.append(
+                Result(candidate, WRONG, detail=mismatch) if mismatch else Result(candidate, OK, amount, size)
+            )
+        return results
 
 
 # ---- Measuring on a board that is flashed once: candidates are loaded into its RAM over the line, and called there.
@@ -121,8 +131,11 @@ PROTOCOL = "tuning"
 
 
 class LoadRunner(BoardRunner):
-    """A board as :class:`BoardRunner` takes it, flashed at the start alone. A candidate that faults or hangs costs a restart of
-    the emulator; on a port it costs a flashing, unless the board resets itself. ``patience``: seconds that a kernel may take."""
+    """A :class:`BoardRunner` that is flashed once, at the start.
+
+    A candidate that faults or hangs costs a restart of the emulator; on a port it costs a flashing, unless the board resets
+    itself. ``patience``: seconds that a kernel may take.
+    """
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         super().__init__(board, port, patience=patience)
@@ -148,30 +161,35 @@ class LoadRunner(BoardRunner):
 
     def check(self) -> None:
         find_compiler(self._board)
-        self._at_desk().restart()
+        self._open_desk().restart()
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """Load candidates into RAM and measure them one by one."""
         module = image_module(task, candidates)
-        desk = self._at_desk()
+        desk = self._open_desk()
         loaded = desk.load(module)
         arrays, wanted = sample(task)
         loaded.set_inputs(*arrays)
         results = []
         for number, candidate in enumerate(candidates):
-            result = self._one(desk, loaded, candidate, number, wanted)
+            result = self._measure_one(desk, loaded, candidate, number, wanted)
             if result.status != OK:  # perhaps by what another one has overwritten; the board may be a new one
                 loaded = desk.load(module, afresh=True)
                 loaded.set_inputs(*arrays)
             if result.status == WRONG:
-                result = self._one(desk, loaded, candidate, number, wanted)
+                result = self._measure_one(desk, loaded, candidate, number, wanted)
             results.append(result)
         return results
 
-    def _one(self, desk: Desk, loaded: Loaded, candidate: Candidate, number: int, wanted: Sequence[Array]) -> Result:
+    def _measure_one(
+        self, desk: Desk, loaded: Loaded, candidate: Candidate, number: int, wanted: Sequence[Array]
+    ) -> Result:
+        """Measure one loaded candidate; each output is made wrong before, so that a result left by another one is not taken
+        for its own."""
         call = loaded.module.calls[number]
         try:
             for name, array in zip(call.writes, wanted, strict=True):
-                loaded.spoil(name, spoilt(array))
+                loaded.spoil(name, wrong_bytes(array))
             ticks = loaded.run(number, timeout=self._patience).min
             equal = all(loaded.holds(name, array) for name, array in zip(call.writes, wanted, strict=True))
             wrong = "" if equal else disagreement(wanted, call.writes, loaded.read)
@@ -182,8 +200,8 @@ class LoadRunner(BoardRunner):
             return Result(candidate, WRONG, detail=wrong)
         return Result(candidate, OK, float(desk.device.clock.amount(ticks)), loaded.code_of(call.kernel))
 
-    def _at_desk(self) -> Desk:
-        """The board, once it runs the firmware for tuning."""
+    def _open_desk(self) -> Desk:
+        """Return the board, after starting the tuning firmware on it if necessary."""
         if self._desk is None:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="microc-tune-"))
             Program(firmware_module(self._board.target), self._board).write(folder)
@@ -196,7 +214,10 @@ class LoadRunner(BoardRunner):
 
 
 class Desk:
-    """A board that runs the firmware for tuning, and what is in its memory. ``hardware``: it is flashed, and may reset itself."""
+    """A board that runs the tuning firmware, and the contents of its memory.
+
+    ``hardware``: it is flashed, and may reset itself.
+    """
 
     def __init__(self, project: Project, port: str, patience: float, *, hardware: bool) -> None:
         self._project, self._port, self._patience, self._hardware = project, port, patience, hardware
@@ -210,7 +231,7 @@ class Desk:
         self._loader = Loader(self.device.client, self._project.board)
 
     def load(self, module: Module, *, afresh: bool = False) -> Loaded:
-        """Candidates in the place of those before; constants that are there stay, unless all is to be sent ``afresh``."""
+        """Load candidates in place of the previous ones. Constants already on the board stay, unless ``afresh``."""
         if afresh:
             self._loader.clear()
         elif self._loaded is not None:
@@ -223,7 +244,7 @@ class Desk:
         return self._loaded
 
     def restart(self) -> None:
-        """The board as new: one that has reset itself answers, another one is started or flashed."""
+        """Reset the board: one that has reset itself answers; others are started or flashed again."""
         try:
             if not self._hardware:
                 raise DeviceError("an emulator is started again")
@@ -238,7 +259,7 @@ class Desk:
 
 
 def firmware_module(target: Target) -> Module:
-    """What the firmware around the memory for code runs itself: a copy of one byte."""
+    """Return the module of the tuning firmware itself: it copies one byte."""
     x = te.placeholder((1,), "int8", "x")
     y = te.compute((1,), lambda i: x[i], "y", ("i",))
     module = function_module(Schedule(te.create_prim_func("tuning", [x], [y])).named("as written"), target, {})

@@ -1,9 +1,9 @@
-"""Measuring on this computer: wall clock, in a process of its own, so that a candidate that faults or hangs ends that alone.
+"""Measuring on this computer: wall clock, in a process of its own, so that a candidate that faults or hangs ends only that
+process.
 
-A computer is slower for milliseconds or for minutes, at a lower clock or beside other programs. What is compared must not depend
-on when it was measured: the first candidate of a kernel that is right is a yardstick in all later images of that kernel, and what
-is told of the others is by how much they take longer or shorter, the middle one of several rounds, by what the yardstick took
-the first time.
+A computer may be slower for milliseconds or for minutes, at a lower clock or under load. Comparisons must not depend on when a
+candidate was measured. So the first correct candidate of a kernel is a yardstick in all later images of that kernel. The ticks
+of other candidates are the median over rounds of their ratio to the yardstick, times the yardstick's first time.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ from microc.tuning.runner import Result, Runner, bound_of, disagreement, sample
 from microc.tuning.search_space import Candidate
 
 PATIENCE = 120.0
-"""Seconds for an image."""
+"""Seconds that an image may take."""
 LIBRARY, GIVEN, MADE, TAKEN = "model.so", "given.npz", "made.npz", "taken.json"
-"""Files that the two processes share: the kernels, their inputs, their outputs, the nanoseconds of each."""
+"""Files shared by the two processes: the kernels, their inputs, their outputs, the nanoseconds of each."""
 Rounds = list[list[float]]
 """Nanoseconds by round and kernel."""
 Yardsticks = dict[str, tuple[Candidate, float]]
-"""By the key of a kernel: a candidate, and the nanoseconds that it takes."""
+"""A candidate and its nanoseconds, by the key of a kernel."""
 
 
 class HostRunner(Runner):
-    """This computer as ``target``, in nanoseconds. ``yardsticks``: what kernels are measured by, which runners may share;
-    ``place``: which of them this one is, from 0 on: each has a core of its own as long as there are any."""
+    """This computer as ``target``, in nanoseconds.
+
+    ``yardsticks``: shared by parallel runners. ``place``: the number of this runner, from 0 on; each one gets a core of its own
+    while there are enough.
+    """
 
     unit = "ns"
     board = "host"
@@ -56,41 +59,46 @@ class HostRunner(Runner):
     def check(self) -> None:
         host_compiler()
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        known = self._yardsticks.get(task.key)
-        if known is not None:
-            yardstick, ticks = known
-            return self._timed(task, (yardstick, *candidates), lambda rounds: _by_first(rounds, ticks))[1:]
-        results = self._timed(task, candidates, _least)
-        right = next((each for each in results if each.status == OK), None)
-        if right is not None:
-            self._yardsticks.setdefault(task.key, (right.candidate, right.ticks))
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """Measure candidates in one image, beside the kernel's yardstick if there is one."""
+        entry = self._yardsticks.get(task.key)
+        if entry is not None:
+            yardstick, ticks = entry
+            return self._time_image(task, (yardstick, *candidates), lambda rounds: _relative_to_first(rounds, ticks))[
+                1:
+            ]
+        results = self._time_image(task, candidates, _minima)
+        correct = next((each for each in results if each.status == OK), None)
+        if correct is not None:
+            self._yardsticks.setdefault(task.key, (correct.candidate, correct.ticks))
         return results
 
-    def _timed(
+    def _time_image(
         self, task: Task, candidates: Sequence[Candidate], ticks_of: Callable[[Rounds], list[float]]
     ) -> list[Result]:
+        """Build an image, time it in another process, and check its outputs."""
         module = image_module(task, candidates)
         arrays, wanted = sample(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
             np.savez(folder / GIVEN, *arrays)
-            taken = ticks_of(_run(folder, self._place))
-            made = np.load(folder / MADE, allow_pickle=False)
+            nanoseconds = ticks_of(_run(folder, self._place))
+            outputs = np.load(folder / MADE, allow_pickle=False)
             return [
-                _result(candidate, ticks, disagreement(wanted, call.writes, made.__getitem__, bound_of(candidate)))
-                for candidate, call, ticks in zip(candidates, module.calls, taken, strict=True)
+                _result(candidate, ticks, disagreement(wanted, call.writes, outputs.__getitem__, bound_of(candidate)))
+                for candidate, call, ticks in zip(candidates, module.calls, nanoseconds, strict=True)
             ]
 
 
-def _least(rounds: Rounds) -> list[float]:
-    """Nanoseconds of every kernel where nothing else was in its way."""
+def _minima(rounds: Rounds) -> list[float]:
+    """Return the minimum of every kernel: the time with the least disturbance."""
     return [min(times) for times in zip(*rounds, strict=True)]
 
 
-def _by_first(rounds: Rounds, ticks: float) -> list[float]:
-    """The same by what the first kernel took in each round, which takes ``ticks``."""
+def _relative_to_first(rounds: Rounds, ticks: float) -> list[float]:
+    """Return the nanoseconds of every kernel relative to the first one, which counts as ``ticks``: the median ratio over
+    rounds."""
     return [
         ticks * median(each / times[0] for each, times in zip(column, rounds, strict=True))
         for column in zip(*rounds, strict=True)
@@ -102,13 +110,13 @@ def _result(candidate: Candidate, ticks: float, wrong: str) -> Result:
 
 
 def _run(folder: Path, place: int) -> Rounds:
-    """Nanoseconds of every kernel of the library in a folder, by rounds; DeviceError as in :func:`run_timed`."""
-    run_timed("microc.tuning.timed", place, folder)
+    """Return the nanoseconds of every kernel of the library in a folder, by round; DeviceError as in :func:`run_timer`."""
+    run_timer("microc.tuning.timed", place, folder)
     return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
 
 
-def run_timed(module: str, place: int, *folders: Path) -> None:
-    """A process that times what is in some folders, on the core of a place; DeviceError where it does not end well."""
+def run_timer(module: str, place: int, *folders: Path) -> None:
+    """Run a timing module on some folders in a process of its own, bound to the core of a place; DeviceError if it fails."""
     command = [sys.executable, "-m", module, str(place), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

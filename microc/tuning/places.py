@@ -1,4 +1,4 @@
-"""Where a search measures, side by side; one record measured once more."""
+"""The meter of a search, alone or in parallel; measuring one record again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from microc.tuning.tuner import place_of, regions_for, tasks_for
 
 
 class Pool(Meter):
-    """``runners`` with what they are called in messages; all measure in one unit, by one compiler."""
+    """Meters that measure in parallel, with their names for messages. All must have one board name, unit and compiler."""
 
     def __init__(self, runners: Sequence[tuple[str, Meter]]) -> None:
         first = runners[0][1]
@@ -59,7 +59,7 @@ class Pool(Meter):
             except (DeviceError, ToolError, UsageError) as error:
                 if self._stopped:
                     raise
-                self._lose(place, error)
+                self._drop_place(place, error)
             else:
                 self._free.put(place)
                 return found
@@ -69,8 +69,8 @@ class Pool(Meter):
         for _, runner in self._runners:
             runner.stop()
 
-    def _lose(self, place: int, error: MicrocError) -> None:
-        """A place is left; where it was the last one, whoever asks for a place is told so."""
+    def _drop_place(self, place: int, error: MicrocError) -> None:
+        """Drop a place that failed. If it was the last one, waiting callers are woken to raise an error."""
         with self._changing:
             self._left.discard(place)
             self.lost.append(f"{self._runners[place][0]}: {error.what}")
@@ -89,11 +89,13 @@ class Pool(Meter):
 
 
 def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load: bool = False) -> Meter:
-    """What measures on ``board``, or on this computer as ``target``; ``ports``: its lines, one that is empty is its emulator;
-    ``jobs``: how many emulators, programs or processes run at once; ``load``: boards are flashed once, and candidates loaded.
-    UsageError for a line that several would share."""
+    """Return the meter of ``board``, or of this computer as ``target``.
+
+    ``ports``: its lines; an empty one is its emulator. ``jobs``: parallel emulators, programs or processes. ``load``: flash
+    boards once and load candidates. UsageError for a line that several jobs would share.
+    """
     lines = [port for port in ports if port]
-    kind = LoadRunner if load else BoardRunner
+    runner_class = LoadRunner if load else BoardRunner
     if board is None:
         if load:
             raise UsageError("this computer loads no code over a line", hint="--load is for boards: --board BOARD")
@@ -102,9 +104,9 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
                 "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
             )
         yardsticks = Yardsticks()
-        return _pooled([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
+        return _pool_of([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
     if not lines:
-        return _pooled([(f"emulator {number}", kind(board)) for number in range(1, jobs + 1)])
+        return _pool_of([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
         raise UsageError("a port is named twice", where=", ".join(single), hint="name the port of each board once")
@@ -113,11 +115,11 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
             f"{jobs} jobs cannot share a port, which has one board",
             hint="name the port of each board: --port A --port B",
         )
-    return _pooled([(line, kind(board, line)) for line in lines for _ in range(jobs)])
+    return _pool_of([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
 
 
-def _pooled(runners: Sequence[tuple[str, Meter]]) -> Meter:
-    """One by itself, several as a pool."""
+def _pool_of(runners: Sequence[tuple[str, Meter]]) -> Meter:
+    """Return the only meter, or a pool of several."""
     return Pool(runners) if len(runners) > 1 else runners[0][1]
 
 
@@ -135,30 +137,33 @@ def repeat(
     port: str = "",
     **options: Any,
 ) -> tuple[Record, Result, str]:
-    """Measure the schedule of the record whose number begins with ``record`` again: the record, what became of it now, the unit.
+    """Measure the schedule of the record whose id begins with ``record`` again; return the record, the new result, and the
+    unit.
 
-    UsageError where the file has no such record, or the network no such kernel."""
-    found = [each for each in records_of(records) if record and each.id.startswith(record)]
-    if not found:
+    UsageError if the file has no such record, or the network no such kernel.
+    """
+    matching = [each for each in records_of(records) if record and each.id.startswith(record)]
+    if not matching:
         raise UsageError(
             f"there is no record {record!r}", where=str(records), hint="microc tune --show FILE lists failures"
         )
     place, core = place_of(target, board)
     chosen, tasks = tasks_for(model, core, place, options)
-    every = (*tasks, *regions_for(model, core, chosen))
-    task = next((each for each in every if each.key == found[-1].key), None)
+    all_tasks = (*tasks, *regions_for(model, core, chosen))
+    task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
-            f"the network has no kernel of record {record}: {found[-1].layer}, {found[-1].op}",
+            f"the network has no kernel of record {record}: {matching[-1].layer}, {matching[-1].op}",
             where=str(records),
             hint="give the model, the board and the options that it was tuned with",
         )
-    meter = meter_for(place, core, [port], 1, load=found[-1].board.endswith(FROM_RAM))
-    (result,) = meter.measure(task, [_candidate(task, found[-1])])
-    return found[-1], result, meter.unit
+    meter = meter_for(place, core, [port], 1, load=matching[-1].board.endswith(FROM_RAM))
+    (result,) = meter.measure(task, [_candidate(task, matching[-1])])
+    return matching[-1], result, meter.unit
 
 
 def _candidate(task: Task, record: Record) -> Candidate:
+    """Return the candidate of a record."""
     if isinstance(task, RegionTask):
         return region_candidate(task, record)
     return candidate_of(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

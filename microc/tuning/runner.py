@@ -1,4 +1,4 @@
-"""Measuring candidates: one interface, and boards that do not answer."""
+"""Measuring candidates: the interface of meters, and their treatment of images that fail."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from microc.tuning.search_space import Candidate
 # ``microc verify`` has. A candidate that breaks its image is found by halving, and costs nobody else a measurement.
 
 SPOILT = 256
-"""Bytes of an output that are made wrong before a candidate writes it."""
+"""Bytes of an output that are made wrong before a candidate runs."""
 INNER = -(1 << 8), 1 << 8
-"""Wide integers between layers are bytes whose zero point was taken off: sums of their products stay in their dtype."""
+"""Range of wide integers between layers, which are bytes minus a zero point: sums of their products stay within their dtype."""
 Read = Callable[[str], Array]
-"""A tensor of the image by name."""
+"""Function that returns a tensor of the image by name."""
 
 
 def foreign(candidate: Candidate) -> bool:
-    """Whether it is other people's code."""
+    """Test whether a candidate is external code."""
     return candidate.whole is not None and candidate.whole.external is not None
 
 
 def bound_of(candidate: Candidate) -> float:
-    """What the floats of a candidate may differ by beyond those of any other, as in :class:`Whole`."""
+    """Return the tolerance of a candidate's floats, as in :class:`Whole`; 0 for microc's code."""
     return candidate.whole.bound if candidate.whole is not None else 0.0
 
 
 @frozen
 class Result:
-    """What became of a candidate: ``status`` as in records, ``ticks`` in the runner's unit, ``code`` bytes of its function in the
-    program, ``detail`` in words where it failed."""
+    """The result of a candidate: ``status`` as in records, ``ticks`` in the runner's unit, ``code`` bytes of its function,
+    ``detail`` in words if it failed."""
 
     candidate: Candidate
     status: str
@@ -62,8 +62,11 @@ class Result:
 
 
 class Meter(ABC):
-    """Whatever measures. ``board``, ``unit``, ``toolchain`` as in records; ``batch``: how many candidates fill an image well;
-    ``places``: batches that it measures at once. ``lost``: places that failed, and why, in words."""
+    """Base class of everything that measures.
+
+    ``board``, ``unit``, ``toolchain`` as in records; ``batch``: number of candidates that fill an image well; ``places``:
+    batches that are measured in parallel; ``lost``: places that failed, with the reason.
+    """
 
     board: str
     unit: str
@@ -74,15 +77,19 @@ class Meter(ABC):
 
     @abstractmethod
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        """The result of every candidate, in order. MicrocError where nothing can be measured at all, not even one of them."""
+        """Return the result of every candidate, in order; MicrocError if nothing can be measured at all."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Give up what is being measured: its results are not wanted any more."""
+        """Abandon running measurements; their results are ignored."""
 
 
 class Runner(Meter):
-    """One place where candidates run."""
+    """One place where candidates run.
+
+    If an image fails (does not build, hangs, faults), its halves are measured separately, so the failing candidate is found and
+    costs no other one its measurement.
+    """
 
     _stopped = False
 
@@ -92,7 +99,7 @@ class Runner(Meter):
         if self._stopped:
             raise DeviceError("the search was ended")
         try:
-            return self._measured(task, candidates)
+            return self._measure_image(task, candidates)
         except (FitError, ToolError, DeviceError) as error:
             if not isinstance(error, FitError):
                 self.check()
@@ -107,45 +114,50 @@ class Runner(Meter):
 
     @abstractmethod
     def check(self) -> None:
-        """MicrocError unless whatever measures is there, and works: asked before candidates are blamed."""
+        """Check that the place itself works, before candidates are blamed; MicrocError if not."""
 
     @abstractmethod
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        """The same for candidates in one image."""
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """Measure candidates in one image."""
 
 
 def sample(task: Task) -> tuple[list[Array], list[Array]]:
-    """Random inputs of a task, the same in every image, and what the operators' references make of them."""
+    """Return random inputs of a task, the same in every image, and the outputs of the operators' references."""
     graph = task.graph
-    tensors = [_drawn(graph.types[name]) for name in graph.inputs]
+    tensors = [_input_spec(graph.types[name]) for name in graph.inputs]
     arrays = draws({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 
 
-def _drawn(kind: TensorType) -> Mapping[str, Any]:
-    """What a draw wants to know of a tensor."""
-    known = {"dtype": kind.dtype, "shape": kind.shape, "zero_point": kind.quant.zero_point[0] if kind.quant else None}
-    return known | ({"range": INNER} if kind.dtype in ("int32", "int64") and not kind.quant else {})
+def _input_spec(type_: TensorType) -> Mapping[str, Any]:
+    """Return the description of a tensor for :func:`draws`."""
+    spec = {
+        "dtype": type_.dtype,
+        "shape": type_.shape,
+        "zero_point": type_.quant.zero_point[0] if type_.quant else None,
+    }
+    return spec | ({"range": INNER} if type_.dtype in ("int32", "int64") and not type_.quant else {})
 
 
-def spoilt(wanted: Array) -> bytes:
-    """What is put in front of an output before a candidate runs: none of its first bytes are right, though the candidate before
+def wrong_bytes(expected: Array) -> bytes:
+    """Return bytes for the beginning of an output that all differ from the right ones, since a previous candidate may have
     left a right output there."""
-    return bytes(~np.ascontiguousarray(wanted).reshape(-1).view(np.uint8)[:SPOILT])
+    return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
 
 
-def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
-    """Where outputs are not those that are right, in words; empty where they are. ``bound`` as in :class:`Whole`."""
+def disagreement(expected: Sequence[Array], names: Sequence[str], read: Read, bound: float = 0.0) -> str:
+    """Describe how outputs differ from the right ones; empty if they agree. ``bound`` as in :class:`Whole`."""
     if bound == inf:
         return ""
-    for array, name in zip(wanted, names, strict=True):
-        kind = str(array.dtype)
-        tally = Tally(name, kind, max(bound, TOLERANCES[kind]) if dtypes.is_float(kind) else 0)
+    for array, name in zip(expected, names, strict=True):
+        dtype = str(array.dtype)
+        tally = Tally(name, dtype, max(bound, TOLERANCES[dtype]) if dtypes.is_float(dtype) else 0)
         tally.add(read(name).reshape(array.shape), array)
-        found = tally.agreement()
-        if not found.agrees:
-            return f"{found.wrong} of {found.elements} elements of its output are wrong, by {found.largest:.6g} at most"
+        agreement = tally.agreement()
+        if not agreement.agrees:
+            share = f"{agreement.wrong} of {agreement.elements} elements of its output are wrong"
+            return f"{share}, by {agreement.largest:.6g} at most"
     return ""
 
 
@@ -153,15 +165,18 @@ def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read, boun
 # blamed.
 
 COUNT = 16
-"""Elements of its input."""
+"""Elements of the health check's input."""
 
 
 def check_device(board: Board, running: Callable[[Program], AbstractContextManager[tuple[Device, Sizes]]]) -> None:
-    """DeviceError unless the board answers, and rightly; ``running`` brings a program onto it."""
-    given = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
+    """Run a network of one operator on a board, as a health check; DeviceError unless it answers correctly.
+
+    ``running`` brings a program onto the board.
+    """
+    data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
     with running(_program(board)) as (device, _):
-        made = device.run(given)
-    if not np.array_equal(made, np.maximum(given, 0)):
+        result = device.run(data)
+    if not np.array_equal(result, np.maximum(data, 0)):
         raise DeviceError("the board computes nonsense", where=board.name, hint="its clock, its supply, its memory")
 
 

@@ -1,4 +1,4 @@
-"""Searches, and what ranks candidates that were not measured."""
+"""Searches, and models that rank candidates that were not measured."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from microc.tuning.search_space import Candidate, Point, Space
 # through few measurements; trees need more.
 
 LEAST = 24
-"""Measurements from which on trees have something to learn."""
+"""Measurements from which on trees are trained."""
 FEW = 6
-"""Those from which on a line is drawn through them."""
+"""Measurements from which on the linear model is trained."""
 SHRINKING = 1.0
-"""How much a weight of the linear model costs: as much as an error of one measurement."""
+"""Ridge penalty of the linear model: a squared weight costs as much as the squared error of one measurement."""
 MOST = 3.0
-"""The most that is believed of an error, either way: 20 times of what the analytic model says. A line that few measurements gave
-goes anywhere beyond them."""
+"""Limit of a predicted error, the logarithm of measured over estimated, either way: a factor of 20. A line through few
+measurements extrapolates without bounds."""
 _SETTINGS: Mapping[str, Any] = {
     "objective": "regression", "num_leaves": 15, "min_data_in_leaf": 3, "learning_rate": 0.1, "verbose": -1,
     "num_threads": 1, "deterministic": True, "seed": 0,
@@ -41,7 +41,7 @@ _ROUNDS = 80
 
 
 class Model(Protocol):
-    """Ranks candidates of any task: what it predicts are ticks, up to a factor of the task."""
+    """Ranks candidates of any task by predicted ticks, up to a factor per task."""
 
     def predict(self, task: Task, candidate: Candidate) -> float: ...
 
@@ -49,18 +49,18 @@ class Model(Protocol):
 
 
 class Analytic:
-    """The cost model's instructions, whatever is measured."""
+    """The cost model's instructions; learns nothing."""
 
     def predict(self, task: Task, candidate: Candidate) -> float:
         return candidate.instructions
 
     def tell(self, task: Task, measured: Sequence[tuple[Candidate, float]]) -> None:
-        """Nothing to learn."""
+        """Ignore measurements."""
 
 
 class Learned:
-    """What the analytic model errs by, learned: by a line (ridge regression) from a few measurements on, and what is left of it
-    by gradient-boosted trees from more on, with ``trees`` (LightGBM)."""
+    """Predicts the error of the analytic model: by ridge regression after a few measurements, plus gradient-boosted trees
+    (LightGBM, if ``trees``) on its residuals after more."""
 
     def __init__(self, *, trees: bool = True) -> None:
         self._with_trees = trees
@@ -85,30 +85,35 @@ class Learned:
             self._train()
 
     def _train(self) -> None:
-        """From all measurements: how a kernel's differ from its mean, for what all of them have in common ranks nothing."""
+        """Train on all measurements.
+
+        The target is a kernel's error minus its mean over that kernel: an offset that all its candidates share does not affect
+        their ranking.
+        """
         errors = np.zeros(len(self._rows))
-        for found in self._errors.values():
-            mean = float(np.mean([error for _, error in found]))
-            for place, error in found:
-                errors[place] = error - mean
-        self._linear = _Linear.fitted(self._rows, errors)
+        for kernel_errors in self._errors.values():
+            mean = float(np.mean([error for _, error in kernel_errors]))
+            for row, error in kernel_errors:
+                errors[row] = error - mean
+        self._linear = _Linear.fit(self._rows, errors)
         if self._with_trees and len(self._rows) >= LEAST:
             import lightgbm
 
             table = self._linear.table(self._rows)
-            left = errors - self._linear.predict(table)
-            self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, left), _ROUNDS)
+            residuals = errors - self._linear.predict(table)
+            self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, residuals), _ROUNDS)
 
 
 class _Linear(NamedTuple):
-    """A sum of features, each with its weight, about their means."""
+    """A linear model of named features, centred about their means."""
 
     names: Sequence[str]
     means: Array
     weights: Array
 
     @staticmethod
-    def fitted(rows: Sequence[Mapping[str, float]], errors: Array) -> _Linear:
+    def fit(rows: Sequence[Mapping[str, float]], errors: Array) -> _Linear:
+        """Fit by ridge regression."""
         names = sorted({name for row in rows for name in row})
         table = np.array([[row.get(name, 0.0) for name in names] for row in rows])
         means = table.mean(0)
@@ -117,7 +122,7 @@ class _Linear(NamedTuple):
         return _Linear(names, means, np.linalg.solve(normal, table.T @ errors))
 
     def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
-        """Features of some candidates, a row each."""
+        """Return the features of candidates, a row each."""
         return np.array([[row.get(name, 0.0) for name in self.names] for row in rows])
 
     def predict(self, table: Array) -> Array:
@@ -125,9 +130,9 @@ class _Linear(NamedTuple):
 
 
 def _features(task: Task, candidate: Candidate) -> dict[str, float]:
-    """Numbers by name: decisions (those that are words: one of each), and what the cost model says; large ones by their
-    logarithm, since some stand for all that there is."""
-    found = {
+    """Return features by name: decisions (one-hot if they are words) and the cost model's numbers; large ones by their
+    logarithm."""
+    features = {
         "instructions": math.log1p(candidate.instructions),
         "code": math.log1p(candidate.code),
         "constants": math.log1p(candidate.constants),
@@ -135,26 +140,30 @@ def _features(task: Task, candidate: Candidate) -> dict[str, float]:
         f"op {task.op}": 1.0,
     }
     for name, value in candidate.point.values:
-        found.update({f"{name} {value}": 1.0} if isinstance(value, str) else {name: math.asinh(value)})
-    return found
+        features.update({f"{name} {value}": 1.0} if isinstance(value, str) else {name: math.asinh(value)})
+    return features
 
 
 def guess_of(prices: Mapping[Point, float]) -> Callable[[Point], float]:
-    """The logarithms of prices, guessed: a line through those that are known, by the values of a point's decisions, each of which
-    is dearer or cheaper whatever the others are. Points that make no kernel cost infinity, and teach nothing."""
+    """Return a function that guesses the logarithm of a point's price.
+
+    A linear model over one-hot decisions, fitted to known prices. Points without kernel have the price infinity and are left
+    out.
+    """
     known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
-    line = _Linear.fitted([_taken(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()]))
+    line = _Linear.fit([_one_hot(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()]))
     weights = dict(zip(line.names, line.weights.tolist(), strict=True))
-    return lambda point: sum(weights.get(name, 0.0) for name in _taken(point))
+    return lambda point: sum(weights.get(name, 0.0) for name in _one_hot(point))
 
 
-def _taken(point: Point) -> dict[str, float]:
-    """The values of decisions, one of each."""
+def _one_hot(point: Point) -> dict[str, float]:
+    """Return a point's decisions, one-hot."""
     return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
 def model_for(name: str) -> Model:
-    """``analytic``, ``learned``, or ``auto``: the learned one, without trees where LightGBM is not installed."""
+    """Return a model by name: ``analytic``, ``learned``, or ``auto``: the learned one, without trees if LightGBM is not
+    installed."""
     if name == "analytic":
         return Analytic()
     trees = find_spec("lightgbm") is not None
@@ -169,105 +178,108 @@ def model_for(name: str) -> Model:
 # the children, the best are measured, and a few points are drawn at random, for the model errs.
 
 ELITES = 12
-"""Measured points that have children."""
+"""Fastest measured points, which become parents."""
 CHILDREN = 12
-"""Points that are compared for each that is measured."""
+"""Points that are compared for each one that is measured."""
 KNOWN, PRICED = 32, 1
-"""Candidates from which on prices are guessed from decisions, and how many of those that are compared are priced then, for each
-that is measured: lowering them takes longer than building and running one."""
+"""Candidates from which on prices are guessed from decisions; and how many of the compared points are then priced for each
+one measured. Lowering a point takes longer than building and running it."""
 RACE = 32
-"""Those that stay in the race, for each that is measured at once."""
+"""Unmeasured candidates kept for later batches, for each one measured at once."""
 BLIND = 0.15
-"""Share of the measurements that go to points drawn at random."""
+"""Share of measurements of random points."""
 CROSSED = 0.3
-"""Share of children that have two parents."""
+"""Share of children with two parents."""
 IDLE, HOPE, OPTIONS = 2, 0.98, 0.5
-"""Batches without a gain from which on the last share of a batch goes to the fastest points with options of the compiler. One is
-enough where the best that is left takes more than the second share of the best that was measured, as the model has it."""
+"""Batches without gain after which the last share (OPTIONS) of a batch tries compiler options on the fastest points; one
+batch is enough if the model predicts more than the share HOPE of the best measured ticks for the best remaining point."""
 FINALISTS = 3
-"""Points that are measured with all options of the compiler, too."""
+"""Fastest points that are measured with all compiler options, too."""
 DRAWS = 20
-"""Attempts to find a point that was not seen, for each that is wanted."""
+"""Attempts to find an unseen point, for each one wanted."""
 
 
 class GridSearch:
-    """The search for one kernel: what was proposed, what was measured. What the compiler takes by itself comes first, then all
-    points in order. The same seed proposes the same points."""
+    """The search for one kernel: default candidates first, then all points in order. The same seed proposes the same points."""
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         self.space, self.model = space, model
         self.draw = random.Random(f"{seed} {space.task.key}")
         self.untuned = list(space.untuned)
-        self.seen: set[object] = set(map(_same, space.untuned))
+        self.seen: set[object] = set(map(_identity, space.untuned))
         self.left = list(space.points)
         self.ticks: dict[Point, float] = {}
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
-        """What candidates took; those that failed are not told."""
+        """Take measurements of candidates that did not fail."""
         for candidate, ticks in measured:
             self.ticks[candidate.point] = ticks
         self.model.tell(self.space.task, measured)
 
     def know(self, candidate: Candidate, ticks: float) -> None:
-        """A measurement of an earlier run."""
-        self.seen.add(_same(candidate))
+        """Take a measurement of an earlier run."""
+        self.seen.add(_identity(candidate))
         self.untuned = [each for each in self.untuned if each is not candidate]
         self.tell([(candidate, ticks)])
 
     @property
     def spent(self) -> bool:
-        """Whether every point was proposed, and the fastest ones with all options of the compiler."""
-        return not self.left and not self.untuned and not self._unflagged()
+        """True if every point was proposed, and the fastest ones with all compiler options."""
+        return not self.left and not self.untuned and not self._unproposed_flags()
 
     def propose(self, count: int) -> list[Candidate]:
-        """At most so many candidates that were never proposed; none once the space is spent."""
+        """Return up to ``count`` candidates that were not proposed before; none if the space is spent."""
         first, self.untuned = self.untuned[:count], self.untuned[count:]
-        found = first + self._others(count - len(first))
-        return found + self._flagged(count - len(found))
+        proposed = first + self._propose_points(count - len(first))
+        return proposed + self._propose_flags(count - len(proposed))
 
-    def _flagged(self, count: int) -> list[Candidate]:
-        """The fastest points once more, with options of the compiler."""
-        return self._take(self._unflagged()[:count])
+    def _propose_flags(self, count: int) -> list[Candidate]:
+        """Propose the fastest points with compiler options."""
+        return self._take(self._unproposed_flags()[:count])
 
-    def _unflagged(self) -> list[Candidate]:
-        """Those of them that were not proposed, and what the compiler takes by itself: a gain that loops give need not be left to
-        options there. Each option is tried on all of them before the next one is."""
+    def _unproposed_flags(self) -> list[Candidate]:
+        """Return the fastest points and the default with compiler options that were not proposed.
+
+        The default is included since options may give it the gain that loops give others. Each option is tried on all points
+        before the next one.
+        """
         fastest = sorted(self.ticks, key=lambda point: self.ticks[point])[:FINALISTS]
         default = [point for point in (self.space.default.point,) if point in self.ticks]
         finalists = dict.fromkeys((*fastest[:1], *default, *fastest[1:]))
-        points = (other for others in zip(*map(self.space.flagged, finalists), strict=True) for other in others)
+        points = (other for others in zip(*map(self.space.with_each_flag, finalists), strict=True) for other in others)
         return [candidate for point in points if (candidate := self._new(point))]
 
-    def _others(self, count: int) -> list[Candidate]:
-        """Those that are points."""
-        found: list[Candidate] = []
-        while self.left and len(found) < count:
+    def _propose_points(self, count: int) -> list[Candidate]:
+        """Return candidates of points."""
+        proposed: list[Candidate] = []
+        while self.left and len(proposed) < count:
             candidate = self._new(self._next())
-            found += self._take([candidate] if candidate else [])
-        return found
+            proposed += self._take([candidate] if candidate else [])
+        return proposed
 
     def _next(self) -> Point:
+        """Remove and return the next point."""
         return self.left.pop(0)
 
     def _new(self, point: Point) -> Candidate | None:
-        """A point as a candidate, unless there is no such kernel, or one with the same loops was proposed."""
+        """Return a point's candidate; None without one, or if one with the same loops was proposed."""
         candidate = self.space.priced(point)
-        if candidate is None or _same(candidate) in self.seen:
+        if candidate is None or _identity(candidate) in self.seen:
             return None
         return candidate
 
     def _take(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those that differ from each other, and that the verifier does not refuse; from now on they were proposed."""
+        """Mark distinct candidates as proposed, and return those that the verifier accepts."""
         taken = []
         for candidate in candidates:
-            if _same(candidate) not in self.seen:
-                self.seen.add(_same(candidate))
+            if _identity(candidate) not in self.seen:
+                self.seen.add(_identity(candidate))
                 taken.append(self.space.candidate_at(candidate.point))
         return [candidate for candidate in taken if candidate is not None]
 
 
 class RandomSearch(GridSearch):
-    """All points, each as likely as any other to be next."""
+    """All points, in random order."""
 
     def _next(self) -> Point:
         place = self.draw.randrange(len(self.left))
@@ -276,8 +288,11 @@ class RandomSearch(GridSearch):
 
 
 class EvolutionarySearch(RandomSearch):
-    """Children of the best, ranked by the model. Those that were priced, and were not good enough to be measured, stay in the
-    race; what was priced says which points are worth pricing."""
+    """Children of the best points, ranked by the model.
+
+    Priced candidates that were not good enough to be measured stay for later batches. Prices so far tell which points are worth
+    pricing.
+    """
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         super().__init__(space, seed, model)
@@ -291,69 +306,69 @@ class EvolutionarySearch(RandomSearch):
         self.idle = 0 if fastest < self.best else self.idle + 1
         self.best = min(self.best, fastest)
 
-    def _others(self, count: int) -> list[Candidate]:
+    def _propose_points(self, count: int) -> list[Candidate]:
         if not self.left or not count:
             return []
         blind, late = max(1, round(BLIND * count)), round(OPTIONS * count)
-        options = self._flagged(late) if self.idle >= IDLE else []
+        options = self._propose_flags(late) if self.idle >= IDLE else []
         for candidate in self._children(count - len(options)):
-            self.priced.setdefault(_same(candidate), candidate)
-        ranked = sorted(self.priced.values(), key=self._predicted)
+            self.priced.setdefault(_identity(candidate), candidate)
+        ranked = sorted(self.priced.values(), key=self._predict)
         if 0 < self.idle < IDLE and self._hopeless(ranked):
-            options = self._flagged(late)
+            options = self._propose_flags(late)
         found = options + self._take(ranked[: max(0, count - blind - len(options))])
-        found += super()._others(count - len(found))
-        kept = (candidate for candidate in ranked if _same(candidate) not in self.seen)
-        self.priced = {_same(candidate): candidate for candidate in islice(kept, RACE * count)}
+        found += super()._propose_points(count - len(found))
+        kept = (candidate for candidate in ranked if _identity(candidate) not in self.seen)
+        self.priced = {_identity(candidate): candidate for candidate in islice(kept, RACE * count)}
         return found
 
     def _hopeless(self, ranked: Sequence[Candidate]) -> bool:
-        """Whether the model knows of nothing that takes less than what was measured."""
+        """Test whether the model predicts nothing faster than the best measurement."""
         best = self.space.candidate_at(min(self.ticks, key=self.ticks.__getitem__)) if self.ticks else None
-        return best is not None and all(self._predicted(each) > HOPE * self._predicted(best) for each in ranked[:1])
+        return best is not None and all(self._predict(each) > HOPE * self._predict(best) for each in ranked[:1])
 
-    def _predicted(self, candidate: Candidate) -> float:
+    def _predict(self, candidate: Candidate) -> float:
         return self.model.predict(self.space.task, candidate)
 
     def _children(self, count: int) -> list[Candidate]:
-        """New candidates near the elites, for so many that are measured; near the default and anywhere before there are any."""
-        found: dict[object, Candidate] = {}
-        points = self._unpriced(CHILDREN * count)
+        """Return new candidates near the elites (without any: near the default and anywhere), for ``count`` measurements."""
+        children: dict[object, Candidate] = {}
+        points = self._draw_unpriced(CHILDREN * count)
         if len(self.prices) >= KNOWN:
-            prices = {p: self._predicted(c) if c else inf for p, c in self.prices.items()}  # as the model has it by now
+            prices = {p: self._predict(c) if c else inf for p, c in self.prices.items()}  # as the model has it by now
             points = sorted(points, key=guess_of(prices))
         for point in points:
-            if len(found) >= PRICED * count and len(self.prices) >= KNOWN:
+            if len(children) >= PRICED * count and len(self.prices) >= KNOWN:
                 break
             candidate = self.prices[point] = self._new(point)
-            if candidate is not None and _same(candidate) not in self.priced:
-                found.setdefault(_same(candidate), candidate)
-        return list(found.values())
+            if candidate is not None and _identity(candidate) not in self.priced:
+                children.setdefault(_identity(candidate), candidate)
+        return list(children.values())
 
-    def _unpriced(self, wanted: int) -> list[Point]:
-        """Points that were no children yet, as many as are found."""
+    def _draw_unpriced(self, wanted: int) -> list[Point]:
+        """Draw up to ``wanted`` points that were not priced."""
         elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
         parents = [point for point in elites if point in self.space]
-        found: dict[Point, None] = {}
+        drawn: dict[Point, None] = {}
         for _ in range(DRAWS * wanted):
-            if len(found) >= wanted:
+            if len(drawn) >= wanted:
                 break
             child = self._child(parents).with_flags("")
             if child not in self.prices:
-                found.setdefault(child)
-        return list(found)
+                drawn.setdefault(child)
+        return list(drawn)
 
     def _child(self, parents: Sequence[Point]) -> Point:
         if not parents or self.draw.random() < BLIND:
             return self.draw.choice(self.space.points)
         one = self.draw.choice(parents)
         if len(parents) > 1 and self.draw.random() < CROSSED:
-            one = self.space.crossed(one, self.draw.choice(parents), self.draw)
-        return self.space.mutated(one, self.draw)
+            one = self.space.cross(one, self.draw.choice(parents), self.draw)
+        return self.space.mutate(one, self.draw)
 
 
-def _same(candidate: Candidate) -> object:
-    """What two points have in common that are one kernel."""
+def _identity(candidate: Candidate) -> object:
+    """Return what identifies a kernel: points with equal identity give one kernel."""
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 

@@ -1,4 +1,4 @@
-"""The space of a kernel's schedules, and replay by steps alone."""
+"""The space of a kernel's schedules, and replay of steps."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from microc.tir.verify import verify
 # differ in one decision.
 
 MOST = 1 << 14
-"""Points of a kernel; of a larger product of domains the first so many are the space."""
+"""Points of a kernel; of larger products of domains only the first ones are used."""
 LONGEST = 24 << 10
-"""Bytes of code by the cost model from which on a candidate is none: it would take the C compiler minutes."""
+"""Bytes of code by the cost model; larger candidates would take the C compiler minutes and are dropped."""
 
 
 class Point(NamedTuple):
@@ -48,16 +48,16 @@ class Point(NamedTuple):
 
     @property
     def values(self) -> tuple[tuple[str, Any], ...]:
-        """Everything that is decided, by name."""
+        """All decisions by name."""
         return (("algorithm", self.algorithm), ("rule", self.rule), *self.decisions)
 
     @property
     def flags(self) -> str:
-        """The compiler's options for this kernel; empty where it is compiled as its file is."""
+        """Compiler options of this kernel; empty if it is compiled as its file is."""
         return next((value for name, value in self.decisions if name == FLAGS), "")
 
     def with_flags(self, flags: str) -> Point:
-        """The same with other options."""
+        """Return the point with other compiler options."""
         plain = tuple(each for each in self.decisions if each[0] != FLAGS)
         return self._replace(decisions=(*plain, (FLAGS, flags)) if flags else plain)
 
@@ -70,14 +70,14 @@ class Point(NamedTuple):
         return f"{self.algorithm}: {self.rule}" + (f" ({parts})" if parts else "")
 
 
-Way = Callable[[], Schedule | None]
-"""How a point's schedule is made; None where a decision comes to nothing for the function."""
+ScheduleMaker = Callable[[], Schedule | None]
+"""Type of a function that makes a point's schedule; None if a decision does not apply to the function."""
 
 
 class Whole(NamedTuple):
-    """What a candidate of a region is beside its function: what parameters are bound to, all but results and workspaces; other
-    people's code in the place of the function's loops, its alignment, and what floats may differ by, a share of the largest
-    (infinite: integers differ, too, and nobody says by how much)."""
+    """What a candidate of a region has beside its function: bindings of parameters (all but results and workspaces); external
+    code in place of the loops; its alignment; and the tolerance of floats, a share of the largest (infinite: integers may
+    differ by any amount, too)."""
 
     params: tuple[Param, ...]
     external: External | None = None
@@ -86,8 +86,10 @@ class Whole(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A point that a kernel can have: its schedule, its lowered function, what the cost model says of it. ``whole``: of a region
-    alone."""
+    """A point with its schedule, its lowered function, and the cost model's numbers.
+
+    ``whole``: for candidates of regions only.
+    """
 
     point: Point
     number: int
@@ -100,30 +102,32 @@ class Candidate(NamedTuple):
 
 
 class Space:
-    """All points of a task, the default first; candidates are built when they are asked for, once.
+    """All points of a task, the default first; candidates are built on demand, once.
 
-    Each of them, and what the compiler takes by itself, may have :attr:`flags` of the C compiler beside; such points count
-    as they are, but are none of :attr:`points`: a search comes to them from points that are fast already.
+    Each of them, and the default candidates, may have :attr:`flags` of the C compiler. Such points belong to the space but not
+    to :attr:`points`: a search derives them from points that are fast already.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.flags = task.flags
-        self._ways: dict[Point, tuple[int, Way]] = {}
+        self._makers: dict[Point, tuple[int, ScheduleMaker]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):
-            for rule, decisions, way in itertools.islice(self._choices(number), MOST - len(self._ways)):
-                self._ways.setdefault(Point(algorithm, rule, _parts(decisions)), (number, way))
+            for rule, decisions, maker in itertools.islice(self._choices(number), MOST - len(self._makers)):
+                self._makers.setdefault(Point(algorithm, rule, _parts(decisions)), (number, maker))
 
-    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], Way]]:
-        """What the rules may do with an algorithm's function: a rule, its decisions, and the way to the schedule. Of rules that
-        others beat only their own choices: some take less code."""
+    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
+        """Yield rules, their decisions, and the maker of the schedule, for an algorithm's function.
+
+        Of rules that others dominate only their own choices are included, since some take less code.
+        """
         group, target = self.task.lowered[number], self.task.target
         start = begun(group.func, target)
-        suited = [rule for rule in OURS if rule.suits(start, target)]
-        beaten = {name for rule in suited for name in rule.over}
-        for rule in suited:
-            choices = rule.choices if rule.name in beaten else rule.points
+        matching = [rule for rule in OURS if rule.suits(start, target)]
+        dominated = {name for rule in matching for name in rule.over}
+        for rule in matching:
+            choices = rule.choices if rule.name in dominated else rule.points
             for decisions in choices(start, target, SPEED):
                 yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
         for name, own in RULES.items():
@@ -133,30 +137,30 @@ class Space:
     def __contains__(self, point: object) -> bool:
         if isinstance(point, Point) and point.flags in self.flags:
             plain = point.with_flags("")
-            return plain in self._ways or any(plain == each.point for each in self.untuned)
-        return point in self._ways
+            return plain in self._makers or any(plain == each.point for each in self.untuned)
+        return point in self._makers
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """All of them, in the order of algorithms and rules."""
-        return tuple(self._ways)
+        """All points, in the order of algorithms and rules."""
+        return tuple(self._makers)
 
     @cached_property
     def default(self) -> Candidate:
-        """What is compiled without records."""
+        """The candidate that is compiled without records."""
         return self.untuned[0]
 
     @cached_property
     def untuned(self) -> tuple[Candidate, ...]:
-        """That, what rules choose where it comes with the compiler, and what is for other goals, each once."""
-        found: dict[object, Candidate] = {}
+        """The default, what rules choose without shipped schedules, and what they choose for other goals, without duplicates."""
+        by_body: dict[object, Candidate] = {}
         for goal, number, choice in self.task.untuned:
             point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", ((UNTUNED, goal),))
-            found.setdefault((number, choice.func.body), _candidate(self.task, point, number, choice))
-        return tuple(found.values())
+            by_body.setdefault((number, choice.func.body), _candidate(self.task, point, number, choice))
+        return tuple(by_body.values())
 
     def candidate_of(self, record: Record) -> Candidate | None:
-        """What a record tells of; None where the space has no such kernel any more."""
+        """Return the candidate of a record; None if the space has no such kernel any more."""
         if record.untuned:
             same = (record.algorithm, record.trace)
             return next((c for c in self.untuned if (c.point.algorithm, c.choice.schedule.trace) == same), None)
@@ -164,63 +168,63 @@ class Space:
         return self.candidate(point) if point in self else None
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """The values that each decision takes somewhere in the space."""
-        found: dict[str, dict[Any, None]] = defaultdict(dict)
+        """Return the values that each decision takes somewhere in the space."""
+        values_by_name: dict[str, dict[Any, None]] = defaultdict(dict)
         for point in self.points:
             for name, value in point.values:
-                found[name].setdefault(value)
-        return {name: tuple(values) for name, values in found.items()}
+                values_by_name[name].setdefault(value)
+        return {name: tuple(values) for name, values in values_by_name.items()}
 
     def candidate(self, point: Point) -> Candidate | None:
-        """A point as a kernel; None where there is no such schedule."""
-        found = self.priced(point)
-        if found is not None and not found.choice.verified:
-            found = self._built[point] = _verified(found, self.task.lowered[found.number].tables)
-        return found
+        """Return a point's verified candidate; None if there is no such schedule."""
+        candidate_ = self.priced(point)
+        if candidate_ is not None and not candidate_.choice.verified:
+            candidate_ = self._built[point] = _verify_candidate(candidate_, self.task.lowered[candidate_.number].tables)
+        return candidate_
 
     def priced(self, point: Point) -> Candidate | None:
-        """The same before the verifier has seen it: most are dearer than others, and need not be right."""
+        """Return a point's candidate before verification: most candidates are dearer than others and are never verified."""
         if point not in self._built:
             self._built[point] = self._build(point)
         return self._built[point]
 
     def candidate_at(self, point: Point) -> Candidate | None:
-        """The same, where a point may be what the compiler takes by itself, too."""
+        """Return the candidate of a point, which may also be a default one."""
         return next((each for each in self.untuned if each.point == point), None) or self.candidate(point)
 
-    def flagged(self, point: Point) -> list[Point]:
-        """The same with each of the options."""
+    def with_each_flag(self, point: Point) -> list[Point]:
+        """Return the point with each of the compiler options."""
         return [point.with_flags(flags) for flags in self.flags]
 
     def _build(self, point: Point) -> Candidate | None:
         if point.flags:
-            found = self.candidate_at(point.with_flags(""))
-            return found and _compiled_with(found, point)
-        number, way = self._ways[point]
+            candidate = self.candidate_at(point.with_flags(""))
+            return candidate and _compiled_with(candidate, point)
+        number, maker = self._makers[point]
         try:
-            schedule = way()
+            schedule = maker()
             if schedule is None:
                 return None
             schedule = with_instructions(schedule, self.task.target)
-            found = _candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
+            candidate = _candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
         except (MicrocError, RecursionError):  # steps that do not fit this function
             return None
-        return found if found.code <= LONGEST else None
+        return candidate if candidate.code <= LONGEST else None
 
-    def mutated(self, point: Point, draw: random.Random) -> Point:
-        """A neighbour of a point: one of its decisions changed; where none of them can be, any other point. Options stay."""
+    def mutate(self, point: Point, draw: random.Random) -> Point:
+        """Return a neighbour of a point: one decision changed; any other point if none can be. Compiler options stay."""
         if point.flags:
-            return self.mutated(point.with_flags(""), draw).with_flags(point.flags)
-        places = list(range(len(point.values)))
-        draw.shuffle(places)
-        for place in places if point in self else ():
-            near = [other for other in self._lines[_without(point, place)] if _differ(point, other, place)]
+            return self.mutate(point.with_flags(""), draw).with_flags(point.flags)
+        positions = list(range(len(point.values)))
+        draw.shuffle(positions)
+        for position in positions if point in self else ():
+            near = [other for other in self._lines[_without(point, position)] if _differ(point, other, position)]
             if near:
                 return draw.choice(near)
         return draw.choice(self.points)
 
-    def crossed(self, one: Point, other: Point, draw: random.Random) -> Point:
-        """A point that has its decisions from two of one algorithm and rule; ``one`` where there is no such point."""
+    def cross(self, one: Point, other: Point, draw: random.Random) -> Point:
+        """Return a point with decisions of two points of one algorithm and rule; ``one`` if there is no such point."""
         if one[:2] != other[:2] or len(one.decisions) != len(other.decisions):
             return one
         pairs = zip(one.decisions, other.decisions, strict=True)
@@ -230,39 +234,39 @@ class Space:
     @cached_property
     def _lines(self) -> Mapping[Any, list[Point]]:
         """Points by all but one of their decisions."""
-        found: dict[Any, list[Point]] = defaultdict(list)
+        lines: dict[Any, list[Point]] = defaultdict(list)
         for point in self.points:
-            for place in range(len(point.values)):
-                found[_without(point, place)].append(point)
-        return found
+            for position in range(len(point.values)):
+                lines[_without(point, position)].append(point)
+        return lines
 
 
-def _without(point: Point, place: int) -> Any:
-    """All decisions but one; without the rule or the algorithm the others mean something else, and do not count."""
+def _without(point: Point, position: int) -> Any:
+    """Return all decisions but one. Without the rule or the algorithm the others have another meaning, and are left out."""
     values = point.values
-    if place < 2:
-        return place, values[1 - place]
-    return place, values[:place], values[place + 1 :]
+    if position < 2:
+        return position, values[1 - position]
+    return position, values[:position], values[position + 1 :]
 
 
-def _differ(one: Point, other: Point, place: int) -> bool:
-    """Whether two points that are alike but for one decision differ in that."""
-    return one != other if place >= 2 else one[place] != other[place]
+def _differ(one: Point, other: Point, position: int) -> bool:
+    """Test whether two points that agree in all but one decision differ in that one."""
+    return one != other if position >= 2 else one[position] != other[position]
 
 
 def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Decisions as plain values: those of a tile or a walk one by one."""
-    found: list[tuple[str, Any]] = []
+    """Return decisions as plain values: those of a tile or a walk one by one."""
+    parts_: list[tuple[str, Any]] = []
     for name, value in decisions.items():
         if is_dataclass(value):
             parts = [(f, getattr(value, f.name)) for f in fields(value)]
-            found += [(f"{name}.{f.name}", part) for f, part in parts if f.metadata != MOSTLY or part != f.default]
+            parts_ += [(f"{name}.{f.name}", part) for f, part in parts if f.metadata != MOSTLY or part != f.default]
         else:
-            found.append((name, value))
-    return tuple(found)
+            parts_.append((name, value))
+    return tuple(parts_)
 
 
-def _verified(candidate: Candidate, tables: Container[str]) -> Candidate | None:
+def _verify_candidate(candidate: Candidate, tables: Container[str]) -> Candidate | None:
     """Return a candidate that the verifier accepts, else None; ``tables``: as it takes them, for rules may be the user's."""
     try:
         verify(candidate.choice.func, tables=tables)
@@ -272,7 +276,7 @@ def _verified(candidate: Candidate, tables: Container[str]) -> Candidate | None:
 
 
 def _compiled_with(plain: Candidate, point: Point) -> Candidate:
-    """The same loops, for which the compiler has options of their own."""
+    """Return a candidate with the same loops and other compiler options."""
     schedule = plain.choice.schedule.compile_with(point.flags)
     func = replace(plain.choice.func, annotations=schedule.func.annotations)
     return plain._replace(point=point, choice=replace(plain.choice, schedule=schedule, func=func))
@@ -291,7 +295,7 @@ def _candidate(task: Task, point: Point, number: int, choice: Choice) -> Candida
 
 
 def candidate_of(task: Task, point: Point, trace: Iterable[Step]) -> Candidate:
-    """A kernel's schedule by its steps, ready to be measured, not priced; MicrocError where they make none."""
+    """Return the candidate of a kernel's steps, to be measured but not priced; MicrocError if they do not apply."""
     number = next((n for n, name in enumerate(task.algorithms) if name == point.algorithm), None)
     if number is None:
         raise UsageError(

@@ -1,6 +1,6 @@
 """The process that times the kernels of a library: ``python -m microc.tuning.timed PLACE FOLDER``, started by ``on_host``.
 
-Every kernel is timed in turn with all others, several rounds. Each has the time of a call from Python in it.
+Kernels are timed interleaved, in several rounds. Each time includes the overhead of a call from Python.
 """
 
 from __future__ import annotations
@@ -21,50 +21,51 @@ from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
 
 ROUNDS = 9
 LONG_ENOUGH = 300e-6
-"""Seconds of a measurement, at least: a clock's step is little beside it."""
+"""Seconds of a measurement at least, so that the clock's resolution matters little."""
 
 
 def main(place: int, folder: Path) -> None:
-    """Run, keep the outputs; time, keep the nanoseconds of every round."""
+    """Run every kernel and save its outputs; then time all, and save the nanoseconds of every round."""
     library = Library(folder / LIBRARY)
-    with np.load(folder / GIVEN, allow_pickle=False) as given:
-        for position, name in enumerate(given.files):
-            library.set_input(position, given[name])
+    with np.load(folder / GIVEN, allow_pickle=False) as inputs:
+        for position, name in enumerate(inputs.files):
+            library.set_input(position, inputs[name])
     kernels = library.manifest["kernels"]
-    made: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for number, kernel in enumerate(kernels):
         for name in kernel["outputs"]:
             _spoil(library, name)
         library.run_kernel(number)
-        made.update({name: library.tensor(name) for name in kernel["outputs"]})
-    np.savez(folder / MADE, **made)
+        outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
+    np.savez(folder / MADE, **outputs)
     bind(place)
-    taken = _interleaved([_call(library, number) for number in range(len(kernels))])
-    (folder / TAKEN).write_text(json.dumps(taken))
+    rounds = _time_rounds([_call(library, number) for number in range(len(kernels))])
+    (folder / TAKEN).write_text(json.dumps(rounds))
 
 
 def bind(place: int) -> None:
-    """Stay on one core, the last one for place 0, another for each other place; where these are more, in turn."""
+    """Bind this process to one core: the last one for place 0, the one before for place 1 ...; with more places than cores,
+    cores are reused."""
     with suppress(AttributeError, OSError):  # not every system binds a process to a core
         cores = sorted(os.sched_getaffinity(0), reverse=True)
         os.sched_setaffinity(0, {cores[place % len(cores)]})
 
 
 def _spoil(library: Library, name: str) -> None:
-    """Change all bytes of an output, where the kernel before may have left what is right."""
-    held = library.tensor(name)
-    library.set_tensor(name, (~held.reshape(-1).view(np.uint8)).view(held.dtype).reshape(held.shape))
+    """Invert all bytes of an output, since the previous kernel may have left the right result there."""
+    output = library.tensor(name)
+    library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
 
 
 def _call(library: Library, number: int) -> Callable[[], None]:
     return lambda: library.run_kernel(number)
 
 
-def _interleaved(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
-    """Nanoseconds of every call, in several rounds in which each has its turn."""
+def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
+    """Time all calls in every round; return nanoseconds by round and call."""
     counts = [max(1, round(LONG_ENOUGH / max(_seconds(call, 1), 1e-9))) for call in calls]
-    turns = tuple(zip(calls, counts, strict=True))
-    return [[1e9 * _seconds(call, count) for call, count in turns] for _ in range(ROUNDS)]
+    calls_and_counts = tuple(zip(calls, counts, strict=True))
+    return [[1e9 * _seconds(call, count) for call, count in calls_and_counts] for _ in range(ROUNDS)]
 
 
 def _seconds(call: Callable[[], None], count: int) -> float:

@@ -37,18 +37,18 @@ from microc.tuning.search_space import Candidate, Point, Space
 
 
 def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
-    """The board and its core, or this computer as a core."""
+    """Return the board and its core, or None and this computer as a core."""
     if board is not None:
         if target:
             raise UsageError("a board has its own core", hint="give a board, or a target of this computer")
-        found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
-        return found, found.target
+        loaded = board if isinstance(board, Board) else load_board(validation.path("a board", board))
+        return loaded, loaded.target
     name = validation.text("a target", target) or "native"
     return None, target_for(native() if name == "native" else name)
 
 
 def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
-    """A network with what its kernels were made from."""
+    """Compile a network; the result includes what its kernels were made from."""
     room = room_of(board, external=bool(options.external)) if board else None
     return compiled(source_of(model, options), target, options, room=room)
 
@@ -56,46 +56,50 @@ def compiled_for(model: Any, target: Target, options: Options, board: Board | No
 def tasks_for(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
-    """The options by name, and the kernels of a network under them: in our code alone, unless all of others' is wanted."""
+    """Return the options by name, and the kernels of a network under them: in microc's code only, unless all external code is
+    requested."""
     chosen = make_options(**options)
-    made = compiled_for(model, target, in_our_code(chosen), board)
-    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options(), made.make.target)[0], SIZE))
+    compiled_network = compiled_for(model, target, in_our_code(chosen), board)
+    return chosen, tasks_of(
+        compiled_network,
+        (SPEED, goals(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
+    )
 
 
 def is_open(options: Options) -> bool:
-    """Whether it is for measurements to decide whose code computes a region."""
+    """Test whether measurements decide whose code computes a region."""
     return bool(options.external) and options.external_choice == "cost"
 
 
 def in_our_code(options: Options) -> Options:
-    """The options of the network whose kernels are tuned: without what may turn out to be theirs."""
+    """Return the options of the network whose kernels are tuned: without external code that measurements may choose."""
     return replace(options, external={}) if is_open(options) else options
 
 
 def regions_for(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """What other people's code can compute in a network, where measurements decide whether it does."""
+    """Return the regions of a network that external code can compute, if measurements decide whether it does."""
     if not is_open(options):
         return ()
     return external_regions(source_of(model, options), target, options)
 
 
-def named_among(
+def select_layers(
     tasks: tuple[Task, ...], regions: tuple[RegionTask, ...], parts: tuple[str, ...]
 ) -> tuple[tuple[Task, ...], tuple[RegionTask, ...]]:
-    """Those of layers that are named; UsageError where there are none."""
+    """Return the tasks and regions of layers whose name contains one of ``parts``; UsageError if there are none."""
 
-    def named(task: Task) -> bool:
+    def is_selected(task: Task) -> bool:
         return not parts or any(part in layer for part in parts for layer in task.layers)
 
-    found, others = tuple(filter(named, tasks)), tuple(filter(named, regions))
-    if not found and not others:
+    selected, selected_regions = tuple(filter(is_selected, tasks)), tuple(filter(is_selected, regions))
+    if not selected and not selected_regions:
         known = ", ".join(task.name for task in tasks[:8]) or "none"
         raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
-    return found, others
+    return selected, selected_regions
 
 
 def refuse_open(options: Options) -> None:
-    """UsageError where measurements decide whose code computes a region, of which a plan says nothing."""
+    """Raise UsageError if measurements decide whose code computes a region, since a plan does not cover that."""
     if is_open(options):
         raise UsageError(
             "a plan does not say whose code computes a region",
@@ -107,19 +111,19 @@ def refuse_open(options: Options) -> None:
 # whoever watches is told of them.
 
 WINDOW = 3
-"""Batches of a kernel that say what its next ones may gain."""
+"""Batches of a kernel from which the gain of its next ones is estimated."""
 HOPE = 0.05
-"""Share of its time that a kernel may still lose by the next batch, over the number of those that it had."""
+"""Share of its time that a kernel is assumed to gain by the next batch, divided by the number of its batches so far."""
 STALE = 6
 """Batches without a gain after which a kernel is done."""
 LEAST, PARTS = 4, 32
-"""A kernel's first batches are this part of its space at most, but may always have so many candidates."""
+"""Candidates that a kernel's first batches may always have; above that they are at most 1 / PARTS of its space."""
 ENOUGH = 0.002
-"""A gain that is worth going on for."""
+"""Relative gain that justifies going on."""
 
 
 class Candidates(Protocol):
-    """What a search is about: a space of schedules, or whose code computes a region."""
+    """The subject of a search: a space of schedules, or whose code computes a region."""
 
     @property
     def points(self) -> Sequence[Point]: ...
@@ -131,7 +135,7 @@ class Candidates(Protocol):
 
 
 class Search(Protocol):
-    """What proposes candidates, and is told what they took, as :class:`microc.tuning.search.GridSearch` is."""
+    """Proposes candidates and takes their measurements, as :class:`microc.tuning.search.GridSearch` does."""
 
     @property
     def space(self) -> Candidates: ...
@@ -148,8 +152,11 @@ class Search(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Tuned:
-    """A kernel, or a region, while it is tuned: ``tried`` measurements; ``default`` and ``best`` in ticks,
-    ``point`` of the best in words; ``history``: the best after every batch."""
+    """A kernel or a region while it is tuned.
+
+    ``tried`` measurements; ``default`` and ``best`` in ticks; ``point``: the best point in words; ``history``: the best ticks
+    after every batch.
+    """
 
     task: Task
     search: Search
@@ -162,7 +169,7 @@ class Tuned:
 
     @property
     def done(self) -> bool:
-        """Whether more measurements are no use."""
+        """True if more measurements are useless."""
         if self.search.spent or (self.history and self.default is None):  # nothing to compare others with
             return True
         last = self.history[-STALE - 1 :]
@@ -170,11 +177,11 @@ class Tuned:
 
     @property
     def batch(self) -> int:
-        """The most measurements at once: the next batch is to learn from this one, so they grow with what is known."""
+        """The most measurements in a batch. The next batch learns from this one, so batches grow with what is known."""
         return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
 
     def keep(self, candidate: Candidate, ticks: float) -> None:
-        """A measurement that counts."""
+        """Take a measurement that counts."""
         if candidate is self.search.space.default:
             self.default = ticks
         if ticks < self.best:
@@ -182,7 +189,7 @@ class Tuned:
 
     @property
     def worth(self) -> float:
-        """Ticks of the network that the next batch may save; any number before the first one."""
+        """Ticks of the network that the next batch may save; infinite before the first batch."""
         if self.default is None:
             return math.inf
         recent = self.history[-WINDOW:]
@@ -206,7 +213,7 @@ class Tuned:
 
 @frozen
 class TunedRegion:
-    """A region that other people's code can compute: its measurements, and what all that are known say."""
+    """A region that external code can compute: its measurements, and the verdict of all known ones."""
 
     task: RegionTask
     tuned: Tuned
@@ -214,7 +221,7 @@ class TunedRegion:
 
     @property
     def taken(self) -> str:
-        """Whose code a compilation takes by these measurements; empty where they do not decide."""
+        """Whose code a compilation takes by these measurements; empty if they do not decide."""
         if self.task.taken.code.differs:
             return OURS
         if not self.verdict.decides:
@@ -223,7 +230,7 @@ class TunedRegion:
 
     @property
     def why(self) -> str:
-        """What else there is to say."""
+        """Reasons in words."""
         why = "" if self.verdict.ours is not None else self.verdict.why
         return "; ".join(filter(None, (self.task.taken.code.differs, why)))
 
@@ -246,8 +253,10 @@ class TunedRegion:
 
 @frozen
 class TunedNetwork:
-    """The network as a whole, as it is compiled without records and with the best combination that was measured of its kernels'
-    schedules: ``kernels`` are all that it has."""
+    """The network as a whole: compiled without records, and with the best measured combination of its kernels' schedules.
+
+    ``kernels``: all that it has.
+    """
 
     key: str
     together: Together
@@ -260,12 +269,12 @@ class TunedNetwork:
 
     @property
     def best(self) -> float:
-        """Ticks of a run as a compilation with these records makes it."""
+        """Ticks of a run as compiled with these records."""
         return self.together.best.ticks
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The layers of kernels that stay as they were, though something was faster alone: the first layer of each."""
+        """First layers of the kernels that keep their default schedule though another one was faster alone."""
         return tuple(task.name for task in self.kernels if task.key in self.together.kept)
 
     @property
@@ -280,8 +289,11 @@ class TunedNetwork:
 
 @frozen
 class Event:
-    """A batch was measured. ``kernel``: whose it was, as it stands now; ``measured`` of at most ``trials`` in this run;
-    ``seconds`` since it began, and how many are ``left`` at this pace, at most; ``lost``: places that failed, in words."""
+    """A batch was measured.
+
+    ``kernel``: its kernel, as it is now; ``measured`` of at most ``trials`` in this run; ``seconds`` since the beginning;
+    ``left``: seconds left at this pace, at most; ``lost``: places that failed, in words.
+    """
 
     kernel: Tuned
     measured: int
@@ -309,7 +321,7 @@ class Event:
 # worth most to the network, by what the last ones gained, and by how few it had.
 
 LONGEST_NAME = 200
-"""Letters of a layer's name in records."""
+"""Characters of a layer's name in records."""
 
 
 @frozen
@@ -321,8 +333,11 @@ class Limits:
 
 
 class Tuner:
-    """Tunes the kernels of a network, on as many places as ``runner`` has; ``event`` is told of every batch. ``regions`` that
-    other people's code can compute are measured before all kernels, and ours once more behind them, where it has got faster."""
+    """Tunes the kernels of a network, in as many places as ``runner`` has; ``event`` is called after every batch.
+
+    ``regions`` that external code can compute are measured before all kernels, and microc's code for them again afterwards, if
+    it has become faster.
+    """
 
     def __init__(
         self,
@@ -343,24 +358,29 @@ class Tuner:
         self.spent = 0
 
     def run(self, limits: Limits) -> None:
-        """Measure until a limit, or until nothing is left to win. What was measured is in the database whatever ends this."""
+        """Measure until a limit, or until nothing is left to gain.
+
+        All measurements are in the database, whatever ends the run.
+        """
         begin = time.monotonic()
-        for each in (*self.kernels, *self.regions):
-            self._recall(each)
+        for tuned in (*self.kernels, *self.regions):
+            self._recall(tuned)
         try:
             self._renew()
             self._measure(self.regions, limits, begin, limits.trials, limits.seconds)
             regions = time.monotonic() - begin  # which they may take again
-            kept = min(len(self.regions), limits.trials - self.spent)
-            self._measure(self.kernels, limits, begin, limits.trials - kept, limits.seconds - regions)
+            reserved = min(len(self.regions), limits.trials - self.spent)
+            self._measure(self.kernels, limits, begin, limits.trials - reserved, limits.seconds - regions)
             self._renew()
             self._measure(self.regions, limits, begin, limits.trials, limits.seconds)
         finally:
             self.runner.stop()
 
     def _measure(self, among: Sequence[Tuned], limits: Limits, begin: float, trials: int, seconds: float) -> None:
-        """Some kernels, until so many measurements were spent in all, or so many seconds after the beginning. One batch more than
-        there are places is proposed, so that none waits while the next one is lowered."""
+        """Measure some kernels until ``trials`` measurements in all, or ``seconds`` after the beginning.
+
+        One batch more than there are places is proposed, so that no place waits while the next batch is lowered.
+        """
         end = begin + seconds
         with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[Result]], Tuned] = {}
@@ -370,24 +390,24 @@ class Tuner:
                         batch = self._batch(among, trials, running.values())
                         if batch is None:
                             break
-                        each, candidates = batch
-                        known = copy_context()  # a thread of the pool begins without the plugins of this one
-                        running[pool.submit(known.run, self.runner.measure, each.task, candidates)] = each
+                        tuned, candidates = batch
+                        context = copy_context()  # a thread of the pool begins without the plugins of this one
+                        running[pool.submit(context.run, self.runner.measure, tuned.task, candidates)] = tuned
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        each = running.pop(future)
-                        self._keep(each, future.result())
-                        self._tell(each, limits, time.monotonic() - begin)
+                        tuned = running.pop(future)
+                        self._keep(tuned, future.result())
+                        self._notify(tuned, limits, time.monotonic() - begin)
                     if time.monotonic() >= end:
-                        running = {future: each for future, each in running.items() if not future.cancel()}
+                        running = {future: tuned for future, tuned in running.items() if not future.cancel()}
             except BaseException:
                 self.runner.stop()  # before the pool waits for what is running
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def whose(self) -> tuple[TunedRegion, ...]:
-        """What is known of the regions."""
+    def region_verdicts(self) -> tuple[TunedRegion, ...]:
+        """Return what is known of the regions."""
         pairs = zip(self._searches, self.regions, strict=True)
         return tuple(
             TunedRegion(search.task, each, verdict_of(search.task, self.database, self.runner.board))
@@ -395,20 +415,20 @@ class Tuner:
         )
 
     def _renew(self) -> None:
-        """Let regions have our code by the best schedules that are known."""
+        """Let regions have microc's code with the best known schedules."""
         for search, each in zip(self._searches, self.regions, strict=True):
-            search.renew(self._here)
+            search.renew(self._records_here)
             self._recall(each)
 
-    def _here(self, key: str) -> list[Record]:
-        """Records of a kernel that were measured where this is."""
+    def _records_here(self, key: str) -> list[Record]:
+        """Return the records of a kernel that were measured with this board, unit and compiler."""
         runner = self.runner
         where = (runner.board, runner.unit, runner.toolchain)
         return [r for r in self.database.of(key) if (r.board, r.unit, r.toolchain) == where]
 
     def _recall(self, each: Tuned) -> None:
-        """What earlier runs measured on the same board, by the same compiler."""
-        for record in self._here(each.task.key):
+        """Take measurements of earlier runs with the same board and compiler."""
+        for record in self._records_here(each.task.key):
             candidate = each.search.space.candidate_of(record) if record.status == OK else None
             if candidate is not None:
                 each.search.know(candidate, record.ticks)
@@ -417,21 +437,24 @@ class Tuner:
     def _batch(
         self, among: Sequence[Tuned], trials: int, busy: Collection[Tuned]
     ) -> tuple[Tuned, list[Candidate]] | None:
-        """What is measured next; None where nothing is. Where all places are taken, nothing of a kernel that is being measured:
-        it would learn nothing of that."""
+        """Return the next batch; None if there is none.
+
+        While all places are busy, no further batch of a kernel that is being measured is proposed: it could not learn from the
+        running one.
+        """
         if trials <= self.spent:
             return None
         ahead = len(busy) >= self.runner.places
         open_ = [k for k in among if not k.done and (k not in busy or (k.default is not None and not ahead))]
-        for each in sorted(open_, key=lambda k: (k in busy, -k.worth)):
-            found = each.search.propose(min(self.runner.batch, each.batch, trials - self.spent))
-            if found:
-                self.spent += len(found)
-                return each, found
+        for tuned in sorted(open_, key=lambda k: (k in busy, -k.worth)):
+            candidates = tuned.search.propose(min(self.runner.batch, tuned.batch, trials - self.spent))
+            if candidates:
+                self.spent += len(candidates)
+                return tuned, candidates
         return None
 
     def _keep(self, each: Tuned, results: Sequence[Result]) -> None:
-        """Results into the database, the search and the progress."""
+        """Put results into the database, the search and the progress."""
         self.database.add(self._record(each.task, result) for result in results)
         good = [result for result in results if result.status == OK]
         each.search.tell([(result.candidate, result.ticks) for result in good])
@@ -441,8 +464,8 @@ class Tuner:
             each.keep(result.candidate, result.ticks)
         each.history.append(each.best)
 
-    def _tell(self, each: Tuned, limits: Limits, seconds: float) -> None:
-        """Whoever watches of a kernel's batch."""
+    def _notify(self, each: Tuned, limits: Limits, seconds: float) -> None:
+        """Call ``event`` about a kernel's batch."""
         if self.event is not None:
             measured = sum(kernel.tried for kernel in (*self.kernels, *self.regions))
             left = seconds * (limits.trials - measured) / max(1, measured)

@@ -1,6 +1,5 @@
-"""What was measured as one page of HTML, of the family of ``microc profile``'s: for every kernel the best against trials, and its
-space.
-"""
+"""The measurements of a search as one HTML page in the style of ``microc profile``'s: for every kernel the best ticks by
+trials, and its space."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from microc.run.profile import short_layer
 from microc.tuning.search_space import Point as SpacePoint
 
 MOST = 600
-"""Points of a kernel that are drawn, those of the front among them."""
+"""Points of a kernel that are drawn, including those of the front."""
 _LARGE = 100_000
 """Ticks from which on axes count thousands."""
 COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
@@ -25,7 +24,7 @@ COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "wo
 
 @frozen
 class KernelRow:
-    """A kernel on a board: numbers to sort by and as they are read, the schedule that is marked in words, its pictures."""
+    """A kernel on a board: numbers as sort keys and as text, the marked schedule in words, its pictures."""
 
     number: int
     layer: str
@@ -39,7 +38,7 @@ class KernelRow:
 
 @frozen
 class TunedContext:
-    """What ``report/tuned.html.j2`` shows; ``mark``: what the points are that are marked."""
+    """Contents of ``report/tuned.html.j2``. ``mark``: the meaning of marked points."""
 
     title: str
     board: str
@@ -57,8 +56,11 @@ def to_html(
     keys: Collection[str] = (),
     chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The page of a file of records, those of kernels ``keys`` if any are named. ``chosen``: by key the record that a compilation
-    takes, or ``untuned``, which is marked; the fastest where nothing is said. Equal records give equal pages."""
+    """Return the page of a file of records, of kernels ``keys`` if any are named.
+
+    ``chosen``: by key the record that a compilation takes, or ``untuned``, which is marked; without it the fastest one is.
+    Equal records give equal pages.
+    """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in database:
         if not keys or record.key in keys:
@@ -90,7 +92,7 @@ def _facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fac
 
 
 def _origin(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Where the numbers come from."""
+    """Yield the origin of the numbers: unit, compiler, version."""
     yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
     yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))
     yield "microc", __version__
@@ -118,7 +120,7 @@ def _row(number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> K
 def _cells(
     records: Sequence[Record], good: Sequence[Record], default: Record | None, fastest: Record | None
 ) -> Iterator[tuple[float, str]]:
-    """Numbers of a kernel in the order of :data:`COLUMNS`."""
+    """Yield the numbers of a kernel in the order of :data:`COLUMNS`."""
     for count in (len(records), len(records) - len(good)):
         yield count, f"{count:,}"
     for record in (default, fastest):
@@ -130,7 +132,7 @@ def _cells(
 
 
 def _curve(good: Sequence[Record], marked: Record) -> Plot:
-    """The best after every measurement that counts, in their order."""
+    """Plot the best ticks after every valid measurement."""
     scale, unit = _scale(good)
     points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
     for trial, record in enumerate(good, 1):
@@ -145,17 +147,17 @@ def _curve(good: Sequence[Record], marked: Record) -> Plot:
 
 
 def _plane(good: Sequence[Record], marked: Record) -> Plot:
-    """Time against flash of all schedules, and the front of both."""
+    """Plot time against flash of all schedules, and the Pareto front."""
     scale, unit = _scale(good)
     front, least = list[Record](), float("inf")
     for record in sorted(good, key=lambda r: (r.flash, r.ticks)):
         if record.ticks < least:
             front.append(record)
             least = record.ticks
-    kept = {record.id for record in (*front, marked)}
-    beaten = [record for record in good if record.id not in kept]
-    shown = [*beaten[:: 1 + len(beaten) // MOST], *front, *([marked] if marked not in front else [])]
-    points = [Point(r.flash, r.ticks / scale, _kind(r, marked, r.id in kept), _title(r)) for r in shown]
+    front_ids = {record.id for record in (*front, marked)}
+    dominated = [record for record in good if record.id not in front_ids]
+    shown = [*dominated[:: 1 + len(dominated) // MOST], *front, *([marked] if marked not in front else [])]
+    points = [Point(r.flash, r.ticks / scale, _kind(r, marked, r.id in front_ids), _title(r)) for r in shown]
     return plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
@@ -164,7 +166,7 @@ def _kind(record: Record, marked: Record, good: bool) -> str:
 
 
 def _scale(good: Sequence[Record]) -> tuple[int, str]:
-    """What axes divide ticks by, and the unit in words."""
+    """Return the divisor of ticks on axes, and the unit in words."""
     large = max(record.ticks for record in good) >= _LARGE
     return (1000, f"thousand {good[0].unit}") if large else (1, good[0].unit)
 

@@ -1,9 +1,8 @@
-"""The end of a search on this computer: the network as a whole, as it is compiled without records and with what was found.
+"""The end of a search on this computer: the network as a whole, compiled without records and with the best schedules.
 
-Kernels were measured alone, each among candidates of its own. Here they run beside each other. A kernel that takes no less so
-than it did before loses its schedule, and gets the next best one, at last none; what becomes of the whole is measured every time,
-and kept as a record of the combination. A compilation takes the best one (:mod:`microc.compiler.tuned.measured_choice`), which
-may be none.
+Kernels were measured alone, each among its own candidates. Here they run together. A kernel that is not faster than before in
+this setting loses its schedule and gets the next best one, finally none. Each combination is measured as a whole and recorded.
+A compilation takes the best one (:mod:`microc.compiler.tuned.measured_choice`), which may be none.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
 from microc.tuning.in_place import Taken
-from microc.tuning.on_host import LIBRARY, TAKEN, run_timed
+from microc.tuning.on_host import LIBRARY, TAKEN, run_timer
 from microc.tuning.runner import Meter
 
 MOST = 3
-"""Combinations of a search."""
+"""Combinations that a search measures."""
 PROCESSES = 3
-"""Processes that time each of them: where memory lies in one decides about a percent."""
+"""Processes that time each combination: the memory layout of one process changes times by about a percent."""
 LONG = 10.0
-"""Seconds after which no other is started."""
+"""Seconds after which no further process is started."""
 Rounds = Sequence[Sequence[Taken]]
-"""By round what each network takes."""
+"""Times of each network, by round."""
 Parts = tuple[tuple[str, str], ...]
-"""A combination: the key of a kernel, and the id of the record that it takes."""
+"""A combination: the key of each kernel, and the id of its record."""
 
 
 class NetworkSearch:
-    """A network on this computer under its options. ``meter``: what its kernels were measured with."""
+    """The search for a network's best combination on this computer. ``meter``: what its kernels were measured with."""
 
     def __init__(
         self, source: Path | Graph, target: Target, options: Options, database: Database, meter: Meter
@@ -60,15 +59,15 @@ class NetworkSearch:
         self.key = network_key(self.tasks, options.threads)
 
     def run(self, end: float) -> None:
-        """Measure combinations until no kernel loses, but none that would not be done by ``end``, on the clock of ``monotonic``:
-        the first one takes its time."""
+        """Measure combinations until no kernel is slower, but none that would not finish by ``end`` (clock of ``monotonic``),
+        judged by the time of the first one."""
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would not go by it
             return
         room = workspace_room(self.untuned.module, self.tasks, self.options.ram or 0)
-        losing, beaten, tried = list[Chosen](), self._beaten(), set[Parts]()
+        losing, beaten, tried_combinations = list[Chosen](), self._losing_records(), set[Parts]()
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder, begin = Path(name), monotonic()
-            plain = self._built(self.untuned, folder / "untuned")
+            untuned_folder = self._build(self.untuned, folder / "untuned")
             for left in reversed(range(MOST)):
                 beaten.update(each.record for each in losing if each.record is not None)
                 if left == 0:
@@ -76,60 +75,60 @@ class NetworkSearch:
                 apart = chosen_apart(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
                 chosen = [each for each in apart if each.record is not None]
                 parts = _parts(chosen)
-                if not parts or parts in tried:
+                if not parts or parts in tried_combinations:
                     return
-                tried.add(parts)
-                made = self._combined(chosen, folder / f"{left}.jsonl")
-                rounds = _by_turns(plain, self._built(made, folder / f"{left}"))
-                self._keep(made, parts, rounds)
-                losing = [each for each in chosen if self._loses(made, each.task, rounds)]
-                begin, took = monotonic(), monotonic() - begin
-                if not losing or begin + took > end:
+                tried_combinations.add(parts)
+                combination = self._compile_combination(chosen, folder / f"{left}.jsonl")
+                rounds = _time_interleaved(untuned_folder, self._build(combination, folder / f"{left}"))
+                self._keep(combination, parts, rounds)
+                losing = [each for each in chosen if self._is_slower(combination, each.task, rounds)]
+                begin, seconds = monotonic(), monotonic() - begin
+                if not losing or begin + seconds > end:
                     return
 
-    def _combined(self, chosen: Sequence[Chosen], path: Path) -> Compiled:
-        """The network with some schedules, as a compilation takes them from a file of records."""
+    def _compile_combination(self, chosen: Sequence[Chosen], path: Path) -> Compiled:
+        """Compile the network with some schedules, as a compilation takes them from a file of records."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
         whole = [self._record(self.untuned, (), 1.0), self._record(self.untuned, _parts(chosen), 0.0)]
         write(path, [*parts, *whole])
         return compiled(self.source, self.target, replace(self.options, tuned=path))
 
-    def _built(self, made: Compiled, folder: Path) -> Path:
-        """A folder with the library of a network."""
+    def _build(self, made: Compiled, folder: Path) -> Path:
+        """Build a network's library in a folder and return the folder."""
         folder.mkdir()
         flags = machine_flags(self.target.core.machine)
         compile_sources(shared_files(made.module, __version__), folder, LIBRARY, *flags)
         return folder
 
-    def _beaten(self) -> set[Record]:
-        """What earlier searches tried in vain."""
-        known = self._known()
+    def _losing_records(self) -> set[Record]:
+        """Return the records that lost in earlier searches."""
+        known = self._earlier_measurements()
         ids = known.beaten if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
     def _keep(self, made: Compiled, parts: Parts, rounds: Rounds) -> None:
-        """What a combination takes, by what the network without records took the first time."""
-        known = self._known()
+        """Record a combination's ticks: its ratio to the network without records, times that network's first ticks."""
+        known = self._earlier_measurements()
         ratio = median(tuned[0] / plain[0] for plain, tuned in rounds)
         first = known.untuned if known else self._record(self.untuned, (), median(plain[0] for plain, _ in rounds))
         combination = self._record(made, parts, first.ticks * ratio)
         self.database.add([combination] if known else [first, combination])
 
-    def _known(self) -> Together | None:
-        """What was measured of the network here, by this compiler."""
+    def _earlier_measurements(self) -> Together | None:
+        """Return earlier measurements of the network on this computer by this compiler."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
         here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
         return measured_together(self.key, self.target.cpu, here, meter.board)
 
-    def _loses(self, made: Compiled, task: Task, rounds: Rounds) -> bool:
-        """Whether a kernel takes no less than without records, in the middle of all rounds."""
+    def _is_slower(self, made: Compiled, task: Task, rounds: Rounds) -> bool:
+        """Test whether a kernel is not faster than without records, by the median over all rounds."""
         before, after = (_calls_of(task, each) for each in (self.untuned, made))
 
-        def spent(taken: Taken, calls: Sequence[int]) -> float:
+        def kernel_time(taken: Taken, calls: Sequence[int]) -> float:
             return sum(taken[1][number] for number in calls)
 
-        return bool(before) and median(spent(t, after) / spent(p, before) for p, t in rounds) >= 1
+        return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
     def _record(self, made: Compiled, parts: Parts, ticks: float) -> Record:
         plan = made.module.plan
@@ -159,16 +158,16 @@ def _parts(chosen: Sequence[Chosen]) -> Parts:
 
 
 def _calls_of(task: Task, made: Compiled) -> list[int]:
-    """The calls of a network, by number, that run a kernel, or a loop that it is in."""
+    """Return the numbers of the calls that run a kernel, or a loop that contains it."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(made.module.calls) if call.layer in layers]
 
 
-def _by_turns(*folders: Path) -> Rounds:
-    """What the networks in some folders take, in rounds of several processes."""
+def _time_interleaved(*folders: Path) -> Rounds:
+    """Time the networks in some folders interleaved, in rounds of several processes."""
     begin, rounds = monotonic(), list[list[Taken]]()
     for _ in range(PROCESSES):
-        run_timed("microc.tuning.in_place", 0, *folders)
+        run_timer("microc.tuning.in_place", 0, *folders)
         rounds += json.loads((folders[0] / TAKEN).read_text())
         if monotonic() - begin > LONG:
             break

@@ -43,6 +43,6 @@ class Estimating(Runner):
     def check(self) -> None:
         """Paper is always there."""
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         self.measured += candidates
         return [Result(c, OK, c.instructions + 20 * c.code, c.code) for c in candidates]

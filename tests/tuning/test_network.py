@@ -63,8 +63,8 @@ def measured() -> list[Record]:
 class Sloped(Estimating):
     """What the compiler takes by itself is never the fastest."""
 
-    def _measured(self, task: Task, candidates: Sequence[Any]) -> list[Any]:
-        found = super()._measured(task, candidates)
+    def _measure_image(self, task: Task, candidates: Sequence[Any]) -> list[Any]:
+        found = super()._measure_image(task, candidates)
         return [replace(r, ticks=2 * r.ticks) if UNTUNED in dict(r.candidate.point.decisions) else r for r in found]
 
 
@@ -126,7 +126,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
         database.add(measured)
         found = NetworkSearch(DIGITS, target_for("host"), make_options(optimize="speed"), database, Estimating())
         parts: list[Parts] = []
-        combined = found._combined
+        combined = found._compile_combination
 
         def remembered(chosen: Any, path: Path) -> Compiled:
             parts.append(whole_network._parts(chosen))
@@ -138,9 +138,9 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
             return [[(1000.0, [10.0] * len(calls)), (whole(parts[-1]), [10 * by_layer.get(c.layer, 1) for c in calls])]]
 
         tasks = {task.key: task for task in found.tasks}
-        monkeypatch.setattr(whole_network, "_by_turns", turns)
-        monkeypatch.setattr(found, "_built", lambda made, folder: folder)
-        monkeypatch.setattr(found, "_combined", remembered)
+        monkeypatch.setattr(whole_network, "_time_interleaved", turns)
+        monkeypatch.setattr(found, "_build", lambda made, folder: folder)
+        monkeypatch.setattr(found, "_compile_combination", remembered)
         return found
 
     return made

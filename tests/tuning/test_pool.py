@@ -34,11 +34,11 @@ class Failing(Estimating):
     def check(self) -> None:
         raise DeviceError("the port is gone")
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         self.answers -= 1
         if self.answers < 0:
             raise DeviceError("no answer")
-        return super()._measured(task, candidates)
+        return super()._measure_image(task, candidates)
 
 
 def searched(*runners: Estimating, trials: int = 40) -> tuple[Pool, Database]:
@@ -63,13 +63,13 @@ def test_places_measure_side_by_side() -> None:
     entered, both = Semaphore(0), Event()
 
     class Meeting(Estimating):
-        def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
             if entered.acquire(blocking=False):
                 both.set()
             elif candidates[0] is not space.default:
                 entered.release()
                 both.wait(60)
-            return super()._measured(task, candidates)
+            return super()._measure_image(task, candidates)
 
     pool = Pool([("a", Meeting()), ("b", Meeting())])
     tuner = Tuner([product()], pool, Database(), model=Analytic(), search="random")
@@ -85,10 +85,10 @@ def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.Monkey
     second = Event()
 
     class Waiting(Estimating):
-        def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
             running.append(task.key)
             assert second.wait(60)
-            results = super()._measured(task, candidates)
+            results = super()._measure_image(task, candidates)
             running.remove(task.key)
             return results
 

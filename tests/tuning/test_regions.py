@@ -71,7 +71,7 @@ class Paper(Runner):
     def check(self) -> None:
         """Paper is always there."""
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         self.measured += candidates
         return [self._one(candidate) for candidate in candidates]
 

@@ -50,7 +50,7 @@ def test_candidates_take_no_index_from_constants_that_are_no_tables(monkeypatch:
 def test_neighbours_differ_in_one_decision() -> None:
     space, draw = space_of(product()), random.Random(2)
     for point in draw.sample(space.points, 20):
-        other = space.mutated(point, draw)
+        other = space.mutate(point, draw)
         assert other in space
         same = {name for name, value in other.values if (name, value) in point.values}
         if (other.algorithm, other.rule) == (point.algorithm, point.rule):
@@ -62,7 +62,7 @@ def test_children_have_the_decisions_of_their_parents() -> None:
     one, *rest = (
         p for p in space.points if p.rule == space.points[0].rule and p.algorithm == space.points[0].algorithm
     )
-    child = space.crossed(one, rest[-1], draw)
+    child = space.cross(one, rest[-1], draw)
     assert child in space and all(
         value in (dict(one.values)[name], dict(rest[-1].values)[name]) for name, value in child.values
     )

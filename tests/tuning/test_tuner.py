@@ -113,8 +113,8 @@ def test_trials_go_where_there_is_time_to_win() -> None:
 class Mute(Estimating):
     """What the compiler takes by itself does not run."""
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
-        found = super()._measured(task, candidates)
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        found = super()._measure_image(task, candidates)
         return [
             Result(r.candidate, FAILED) if r.candidate.point.decisions[:1] == (("untuned", "shipped"),) else r
             for r in found
@@ -138,10 +138,10 @@ def test_few_trials_are_no_more(trials: int) -> None:
 class Breaking(Estimating):
     """An image with one of these candidates does not come back."""
 
-    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+    def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         if any(c.code % 7 == 0 for c in candidates):
             raise DeviceError("the board does not answer")
-        return super()._measured(task, candidates)
+        return super()._measure_image(task, candidates)
 
 
 def test_what_breaks_an_image_costs_itself_alone() -> None:

@@ -335,6 +335,7 @@ class _Cell:
         if not have_valid_types or len({k.dtype for k in types}) > 1 or (integers and not have_one_scale):
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
             self.application.refuse(f"weights {actual}", f"float32 {(rows, depth)}, or int8 with one scale")
+        # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
         matrix = np.concatenate([self.application.constant(self.first + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()
         if integers:
