@@ -1,10 +1,11 @@
 """``conv2d_transpose``: every input pixel adds its multiple of the kernel to the output; the adjoint of ``conv2d``.
 
 Along one axis y[t] = sum over x of w[t + before - stride x] data[x]. With t = stride q + p this is, for every phase p, a
-convolution over q with the taps p, p + stride, ... in reverse. So constant weights make it one ``conv2d`` whose channels are the
-phases of a stride-sized block of pixels, followed by putting these in their places; sums and scaling are those of ``conv2d``.
+convolution over q with the taps p, p + stride, ... in reverse. So with constant weights it is one ``conv2d`` whose channels are
+the phases of a stride-sized block of pixels, followed by a transposition of blocks to pixels. Sums and scaling are those of
+``conv2d``.
 
-Data is NHWC, weights are OHWI with the input channels of one group. ``padding`` (top, left, bottom, right) is what is cut off the
+Data is NHWC, weights are OHWI with the input channels of one group. ``padding`` (top, left, bottom, right) is cropped from the
 full result of (extent - 1) * stride + reach rows; a negative bottom or right adds rows that hold the bias alone.
 
 Sources: TFLite ``reference/transpose_conv.h``; ONNX ConvTranspose.
@@ -27,7 +28,7 @@ from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arithmetic import Rewrite, constant, is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
-from microc.ops.convolution.geometry import WINDOWS, meets_row
+from microc.ops.convolution.geometry import WINDOWS, row_conditions
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, rows_only
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -44,7 +45,10 @@ DEFAULTS = defaults_of(ATTRS)
 
 @frozen
 class _Axis:
-    """One spatial axis: the dilated kernel's ``reach``, what is cut off ``before``, the result's extent ``out``."""
+    """One spatial axis.
+
+    ``extent``: of the data. ``reach``: of the dilated kernel. ``before``: rows cropped in front. ``out``: extent of the result.
+    """
 
     extent: int
     stride: int
@@ -54,44 +58,44 @@ class _Axis:
 
     @property
     def shift(self) -> int:
-        """Zero taps in front of the kernel that make ``before`` whole strides, where they cost no further tap per phase."""
+        """Zero taps in front of the kernel that make ``before`` whole strides; 0 if they would cost another tap per phase."""
         wanted = -self.before % self.stride
         return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
 
     @property
     def taps(self) -> int:
-        """Taps of every phase."""
+        """Number of taps of a phase."""
         return -(-(self.reach + self.shift) // self.stride)
 
     @property
     def cut(self) -> int:
-        """Rows of the first blocks that come before the result's first."""
+        """Rows of the first block that precede the result."""
         return (self.before + self.shift) % self.stride
 
     @property
     def padding(self) -> tuple[int, int]:
-        """The convolution's padding, which may be too large by what cannot be negative; the rest is cut off."""
+        """Padding of the convolution before and after; if negative, no padding, and that many rows are cropped afterwards."""
         first = (self.before + self.shift) // self.stride
         blocks = -(-(self.out + self.cut) // self.stride)
         return self.taps - 1 - first, blocks + first - self.extent
 
 
 def _axes(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> tuple[_Axis, _Axis]:
-    """Height and width; ModelError where shapes and attributes contradict each other."""
+    """Return the axes height and width; raise ModelError if shapes and attributes contradict each other."""
     groups = attrs["groups"]
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
         raise ModelError(f"conv2d_transpose of shapes {tuple(data)} and {tuple(weight)}", hint="both have four axes")
     if groups < 1 or data[3] != weight[3] * groups or weight[0] % groups:
         raise ModelError(f"conv2d_transpose of {data[3]} channels by weights {tuple(weight)} in {groups} groups")
-    found = []
+    axes = []
     for k in (0, 1):
         reach = (weight[1 + k] - 1) * attrs["dilation"][k] + 1
         before, after = attrs["padding"][k], attrs["padding"][2 + k]
         out = (data[1 + k] - 1) * attrs["strides"][k] + reach - before - after
         if before < 0 or out < 1:
             raise ModelError(f"conv2d_transpose of shape {tuple(data)} with padding {attrs['padding']}")
-        found.append(_Axis(data[1 + k], attrs["strides"][k], reach, before, out))
-    return found[0], found[1]
+        axes.append(_Axis(data[1 + k], attrs["strides"][k], reach, before, out))
+    return axes[0], axes[1]
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -105,7 +109,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Every tap scattered into the full result, in float64."""
+    """Scatter every tap into the full result, in float64."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
     axes = _axes(attrs, data.shape, weight.shape)
@@ -120,15 +124,15 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
             for tap, step, a in zip((y, x), attrs["dilation"], axes, strict=True)
         ]
         full[:, places[0], places[1]] += np.einsum("nyxgi,goi->nyxgo", pixels, grouped[:, :, y, x])
-    kept = [slice(a.before, a.before + a.out) for a in axes]
-    result = full[:, kept[0], kept[1]].reshape(batch, axes[0].out, axes[1].out, -1)
+    inside = [slice(a.before, a.before + a.out) for a in axes]
+    result = full[:, inside[0], inside[1]].reshape(batch, axes[0].out, axes[1].out, -1)
     if len(arrays) > 2:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
     return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Every output pixel gathers the taps that meet it; what weights that are computed at run time need."""
+    """Return the sums for weights computed at run time: every output pixel gathers the taps that reach it."""
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     height, width = _axes(attrs, data.type.shape, weight.type.shape)
@@ -143,7 +147,7 @@ def _compute(call: OpCall) -> te.Tensor:
         meets = ir.all_of(
             condition
             for place, axis, dilation in zip((top, left), (height, width), attrs["dilation"], strict=True)
-            for condition in ((place % axis.stride).eq(0), *meets_row(place, axis.extent, axis.stride, dilation))
+            for condition in ((place % axis.stride).eq(0), *row_conditions(place, axis.extent, axis.stride, dilation))
         )
         assert meets is not None
         value = image[n, top // height.stride, left // width.stride, c // each * depth + k.var]
@@ -157,12 +161,15 @@ def _compute(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- legalisation
 
 
-_MOST_TAPS, _MOST_PLACES = 1 << 12, 1 << 20
-"""Taps of a phase, and places of all weights' phases, up to which it may be mostly zeros."""
+_MAX_SPARSE_TAPS, _MAX_SPARSE_ELEMENTS = 1 << 12, 1 << 20
+"""Taps of a phase and elements of all phases' weights up to which these may be mostly zeros (large strides or dilations)."""
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Phases of constant weights; sums that look for their taps where these are no constants, or mostly zeros as phases."""
+    """Rewrite to a ``conv2d`` of phases if the weights are constant; keep the operator if they are not, or would be mostly zeros.
+
+    Raise UnsupportedError for quantised layers, which have no other form than phases.
+    """
     weight = constant(graph, node.inputs[1])
     quantised = is_quantised(node, graph)
     if weight is None:
@@ -171,53 +178,57 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return split_activation(node, graph)
     axes = _axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps for axis in axes)
-    places = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
+    elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
     kernel = weight.shape[1] * weight.shape[2]
-    if taps <= max(_MOST_TAPS, 4 * kernel) and places <= max(_MOST_PLACES, 4 * weight.size):
-        return _by_phases(node, graph, weight)
+    if taps <= max(_MAX_SPARSE_TAPS, 4 * kernel) and elements <= max(_MAX_SPARSE_ELEMENTS, 4 * weight.size):
+        return _emit_phases(node, graph, weight)
     if quantised:
         raise UnsupportedError(
-            f"{weight.size:,} quantised weights that strides and dilation spread over {places:,} places of {taps:,} taps",
+            f"{weight.size:,} quantised weights that strides and dilation spread over {elements:,} places of {taps:,} taps",
             where=str(node.loc),
-            hint=f"up to {_MOST_PLACES:,} places of {_MOST_TAPS:,} taps are built; in float32 more are",
+            hint=f"up to {_MAX_SPARSE_ELEMENTS:,} places of {_MAX_SPARSE_TAPS:,} taps are built; in float32 more are",
         )
     return split_activation(node, graph)
 
 
-def _by_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
-    """The convolution that makes whole blocks, their pixels put in place, and what sticks out cut off."""
+def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
+    """Emit the convolution that computes blocks, the transposition of blocks to pixels, and the slice that crops the result."""
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, kind, result = (graph.types[name] for name in (*node.inputs[:2], output))
     axes, groups = _axes(attrs, data.shape, weight.shape), attrs["groups"]
     block = axes[0].stride * axes[1].stride
     name = rewrite.constant("phases", _phase_weights(weight, kind.quant, attrs, axes))
-    rewrite.types[name] = replace(rewrite.types[name], quant=_spread(kind.quant, groups, block))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(kind.quant, groups, block))
     operands = [node.inputs[0], name]
     if len(node.inputs) > 2 and node.inputs[2]:
-        operands.append(_spread_bias(rewrite, node, groups, block))
+        operands.append(_repeat_bias(rewrite, node, groups, block))
     before, after = zip(*(axis.padding for axis in axes), strict=True)
     padding = tuple(max(each, 0) for each in (*before, *after))
     shape = [axis.extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps + 1 for axis in axes]
-    made = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
+    blocks = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
     common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
-    rewrite.emit("conv2d", operands, made, {**CONVOLUTION, **common, "padding": padding})
-    placed = _placed(rewrite, made, groups, axes, (data.shape[0], *shape, weight.shape[0]))
+    rewrite.emit("conv2d", operands, blocks, {**CONVOLUTION, **common, "padding": padding})
+    pixels = _emit_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
     begin = [axis.cut + max(-axis.padding[0], 0) * axis.stride for axis in axes]
-    if (*begin, *rewrite.type(placed).shape) == (0, 0, *result.shape):
-        rewrite.emit("reshape", (placed,), output, {"shape": result.shape})
+    if (*begin, *rewrite.type(pixels).shape) == (0, 0, *result.shape):
+        rewrite.emit("reshape", (pixels,), output, {"shape": result.shape})
     else:
         end = (result.shape[0], begin[0] + axes[0].out, begin[1] + axes[1].out, result.shape[3])
         cut: Mapping[str, Attr] = {"begin": (0, *begin, 0), "end": end, "strides": (1, 1, 1, 1)}
-        rewrite.emit("slice", (placed,), output, cut)
+        rewrite.emit("slice", (pixels,), output, cut)
     return rewrite.legalized()
 
 
 def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any], axes: Sequence[_Axis]) -> Array:
-    """Weights (O, H, W, I) as (O * phases, taps, taps, I): by group, row and column of the block, output; the taps reversed."""
+    """Rearrange weights (O, H, W, I) to (O * phases, taps, taps, I).
+
+    The channels are ordered by group, row and column of the block, and output; the taps are reversed.
+    """
     outputs, rows, columns, depth = weight.shape
     high, wide = (axis.taps * axis.stride for axis in axes)
     zero = np.reshape(quant.zero_point if quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
+    # Taps that the kernel lacks hold the zero point, which stands for zero.
     spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
     (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in axes)
     spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
@@ -227,27 +238,30 @@ def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any],
     return np.ascontiguousarray(ordered).reshape(-1, y.taps, x.taps, depth)
 
 
-def _spread(quant: Quant | None, groups: int, block: int) -> Quant | None:
-    """Scales of the output channels, for every phase of each group."""
+def _repeat_quant(quant: Quant | None, groups: int, block: int) -> Quant | None:
+    """Repeat the scales of the output channels for every phase of each group."""
     if quant is None or quant.axis is None:
         return quant
     order = np.arange(len(quant.scale)).reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
     return Quant(tuple(quant.scale[i] for i in order), tuple(quant.zero_point[i] for i in order), 0)
 
 
-def _spread_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
-    """The bias of every output channel, for every phase of each group."""
+def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
+    """Repeat the bias of the output channels for every phase of each group."""
     bias, kind = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
         raise UnsupportedError("a bias that is no constant", where=str(node.loc))
     spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)
-    rewrite.types[name] = replace(rewrite.types[name], quant=_spread(kind.quant, groups, block))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(kind.quant, groups, block))
     return name
 
 
-def _placed(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis], shape: Sequence[int]) -> str:
-    """Channels (group, row, column, output) of blocks as pixels with channels (group, output); ``shape`` in blocks."""
+def _emit_pixels(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis], shape: Sequence[int]) -> str:
+    """Emit the transposition of channels (group, row, column, output) of blocks to pixels with channels (group, output).
+
+    ``shape`` counts blocks.
+    """
     batch, rows, columns, outputs = shape
     (down, right), kind = (axis.stride for axis in axes), rewrite.type(value)
     if down * right == 1:
@@ -264,7 +278,7 @@ def _placed(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis], sh
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    """Every input element times its taps of every output channel of its group."""
+    """Return the products: every input element times its taps of every output channel of its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
 

@@ -1,7 +1,7 @@
 """``convolution`` and ``convolution_transpose`` over any number of spatial axes, with weights that may be data.
 
-Networks' usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``; here every output sums
-its taps as they come, or those of a place are gathered for all channels of the result (algorithm ``gathered``). Data is (N, C,
+The usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``. Here every output sums its
+taps directly, or the taps of a position are gathered once for all output channels (algorithm ``gathered``). Data is (N, C,
 spatial ...), weights are (O, C / groups, kernel ...), transposed (C, O / groups, kernel ...). ``padding`` is all amounts before,
 then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
 """
@@ -19,8 +19,8 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.convolution.geometry import meets_row
-from microc.ops.matrix.gemm import start
+from microc.ops.convolution.geometry import row_conditions
+from microc.ops.matrix.gemm import initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, rows_only
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -31,7 +31,7 @@ DTYPES = ("float32", "float64", "int32")
 
 
 def _axes(attrs: Mapping[str, Any], extents: Sequence[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """(extent, stride, dilation, before, after) of every spatial axis."""
+    """Iterate over (extent, stride, dilation, before, after) of the spatial axes."""
     rank = len(extents)
     padding = attrs["padding"]
     return zip(extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
@@ -78,69 +78,69 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
             for t, d, s, e in zip(tap, attrs["dilation"], attrs["strides"], spatial, strict=True)
         )
         total += np.einsum("ngc...,goc->ngo...", grouped[(slice(None),) * 3 + places], split[(slice(None),) * 3 + tap])
-    made = total.reshape(result.shape)
+    result_sums = total.reshape(result.shape)
     if len(arrays) > 2:
-        made = made + arrays[2].reshape(-1, *[1] * rank)
-    return (made.astype(data.dtype),)
+        result_sums = result_sums + arrays[2].reshape(-1, *[1] * rank)
+    return (result_sums.astype(data.dtype),)
 
 
-def _suits_gathered(call: OpCall) -> bool:
-    """A single image in one group, where several channels share what is gathered."""
+def _can_share_patch(call: OpCall) -> bool:
+    """Test for a single image in one group with constant weights and several output channels, which share the patch."""
     data, weight, _ = call.weighted
     several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
     return several and weight.data is not None
 
 
-def _gathered(call: OpCall, dtype: str) -> te.Tensor:
-    """``acc`` (O, P): a matrix product of the weights (O, K) and the ``patch`` (P, K) of every place, channels outermost."""
+def _patch_product(call: OpCall, dtype: str) -> te.Tensor:
+    """Return ``acc`` (O, P): weights (O, K) times the ``patch`` (P, K) of every output position, channels outermost."""
     data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
     assert weight.data is not None
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
     spatial, k = call.out_types[0].shape[2:], te.reduce_axis(prod(window), "k")
 
-    def gathered(p: Expr, term: Expr) -> Expr:
-        channel, *taps = _apart(term, window)
-        rows = zip(_apart(p, spatial), taps, _axes(call.attrs, data.type.shape[2:]), strict=True)
+    def gather(p: Expr, term: Expr) -> Expr:
+        channel, *taps = _split_index(term, window)
+        rows = zip(_split_index(p, spatial), taps, _axes(call.attrs, data.type.shape[2:]), strict=True)
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in rows:
             place = at * stride + tap * dilation - before
             places.append(place)
             inside += [place >= 0] if before else []
             inside += [place < extent] if after else []
-        met, value = ir.all_of(inside), x[(0, channel, *places)]
-        return value if met is None else ir.select(met, value, 0)
+        condition, value = ir.all_of(inside), x[(0, channel, *places)]
+        return value if condition is None else ir.select(condition, value, 0)
 
-    patch = te.compute((prod(spatial), prod(window)), gathered, PATCH, ("p", "k"))
+    patch = te.compute((prod(spatial), prod(window)), gather, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
         product = ir.cast(dtype, patch[p, k.var]) * ir.cast(dtype, w[o, k.var])
-        return te.sum_reduce(product, k, init=start(bias, o, dtype))
+        return te.sum_reduce(product, k, init=initial_sum(bias, o, dtype))
 
     return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
 
-def _apart(index: Expr, extents: Sequence[int]) -> list[Expr]:
-    """A flat index by axis, the last one fastest."""
-    found: list[Expr] = []
+def _split_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
+    """Split a flat index into indices along ``extents``, the last axis fastest."""
+    indices: list[Expr] = []
     for extent in reversed(extents[1:]):
-        found.append(index % extent)
+        indices.append(index % extent)
         index = index // extent
-    return [index, *reversed(found)]
+    return [index, *reversed(indices)]
 
 
-def _wrapped(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
-    """The sums in the data's dtype; of integers in one without a sign, whose overflow C defines."""
+def _wrap(call: OpCall, compute: Callable[[OpCall, str], te.Tensor]) -> te.Tensor:
+    """Return the sums in the data's dtype; int32 is summed as uint32, whose overflow C defines."""
     dtype = call.data.type.dtype
     if dtype != "int32":
         return compute(call, dtype)
-    found = compute(call, "uint32")
-    return te.compute(found.shape, lambda *index: ir.cast(dtype, found[index]), "wrapped")
+    total = compute(call, "uint32")
+    return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
 
 
 def _compute(call: OpCall, dtype: str) -> te.Tensor:
     if call.attrs.get("algorithm") == "gathered":
-        return _gathered(call, dtype)
+        return _patch_product(call, dtype)
     data, weight, bias = call.weighted
     attrs, shape = call.attrs, weight.type.shape
     each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
@@ -157,10 +157,10 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
             inside += [place >= 0] if before else []
             inside += [place < extent] if after else []
         value = ir.cast(dtype, x[(n, o // each * shape[1] + depth.var, *places)])
-        met = ir.all_of(inside)
-        value = value if met is None else ir.select(met, value, 0)
+        condition = ir.all_of(inside)
+        value = value if condition is None else ir.select(condition, value, 0)
         weight_ = ir.cast(dtype, w[(o, depth.var, *(t.var for t in taps))])
-        return te.sum_reduce(value * weight_, depth, *taps, init=start(bias, o, dtype))
+        return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -176,14 +176,14 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
         (e - 1) * s + (k - 1) * d + 1 - before - after
         for k, (e, s, d, before, after) in zip(weight.shape[2:], _axes(attrs, data.shape[2:]), strict=True)
     ]
-    cut = attrs["padding"][: len(shape)]  # behind the result there may be more rows than taps reach
+    cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
     if min(shape) < 1 or min(cut) < 0 or data.shape[1] % groups:
         raise ModelError(f"convolution_transpose of {data.shape} with padding {attrs['padding']}")
     return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
 
 
 def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Every tap scattered into a result that is large enough, in float64; integers in int64, so that they wrap around."""
+    """Scatter every tap into a result that holds all of them, in float64; integers in int64, so that they wrap around."""
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
     (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
@@ -197,15 +197,15 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     for tap in np.ndindex(*weight.shape[2:]):
         places = tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, (e, s, d, _) in zip(tap, axes, strict=True))
         full[(slice(None),) * 3 + places] += np.einsum("ngc...,gco->ngo...", pixels, split[(slice(None),) * 3 + tap])
-    kept = tuple(slice(b, b + o) for b, o in zip(before, out, strict=True))
-    made = full[(slice(None),) * 3 + kept].reshape(result.shape)
+    inside = tuple(slice(b, b + o) for b, o in zip(before, out, strict=True))
+    result_sums = full[(slice(None),) * 3 + inside].reshape(result.shape)
     if len(arrays) > 2:
-        made = made + arrays[2].reshape(-1, *[1] * rank)
-    return (made.astype(arrays[0].dtype),)
+        result_sums = result_sums + arrays[2].reshape(-1, *[1] * rank)
+    return (result_sums.astype(arrays[0].dtype),)
 
 
 def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
-    """Every output gathers the taps that meet it."""
+    """Return the transposed sums: every output gathers the taps that reach it."""
     data, weight, bias = call.weighted
     attrs, (inputs, each, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
@@ -215,22 +215,27 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         n, o, *where = index
-        places, meets = [], list[Expr]()
+        places, conditions = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(where, taps, _axes(attrs, extents), strict=True):
             place = at + before - tap.var * dilation
-            meets += meets_row(place, extent, stride, dilation)
-            meets += [(place % stride).eq(0)] if stride > 1 else []
+            conditions += row_conditions(place, extent, stride, dilation)
+            conditions += [(place % stride).eq(0)] if stride > 1 else []
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
             places.append(ir.clamp(at_data, 0, extent - 1) if dtype == "uint32" else at_data)
         channel = o // each * group + depth.var
-        met = ir.all_of(meets)
-        assert met is not None
+        condition = ir.all_of(conditions)
+        assert condition is not None
         value = ir.cast(dtype, x[(n, channel, *places)])
         weight_ = ir.cast(dtype, w[(channel, o % each, *(t.var for t in taps))])
-        # A tap that meets nothing adds nothing, if it is no number, too. Integers are multiplied as any matrix is.
-        product = ir.select(met, value, 0) * weight_ if dtype == "uint32" else ir.select(met, value * weight_, 0.0)
-        return te.sum_reduce(product, depth, *taps, init=start(bias, o, dtype))
+        # Floats: the product is selected, so that a weight of infinity or NaN that reaches nothing adds zero. Integers: the
+        # factor is selected, which leaves the form of a matrix product.
+        product = (
+            ir.select(condition, value, 0) * weight_
+            if dtype == "uint32"
+            else ir.select(condition, value * weight_, 0.0)
+        )
+        return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, dtype))
 
     return te.compute(call.out_types[0].shape, element, ACC)
 
@@ -272,11 +277,11 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer,
         reference=_reference,
-        compute=lambda call: _wrapped(call, _compute),
+        compute=lambda call: _wrap(call, _compute),
         cases=lambda: _cases(False),
         axes=rows_only,
         macs=_macs,
-        algorithms={"gathered": _suits_gathered},
+        algorithms={"gathered": _can_share_patch},
         operand_names=("data", "weight", "bias"),
     ),
     OpDef(
@@ -284,7 +289,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=_ATTRS,
         infer=_infer_transpose,
         reference=_reference_transpose,
-        compute=lambda call: _wrapped(call, _compute_transpose),
+        compute=lambda call: _wrap(call, _compute_transpose),
         cases=lambda: _cases(True),
         axes=rows_only,
         macs=_macs_transpose,

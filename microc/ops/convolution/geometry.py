@@ -1,4 +1,4 @@
-"""Extents of a convolution, and how it reads its input."""
+"""Extents of a convolution, and the gathering and padding of its input."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ DEFAULTS = defaults_of(ATTRS)
 
 @frozen
 class Geometry:
-    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right.
+    """Extents of a convolution, independent of the layout. ``padding`` is top, left, bottom, right.
 
-    Where the extents are one example of many, the attribute ``open`` holds the most padding that any of them has: nothing may
-    be left out that only these extents do not need.
+    If sizes vary at run time, these extents are one example, and ``open`` holds the largest padding of all: no check may be
+    omitted because this example does not need it.
     """
 
     batch: int
@@ -88,7 +88,7 @@ class Geometry:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Where there is padding: top, left, bottom, right."""
+        """Largest padding at top, left, bottom, right; 0 where no size is padded."""
         return self.open or self.padding
 
     @property
@@ -112,7 +112,7 @@ class Geometry:
 
     @property
     def direct(self) -> bool:
-        """Whether the inputs of a pixel already lie one after another, pixel by pixel: pointwise, or one pixel of everything."""
+        """True if the data already is the matrix of pixels by inputs: a pointwise kernel, or one as large as the image."""
         if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
@@ -120,21 +120,21 @@ class Geometry:
 
 
 def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
-    """The extents that shapes and attributes give; ModelError where they contradict each other."""
+    """Derive the extents from shapes and attributes; raise ModelError if they contradict each other."""
     attrs = {**DEFAULTS, **attrs}
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
-        what = f"conv2d of shapes {tuple(data)} and {tuple(weight)}"
-        raise ModelError(what, hint="both have four axes, none of them empty")
-    first = attrs["layout"] == "NCHW"
-    batch, channels, height, width = data if first else (data[0], data[3], data[1], data[2])
-    out_channels, depth, *kernel = weight if first else (weight[0], weight[3], weight[1], weight[2])
+        message = f"conv2d of shapes {tuple(data)} and {tuple(weight)}"
+        raise ModelError(message, hint="both have four axes, none of them empty")
+    channels_first = attrs["layout"] == "NCHW"
+    batch, channels, height, width = data if channels_first else (data[0], data[3], data[1], data[2])
+    out_channels, depth, *kernel = weight if channels_first else (weight[0], weight[3], weight[1], weight[2])
     groups = attrs["groups"]
     if groups < 1 or channels != depth * groups or out_channels % groups:
         raise ModelError(
             f"conv2d of {channels} channels by {out_channels} x {depth} weight channels in {groups} groups",
             hint="input channels are weight channels times groups, and groups divide the output channels",
         )
-    found = Geometry(
+    extents = Geometry(
         batch,
         height,
         width,
@@ -147,54 +147,57 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
         groups,
         tuple(attrs.get("open", ())),
     )
-    if found.out_height < 1 or found.out_width < 1 or min(found.padding) < 0:
-        raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")
-    return found
+    if extents.out_height < 1 or extents.out_width < 1 or min(extents.padding) < 0:
+        raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {extents.padding}")
+    return extents
 
 
-def meets_row(place: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+def row_conditions(place: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
     """Return conditions that ``place // stride`` is one of ``extent`` rows, for a place that is a multiple of the stride.
 
-    They bound the place, or the quotient if taps are apart: then multiples of a tap leave the quotient, which no bound of the
-    place proves to be within the data.
+    Without dilation they bound the place. With dilation they bound the quotient: the simplifier takes multiples of the tap out of
+    it, and then no bound of the place proves that the quotient is within the data.
     """
     row, last = (place, (extent - 1) * stride) if dilation == 1 else (place // stride, extent - 1)
     return row >= 0, row <= last
 
 
-# ---- How a convolution reads its input: gathered pixel by pixel (``patch``), or with its border (``padded``).
+# ---- Reading the input: gathered pixel by pixel (``gather_patches``), or copied with its border (``padded``).
 
 
-def within(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
-    """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
+def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
+    """Return the checks that ``index``, known to be within low..high, is within 0..extent - 1."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
 
 
 def _split(index: Expr, *extents: int) -> list[Expr]:
-    """A flat index taken apart along ``extents`` (row-major); axes of one element cost nothing."""
-    found: list[Expr] = []
+    """Split a flat index into indices along ``extents`` (row-major); axes of one element get the constant 0."""
+    indices: list[Expr] = []
     rest: Expr = index
     outer = int(np.prod(extents))
     for extent in extents:
         outer //= extent
-        found.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
+        indices.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
         rest = rest % outer if extent > 1 and outer > 1 else rest
-    return found
+    return indices
 
 
 def as_unsigned(value: Expr) -> Expr:
-    """An int8 number as uint8, 128 more."""
+    """Convert an int8 number to uint8, plus 128."""
     return ir.cast("uint8", ir.cast("int32", value) + 128)
 
 
-def bordered(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
-    """An element, or what padding holds where it does not lie ``inside``."""
+def select_border(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
+    """Return ``value`` where ``inside`` holds (None: everywhere), else ``pad_value``.
+
+    With ``unsigned`` both are uint8, plus 128.
+    """
     border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
     value = as_unsigned(value) if unsigned else value
     return value if inside is None else ir.select(inside, value, border)
 
 
-def patch(
+def gather_patches(
     g: Geometry,
     data: Operand,
     pad_value: int | float,
@@ -204,12 +207,14 @@ def patch(
     unsigned: bool = False,
     dtype: str = "",
 ) -> te.Tensor:
-    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``; (P, G, K) in several groups. Data is viewed
-    as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again; with ``unsigned`` int8 data and
-    ``pad_value`` are stored as uint8, 128 more; with ``dtype`` data is rounded to that.
+    """Gather ``gather_patches`` (P, K), or (P, G, K) for several groups: the inputs of every pixel, and ``pad_value`` up to
+    ``depth``.
 
-    A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
-    apart, are runs of C of their own instead, which lie inside or outside as a whole.
+    Data is viewed as rows of W * C. ``even``: an odd number of pixels is followed by the last one again. ``unsigned``: int8 data
+    and ``pad_value`` are stored as uint8, plus 128. ``dtype``: data is rounded to it.
+
+    A row of taps is one run of memory, in which a border may start anywhere. Taps of whole words, and taps with dilation, are
+    copied as runs of C each, which are inside or outside of the data as a whole.
     """
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
@@ -219,9 +224,10 @@ def patch(
     highest_tap = (depth - 1) // (g.kernel[1] * each)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
-    if g.open:  # some extents let the last window reach all of the padding
+    if g.open:  # for some sizes the last window reaches all of the padding
         highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
     again = even and g.pixels % 2
+
     by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
     def element(p: Var, *rest: Var) -> Expr:
@@ -234,29 +240,29 @@ def patch(
             column = x * stride_x + across * step_x
             column = column - left if before else column
             place = column * g.channels + channel
-            checks = within(column, g.width, -before, highest_column)
+            checks = range_checks(column, g.width, -before, highest_column)
         else:
             tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
             place = x * (stride_x * g.channels) + run
             place = place - left * g.channels if before else place
-            checks = within(place, row_size, -before, (highest_column + 1) * g.channels - 1)
+            checks = range_checks(place, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if above else row
-        checks += within(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        checks += range_checks(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
         value = rows[n, row, place]
-        return bordered(inside, ir.cast(dtype or value.dtype, value), pad_value, unsigned)
+        return select_border(inside, ir.cast(dtype or value.dtype, value), pad_value, unsigned)
 
     if g.groups > 1:
         return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))
     return te.compute((g.pixels + again, depth), element, PATCH, ("p", "k"))
 
 
-def padded_input(
-    g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False, dtype: str = ""
-) -> te.Tensor:
-    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded. With ``unsigned`` int8 data
-    and its border are stored as uint8, 128 more; with ``dtype`` data is rounded to that."""
+def pad_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False, dtype: str = "") -> te.Tensor:
+    """Return ``padded`` (N, H + padding, W + padding, C), or the data itself if nothing is padded or converted.
+
+    ``unsigned``: int8 data and its border are stored as uint8, plus 128. ``dtype``: data is rounded to it.
+    """
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
     above, before, below, behind = g.sides
@@ -267,9 +273,9 @@ def padded_input(
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         row: Expr = y - top if above else y
         column: Expr = x - left if before else x
-        checks = within(row, g.height, -above, g.height - 1 + below)
-        checks += within(column, g.width, -before, g.width - 1 + behind)
+        checks = range_checks(row, g.height, -above, g.height - 1 + below)
+        checks += range_checks(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        return bordered(inside, ir.cast(dtype or source.dtype, source[n, row, column, c]), pad_value, unsigned)
+        return select_border(inside, ir.cast(dtype or source.dtype, source[n, row, column, c]), pad_value, unsigned)
 
     return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

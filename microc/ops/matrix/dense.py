@@ -1,4 +1,4 @@
-"""Dense layers: ``acc`` (P, O) in the same form as a pointwise convolution.
+"""Dense layers: ``acc`` (P, O) in the form of a pointwise convolution, by one of several algorithms.
 
 Sources: TFLite ``fully_connected.h``; ONNX Gemm.
 """
@@ -25,11 +25,11 @@ from microc.ops.matrix.gemm import (
     HALF_TOLERANCE,
     PACKED,
     TABLES,
-    fits_unsigned,
+    can_store_unsigned,
+    dequantised_product,
     half_product,
     half_weights,
     levels_of,
-    opened_product,
     packed_depth,
     packed_form,
     packed_notes,
@@ -71,6 +71,7 @@ DENSE = defaults_of(ATTRS)
 
 
 def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Return the output (M, N) of data (M, K) and weights (N, K)."""
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
         raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
@@ -82,7 +83,7 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 
 
 def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """In float64: exact for integers, since their sums stay far below 2**53."""
+    """Compute in float64: exact for integers, whose sums are far below 2**53."""
     result = np.asarray(arrays[0], np.float64) @ np.asarray(arrays[1], np.float64).T
     if len(arrays) > 2 and arrays[2] is not None:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
@@ -90,6 +91,7 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _dense_compute(call: OpCall) -> te.Tensor:
+    """Return the sums (M, N) by the algorithm of the call; without one, the product padded as the core multiplies."""
     data, weight, bias = call.weighted
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
@@ -99,7 +101,7 @@ def _dense_compute(call: OpCall) -> te.Tensor:
             raise InternalError("this product cannot be computed by quads of channels")
         return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
     if algorithm == "opened":
-        return opened_product(call, data.tensor((rows, depth)))
+        return dequantised_product(call, data.tensor((rows, depth)))
     if algorithm == "half":
         return half_product(call, _rows(data, padded_terms(depth), dtype=HALF), depth)
     form = packed_form(call, algorithm or "")
@@ -108,12 +110,13 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     units = weight.type.shape[0]
     if form is not None:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
+    # An odd unit alone would load its row of data a second time; one of zeros beside it shares the load.
     more = 1 if algorithm == "even" else padded_units(call, units) - units
     return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
 
 
-def _leaves_one(call: OpCall) -> bool:
-    """Whether units would go in pairs, were there one more: a row of bytes by constant bytes."""
+def _gains_from_even(call: OpCall) -> bool:
+    """Test whether one more unit of zeros makes the units of a single row even, so that they are computed in pairs (int8)."""
     data, weight, _ = call.weighted
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
@@ -125,19 +128,21 @@ ALGORITHMS: Algorithms = {
     "quads": lambda call: quad_packing(call) is not None,
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
-    "even": _leaves_one,
-    "unsigned_rows": fits_unsigned,
+    "even": _gains_from_even,
+    "unsigned_rows": can_store_unsigned,
     "opened": lambda call: levels_of(call) is not None,
     "half": lambda call: half_weights(call) is not None,
 }
-"""``quads`` of channels in a word, ``widened`` where inputs become words first; ``packed``: weights of few bits; ``even``: one
-unit more, so that they go in pairs; ``unsigned_rows``: data as uint8; ``opened``: integers times scales, for floats; ``half``:
-sums in float16."""
+"""Predicates by algorithm. ``quads`` of channels in a word, ``widened``: with inputs extended to words first; ``packed``: weights
+of few bits; ``even``: one more unit, so that units are computed in pairs; ``unsigned_rows``: data as uint8; ``opened``: float
+weights as integers times scales; ``half``: sums in float16."""
 
 
 def _rows(data: Operand, padded: int, *, unsigned: bool = False, dtype: str = "") -> te.Tensor:
-    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row; ``unsigned``: int8 data as uint8, 128 more;
-    ``dtype``: what data is rounded to."""
+    """Return the data (P, K), or ``patch`` (P, padded) with zeros behind every row.
+
+    ``unsigned``: int8 data becomes uint8, plus 128. ``dtype``: data is rounded to it.
+    """
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
     if padded == depth and not (unsigned or dtype):
@@ -151,7 +156,7 @@ def _rows(data: Operand, padded: int, *, unsigned: bool = False, dtype: str = ""
 
 
 def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Quantised: exact integers and requantize. Float: the activation apart."""
+    """Rewrite a quantised layer to exact integers and ``requantize``; split the activation from a float one."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     weight = graph.types[node.inputs[1]]
@@ -159,7 +164,7 @@ def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _dense_cases() -> Iterable[Case]:
-    kinds = (
+    dtype_sets = (
         ("int8", "int8", "int32"),
         ("uint8", "int8", "int32"),
         ("int8", "int16", "int32"),
@@ -167,7 +172,7 @@ def _dense_cases() -> Iterable[Case]:
         ("int16", "int8", "int32"),
         ("float32", "float32", "float32"),
     )
-    for data, weight, out in kinds:
+    for data, weight, out in dtype_sets:
         for rows, depth, units in ((1, 1, 1), (1, 16, 10), (3, 7, 5), (2, 9, 84)):
             types = (TensorType((rows, depth), data), TensorType((units, depth), weight), TensorType((units,), out))
             bias = None if out == "float32" else (np.arange(units) * 977 - 1000).astype(out)
@@ -192,22 +197,29 @@ def _dense_cases() -> Iterable[Case]:
         yield Case(attrs, biased, (1, 2), (None, None, np.arange(units, dtype=np.int32) * 977), 0.0, name)
         yield Case(attrs, biased[:2], (1,), (), 0.0, f"{name} no bias")
     rng = np.random.default_rng(4)
-    for kind, rows, depth, units in (("int8", 1, 21, 8), ("uint8", 3, 40, 4), ("int16", 2, 1, 3), ("int8", 7, 64, 5)):
-        operands = (TensorType((rows, depth), kind), TensorType((units, depth), "int8"))
+    for data_dtype, rows, depth, units in (
+        ("int8", 1, 21, 8),
+        ("uint8", 3, 40, 4),
+        ("int16", 2, 1, 3),
+        ("int8", 7, 64, 5),
+    ):
+        operands = (TensorType((rows, depth), data_dtype), TensorType((units, depth), "int8"))
         biased = (*operands, TensorType((units,), "int32"))
         for bits in (4, 2):
             small = rng.integers(-(1 << bits - 1), 1 << bits - 1, (units, depth)).astype(np.int8)
             bias = np.arange(units, dtype=np.int32) * 977 - 1000
-            name = f"{bits} bits {kind} {rows} {depth} {units}"
+            name = f"{bits} bits {data_dtype} {rows} {depth} {units}"
             for algorithm in PACKED:
                 attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
-                few = small * FAR if algorithm == TABLES else small
+                weights_of_few_bits = small * FAR if algorithm == TABLES else small
                 if rows > 1:
-                    yield Case(attrs, operands, (1,), (None, few), 0.0, f"{algorithm} {name}")
-                if depth > 16 and kind == "int8" and algorithm in ("packed", "packed_halves"):
+                    yield Case(attrs, operands, (1,), (None, weights_of_few_bits), 0.0, f"{algorithm} {name}")
+                if depth > 16 and data_dtype == "int8" and algorithm in ("packed", "packed_halves"):
                     multiplied = small * (np.arange(depth) // 16 % 15 + 1).astype(np.int8)
                     yield Case(attrs, biased, (1, 2), (None, multiplied, bias), 0.0, f"{algorithm} {name} by blocks")
-                yield Case(attrs, biased, (1, 2), (None, few, bias), 0.0, f"{algorithm} {name} with bias")
+                yield Case(
+                    attrs, biased, (1, 2), (None, weights_of_few_bits, bias), 0.0, f"{algorithm} {name} with bias"
+                )
     for rows, depth, units, block, highest in (
         (1, 64, 16, 64, 127),
         (3, 32, 5, 16, 7),

@@ -1,7 +1,7 @@
 """``einsum``: sums of products over labelled axes, in Einstein's notation. Source: ONNX Einsum, numpy.einsum.
 
-``inputs`` gives the labels (numbers) of every operand's axes, ``output`` those of the result's; all others are summed over. A
-label that an operand names twice walks its diagonal.
+``inputs`` gives the labels (numbers) of every operand's axes, ``output`` those of the result's axes. All other labels are summed
+over. A label that an operand names twice selects its diagonal.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
-MOST_LABELS = 52
-"""As many as there are letters of both cases."""
+MAX_LABELS = 52
+"""Largest number of labels: the letters of both cases, which numpy.einsum takes."""
 DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
-    """The extent of every label; axes of one element broadcast."""
-    found: dict[int, int] = {}
+    """Return the extent of every label; axes of one element broadcast. Raise ModelError for contradictions."""
+    extents: dict[int, int] = {}
     if len(attrs["inputs"]) != len(shapes):
         raise ModelError(f"einsum of {len(shapes)} operands by labels of {len(attrs['inputs'])}")
     for labels, shape in zip(attrs["inputs"], shapes, strict=True):
         if len(labels) != len(shape):
             raise ModelError(f"einsum of shape {tuple(shape)} by labels {labels}")
         for label, extent in zip(labels, shape, strict=True):
-            known = found.get(label, 1)
-            if 1 not in (known, extent) and known != extent:
-                raise ModelError(f"einsum of {known} and {extent} elements along one label")
-            found[label] = extent if known == 1 else known
-    if len(found) > MOST_LABELS:
-        raise ModelError(f"einsum of {len(found)} labels, expected at most {MOST_LABELS}")
-    return found
+            previous = extents.get(label, 1)
+            if 1 not in (previous, extent) and previous != extent:
+                raise ModelError(f"einsum of {previous} and {extent} elements along one label")
+            extents[label] = extent if previous == 1 else previous
+    if len(extents) > MAX_LABELS:
+        raise ModelError(f"einsum of {len(extents)} labels, expected at most {MAX_LABELS}")
+    return extents
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -71,24 +71,24 @@ def _compute(call: OpCall) -> te.Tensor:
     shapes = [operand.type.shape for operand in operands]
     attrs, extents = call.attrs, _extents(call.attrs, shapes)
     tensors, output = [operand.tensor() for operand in operands], attrs["output"]
-    summed = [label for label in extents if label not in output]
-    axes = [te.reduce_axis(extents[label], f"k{k}") for k, label in enumerate(summed)]
+    summed_labels = [label for label in extents if label not in output]
+    axes = [te.reduce_axis(extents[label], f"k{k}") for k, label in enumerate(summed_labels)]
 
     def element(*index: Expr) -> Expr:
-        where: dict[int, Expr] = dict(zip(output, index, strict=True))
-        where |= {label: axis.var for label, axis in zip(summed, axes, strict=True)}
+        index_of: dict[int, Expr] = dict(zip(output, index, strict=True))
+        index_of |= {label: axis.var for label, axis in zip(summed_labels, axes, strict=True)}
         product: Expr | None = None
         for tensor, labels in zip(tensors, attrs["inputs"], strict=True):
             pairs = zip(labels, tensor.shape, strict=True)
-            value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else where[label] for label, e in pairs)]
+            value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else index_of[label] for label, e in pairs)]
             product = value if product is None else wrapping("mul", product, value)
         assert product is not None
         return te.sum_reduce(ir.cast(wide, product), *axes) if axes else product
 
     dtype, shape = call.out_types[0].dtype, call.out_types[0].shape
     wide = f"u{dtype}" if dtype in ("int32", "int64") else dtype  # integers wrap around
-    found = te.compute(shape, element, ACC if axes else "product")
-    return found if found.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, found[i]), "wrapped")
+    total = te.compute(shape, element, ACC if axes else "product")
+    return total if total.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, total[i]), "wrapped")
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

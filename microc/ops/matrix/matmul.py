@@ -1,8 +1,8 @@
 """Products of matrices that are both data, or one of them constant: (..., M, K) times (..., K, N), batches broadcast as in numpy.
 
-Integers are multiplied less their zero points: acc = sum((a - za) (b - zb)). Of bytes there are two algorithms. ``direct`` reads
-both where they lie. ``rows`` copies both less their zero points, as 16-bit numbers along k: ``columns`` (..., N, K) once for
-every matrix, ``patch`` (..., M, K) for a tile of rows; so that several products are done at once, wherever the axes lie.
+Integers are multiplied less their zero points: acc = sum((a - za) (b - zb)). There are two algorithms for bytes. ``direct`` reads
+both operands in place. ``rows`` copies both less their zero points to int16, contiguous along k: ``columns`` (..., N, K) once for
+every matrix, ``patch`` (..., M, K) for a tile of rows. So dot-product instructions apply, whatever the order of axes.
 
 Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
 """
@@ -44,10 +44,11 @@ ATTRS: Attributes = {
 
 
 WRAPPING = ("int32", "int64")
-"""Dtypes whose products, of two of them, wrap around."""
+"""Dtypes whose products wrap around, if both operands and the result have the same one."""
 
 
-def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
+def _permute_shape(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return ``shape`` in the order of ``axes``; unchanged if there are none."""
     return tuple(shape[axis] for axis in axes) if axes else shape
 
 
@@ -56,7 +57,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         axes = attrs.get(f"axes_{name}", ())
         if axes and sorted(axes) != list(range(len(kind.shape))):
             raise ModelError(f"matmul with axes_{name}={tuple(axes)} of shape {kind.shape}", hint="each axis, once")
-    a, b = (_turned(kind.shape, attrs.get(f"axes_{name}", ())) for kind, name in zip(types, "ab", strict=True))
+    a, b = (_permute_shape(kind.shape, attrs.get(f"axes_{name}", ())) for kind, name in zip(types, "ab", strict=True))
     try:
         if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
             raise ValueError
@@ -67,7 +68,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """Leading axes broadcast; rows are those of a, columns those of b."""
+    """Map the output's axes: leading ones broadcast, rows come from a, columns from b."""
     ranks = [len(kind.shape) for kind in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
@@ -77,12 +78,12 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """In float64: exact for narrow integers, since their sums stay far below 2**53; wide ones wrap around."""
+    """Compute in float64: exact for narrow integers, whose sums are far below 2**53. Wide ones wrap around."""
     sides = []
     wide = np.int64 if arrays[0].dtype.name == arrays[1].dtype.name in WRAPPING else np.float64
     for array, name in zip(arrays, "ab", strict=True):
-        turned = np.transpose(array, attrs[f"axes_{name}"]) if attrs[f"axes_{name}"] else array
-        sides.append(np.asarray(turned, wide) - attrs[f"zero_point_{name}"])
+        transposed = np.transpose(array, attrs[f"axes_{name}"]) if attrs[f"axes_{name}"] else array
+        sides.append(np.asarray(transposed, wide) - attrs[f"zero_point_{name}"])
     return (np.matmul(*sides).astype(dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)),)
 
 
@@ -91,8 +92,10 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 @frozen
 class _Side:
-    """An operand as the product takes it: ``shape`` with its axes in order, ``element`` at an index of that shape; ``dtype``
-    and ``zero_point`` are those of its elements."""
+    """Operand in the order of axes that the product reads.
+
+    ``shape`` has the axes in that order, ``element`` reads at an index of it; ``dtype`` and ``zero_point`` are its elements'.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -100,7 +103,7 @@ class _Side:
     element: Callable[..., Expr]
 
     def centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
-        """An element of one matrix less the zero point; batch axes are broadcast as in numpy."""
+        """Return an element of one matrix less the zero point; batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
         value = ir.cast(dtype, self.element(*first, *index))
@@ -108,10 +111,10 @@ class _Side:
 
 
 def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
-    """Operand a or b; ``flat``: all rows of all its matrices as one matrix, where its axes lie in order."""
+    """Return operand a or b; with ``flat`` all rows of all its matrices as one matrix, unless its axes are permuted."""
     operand, name = call.present[position], "ab"[position]
     axes = call.attrs.get(f"axes_{name}", ())
-    shape = _turned(operand.type.shape, axes)
+    shape = _permute_shape(operand.type.shape, axes)
     if flat and not axes:
         shape = (prod(shape[:-1]), shape[-1])
     tensor = operand.tensor(operand.type.shape if axes else shape)
@@ -123,21 +126,22 @@ def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """One matrix on the right serves all rows of ``a``; otherwise there is a product per batch element."""
+    """Return the sums: one product if a single right matrix serves all rows of ``a``, else a product per batch element."""
     a, b = call.present
     dtype = call.attrs.get("out_dtype") or a.type.dtype
     if dtype in WRAPPING and a.type.dtype == b.type.dtype == dtype:  # C defines overflow without signs alone
-        found = _product(call, f"u{dtype}")
-        return te.compute(found.shape, lambda *index: ir.cast(dtype, found[index]), "wrapped")
+        total = _product(call, f"u{dtype}")
+        return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
     return _product(call, dtype)
 
 
 def _product(call: OpCall, dtype: str) -> te.Tensor:
-    """The sums in ``dtype``."""
+    """Return the sums in ``dtype``."""
     a, b = call.present
     rows, plain = call.attrs.get("algorithm") == "rows", not call.attrs.get("axes_a", ())
-    shared = plain and prod(b.type.shape) == prod(_turned(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
-    if shared and b.data is not None and not rows and not _is_centred(call.attrs):
+    shared = plain and prod(b.type.shape) == prod(_permute_shape(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
+    # Constant weights without zero points: transposed at compile time, the product is that of a dense layer.
+    if shared and b.data is not None and not rows and not _has_zero_point_or_axes(call.attrs):
         depth, columns = b.type.shape[-2:]
         weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
         return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, dtype)
@@ -148,8 +152,8 @@ def _product(call: OpCall, dtype: str) -> te.Tensor:
     return _rows(left, right, shape, call) if rows else _direct(left, right, shape, dtype)
 
 
-def _is_centred(attrs: Mapping[str, Any]) -> bool:
-    """Whether elements are multiplied other than as they are and lie."""
+def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
+    """Test whether an operand has a zero point or permuted axes."""
     return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
 
 
@@ -169,12 +173,12 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
 
 
 def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
-    """``columns`` and ``patch``, with zeros behind k up to whole words where those are multiplied, and ``acc``."""
+    """Return ``acc`` from ``columns`` and ``patch``, both int16 and padded along k to the words that the core multiplies."""
     depth = left.shape[-1]
     padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
-    def copy(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
+    def copy_side(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
         def element(*index: Var) -> Expr:
             *batch, row, term = index
             value = ir.cast("int16", side.centred(batch, *at(row, term), dtype="int32"))
@@ -183,13 +187,15 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
         return element
 
     *batch, rows, columns = shape
-    turned = te.compute((*batch, columns, padded), copy(right, lambda o, t: (t, o)), COLUMNS, _names(shape, "o", "k"))
-    patch = te.compute((*batch, rows, padded), copy(left, lambda p, t: (p, t)), PATCH, _names(shape, "p", "k"))
+    transposed = te.compute(
+        (*batch, columns, padded), copy_side(right, lambda o, t: (t, o)), COLUMNS, _names(shape, "o", "k")
+    )
+    patch = te.compute((*batch, rows, padded), copy_side(left, lambda p, t: (p, t)), PATCH, _names(shape, "p", "k"))
 
     def element(*index: Var) -> Expr:
         *first, p, o = index
         return te.sum_reduce(
-            ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", turned[(*first, o, k.var)]), k
+            ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
     return te.compute(shape, element, ACC, _names(shape, "p", "o"))
@@ -205,26 +211,26 @@ def _suits_rows(call: OpCall) -> bool:
 
 
 def _sound(application: Application) -> str:
-    """Zero points are numbers of their operands; sums of products fit the dtype that they are made in."""
+    """Check that zero points are within their operands' dtypes and that sums of products fit their dtype; return the fault."""
     attrs, (a, b) = application.attrs, application.types
     out = attrs["out_dtype"] or a.dtype
     if not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype)) or dtypes.is_float(out) or application.quantised:
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
         return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
-        if wrong := zero_point_of(name, position)(application):
-            return wrong
+        if fault := zero_point_of(name, position)(application):
+            return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""
     if out not in ("int32", "int64"):
         return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
-    ends = (max(map(abs, centred(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
-    largest = _turned(a.shape, attrs["axes_a"])[-1] * prod(ends)
+    magnitudes = (max(map(abs, centred(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
+    largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
     return "" if largest < 1 << (dtypes.info(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Quantised: exact integers and requantize. Float: the activation apart."""
+    """Rewrite a quantised product to exact integers and ``requantize``; split the activation from a float one."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return legalize_product(node, graph, Product(graph.types[node.inputs[0]].shape[-1], centres=True))
@@ -261,7 +267,7 @@ def _cases() -> Iterable[Case]:
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return out_types[0].size * _turned(types[0].shape, attrs.get("axes_a", ()))[-1]
+    return out_types[0].size * _permute_shape(types[0].shape, attrs.get("axes_a", ()))[-1]
 
 
 OPERATORS = (

@@ -1,4 +1,7 @@
-"""Products of bytes in the fields of a word, on cores without SIMD."""
+"""Products of bytes in the fields of a word (SWAR), on cores without SIMD.
+
+P rows of data (pixels), O output channels, K inputs of a channel. Two packings: ``pairs`` of pixels, and ``quads`` of channels.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,28 @@ from microc.tir.names import ACC, COLUMN, ENTRY, PAIRS, PART, VALUE
 # Weights are stored as unsigned bytes u = w + 128, which Armv6-M loads at an offset without sign extension; what that adds, 128
 # times the words, is the same for all channels: a word behind each block's holds c less it, the shift that its sums start from.
 #
-# Where the weights of a block would leave the fields, part of the largest moves to a block of its own at the end of the channel,
+# Where the weights of a block would exceed the fields, part of the largest moves to a block of its own at the end of the channel,
 # which reads its inputs by index. All of it is exact; :func:`pack` proves the bounds with the weights at hand.
 
 FIELD = 1 << 15
 """Fields hold -FIELD .. FIELD - 1."""
 LOW, HIGH = -128, 127
-"""The values of a pixel."""
+"""Range of a pixel's values (int8)."""
 TERMS = (8, 6, 4, 3, 2)
-"""Products before the fields are taken apart."""
-MOST_MOVED = 8
-"""Entries of the block at the end of a channel."""
+"""Candidate numbers of products that are summed before the fields are split."""
+MAX_MOVED = 8
+"""Largest number of entries of the block at the end of a channel."""
 ADDED = (FIELD << 16) + FIELD
-"""What makes both fields of a word positive."""
+"""Constant c that makes both fields of a word non-negative: 2**31 + 2**15."""
 
 
 @frozen
 class Packing:
-    """Weights (O, K), K a multiple of ``terms``, as bytes w + 128 (``unsigned``), and what was moved: for every channel the same
-    number of inputs (``places`` in ``pairs``) and weights (``moved``), 0 where fewer are needed."""
+    """Weights (O, K) as uint8 w + 128 (``unsigned``), K a multiple of ``terms``, and the parts of weights that were moved.
+
+    Each channel has the same number of moved parts: their inputs (``places``, indices into ``pairs``) and weights (``moved``), 0
+    where a channel needs fewer.
+    """
 
     terms: int
     unsigned: Array
@@ -53,24 +59,24 @@ class Packing:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a channel."""
+        """Number of blocks of a channel."""
         return int(self.unsigned.shape[1]) // self.terms + (1 if self.moved.size else 0)
 
     @property
     def cost(self) -> float:
-        """Instructions for a channel and two pixels, as far as packings differ."""
+        """Instructions for a channel and two pixels, as far as packings differ: per input, per block and per moved part."""
         depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
 def pack(weights: Array) -> Packing | None:
-    """The cheapest packing of int8 weights (O, K); None when no number of terms suits them."""
-    found = [p for p in (_pairs_packing(weights, terms) for terms in TERMS) if p is not None]
-    return min(found, key=lambda p: p.cost, default=None)
+    """Return the cheapest packing of int8 weights (O, K) for pairs of pixels; None if no number of terms is possible."""
+    packings = [p for p in (_pairs_packing(weights, terms) for terms in TERMS) if p is not None]
+    return min(packings, key=lambda p: p.cost, default=None)
 
 
 def pair_packing(call: OpCall) -> Packing | None:
-    """The packing for a product of several pixels with constant weights and bias; None where there is none."""
+    """Return the packing for a product of several pixels with constant weights and bias; None if there is none."""
     weights = byte_weights(call)
     if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
@@ -78,34 +84,37 @@ def pair_packing(call: OpCall) -> Packing | None:
 
 
 def padded_depth(depth: int, terms: int) -> int:
-    """The next multiple of ``terms``."""
+    """Return the next multiple of ``terms``."""
     return -(-depth // terms) * terms
 
 
 def _pairs_packing(weights: Array, terms: int) -> Packing | None:
+    """Pack weights (O, K) in blocks of ``terms``; None if a channel would need more than MAX_MOVED moved parts."""
     channels, depth = weights.shape
     total = padded_depth(depth, terms)
-    kept = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
+    remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
-    for channel, block in np.argwhere(overflow(kept) > 0):
-        row = kept[channel, block]
+    for channel, block in np.argwhere(overflow(remaining) > 0):
+        # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
+        row = remaining[channel, block]
         while (excess := int(overflow(row))) > 0:
             place = int(np.argmax(np.abs(row)))
             part = int(np.sign(row[place])) * min(-(-excess // HIGH), abs(int(row[place])))
             row[place] -= part
+            # Entries of pairs are blocks of ``terms`` inputs and the shift behind them.
             moves[channel].append((int(block) * (terms + 1) + place, part))
-    most = max(map(len, moves))
-    places, moved = np.zeros((channels, most), np.uint16), np.zeros((channels, most), np.int32)
+    max_moves = max(map(len, moves))
+    places, moved = np.zeros((channels, max_moves), np.uint16), np.zeros((channels, max_moves), np.int32)
     for channel, entries in enumerate(moves):
         for k, (place, part) in enumerate(entries):
             places[channel, k], moved[channel, k] = place, part
-    if most > MOST_MOVED or (most and int(overflow(moved.astype(np.int64)).max()) > 0):
+    if max_moves > MAX_MOVED or (max_moves and int(overflow(moved.astype(np.int64)).max()) > 0):
         return None
-    return Packing(terms, (kept.reshape(channels, total) + 128).astype(np.uint8), places, moved)
+    return Packing(terms, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
 
 def overflow(weights: Array) -> Array:
-    """How far sums over the last axis can leave a field, for all pixel values; at most 0 where they cannot."""
+    """Return how far sums over the last axis can exceed a field over all pixel values; at most 0 if they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
     below = -(positive * LOW + negative * HIGH) - FIELD
@@ -114,9 +123,11 @@ def overflow(weights: Array) -> Array:
 
 
 def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
-    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs``
-    (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the
-    sums s and h, and ``value``."""
+    """Return ``count`` pixels (P, K) times weights and the bias: int32 (count, O). A last pixel without a partner is its own.
+
+    Stages: ``pairs`` (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc``
+    (pair, 2, O) the sums s and h, and ``value``.
+    """
     rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _pairs_start(weight, bias, packing, channels)
@@ -131,22 +142,24 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
         total = pair(p, block)
         for k in range(1, terms):
             total = total + pair(p, block + k)
+        # Behind each block: c - 128 sum(words), what the sum of the block starts from.
         return ir.select(place < terms, pair(p, block + place), number(ADDED) - (total << 7))
 
     pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
 
-    def summed(p: Var, j: Var, o: Var) -> Expr:
+    def block_sum(p: Var, j: Var, o: Var) -> Expr:
         product = pairs[p, j * (terms + 1) + term.var] * ir.cast("uint32", taps[o, j * terms + term.var])
         return te.sum_reduce(product, term, init=pairs[p, j * (terms + 1) + terms])
 
-    part = te.compute((half, depth // terms, channels), summed, PART, ("p", "j", "o"))
+    part = te.compute((half, depth // terms, channels), block_sum, PART, ("p", "j", "o"))
 
     def field(p: Var, h: Var, o: Var) -> Expr:
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
+        # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
         low, high = start * number(65537), start
         if packing.moved.size:
-            rest = _moved(weight, packing, pairs, p, o)
+            rest = _moved_sum(weight, packing, pairs, p, o)
             low, high = low + rest, high + (rest >> 16)
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
 
@@ -160,15 +173,15 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
 
 
 def _pairs_start(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:
-    """What a channel's fields start from: the bias less what the blocks add."""
-    given = (
+    """Return the initial values of the sums (O): the bias less FIELD for each block, which the blocks' sums contain."""
+    bias_data = (
         np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
     )
-    return weight.packed((given - packing.blocks * FIELD).astype(np.int32))
+    return weight.packed((bias_data - packing.blocks * FIELD).astype(np.int32))
 
 
-def _moved(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
-    """The last block of a channel."""
+def _moved_sum(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
+    """Return the sum t of a channel's last block, which holds the moved parts of weights."""
     places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
     total: Expr = number(ADDED)
     for k in range(packing.moved.shape[1]):
@@ -177,12 +190,12 @@ def _moved(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) 
 
 
 def word(x: Expr) -> Expr:
-    """An integer modulo 2**32."""
+    """Convert an integer to uint32, modulo 2**32."""
     return ir.cast("uint32", ir.cast("int32", x))
 
 
 def number(value: int) -> Expr:
-    """A constant modulo 2**32."""
+    """Return a uint32 constant."""
     return ir.const(value, "uint32")
 
 
@@ -198,20 +211,20 @@ def number(value: int) -> Expr:
 # takes what the offset of the bytes added, and makes each sum one of x w plus 2**15, which lies within 0..2**16 - 1 as long as
 # the block's weights permit: what ``pairs`` says of fields holds from there on.
 #
-# Where the weights of a block would leave the fields, part of the largest moves to a column of its own at the end, which reads
+# Where the weights of a block would exceed the fields, part of the largest moves to a column of its own at the end, which reads
 # the same input again; channels share these columns. All of it is exact; :func:`pack_quads` proves the bounds with the weights
 # at hand.
 
 CHANNELS = 4
 """Weights in a word."""
-MOST_REPEATED = 0.25
-"""Columns at the end, as a share of the others."""
+MAX_REPEATED_SHARE = 0.25
+"""Largest number of repeated columns at the end, as a share of the others."""
 _MASK = 0xFF00FF
 
 
 @frozen
 class QuadPacking:
-    """Weights (O, K) as int8 (O up to a multiple of four, columns: a multiple of ``terms``); the inputs of columns from K on."""
+    """Int8 weights (O, columns), O a multiple of four and columns of ``terms``; ``repeated``: inputs of the columns from K on."""
 
     terms: int
     weights: Array
@@ -219,12 +232,12 @@ class QuadPacking:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a channel."""
+        """Number of blocks of a channel."""
         return int(self.weights.shape[1]) // self.terms
 
     @property
     def words(self) -> Array:
-        """The weights as uint32 (O / 4, columns)."""
+        """Weights plus 128, four channels in a uint32: (O / 4, columns)."""
         channels, columns = self.weights.shape
         unsigned = (self.weights.astype(np.int64) + 128).reshape(channels // CHANNELS, CHANNELS, columns)
         words: Array = (unsigned << (8 * np.arange(CHANNELS)).reshape(1, CHANNELS, 1)).sum(1).astype(np.uint32)
@@ -232,30 +245,31 @@ class QuadPacking:
 
     @property
     def cost(self) -> float:
-        """Instructions for four channels, as far as packings differ; and a little for the flash of a column."""
+        """Instructions for four channels, as far as packings differ, and a little for the flash of a column."""
         return 8.5 * int(self.weights.shape[1]) + 13.0 * self.blocks
 
 
 def pack_quads(weights: Array) -> QuadPacking | None:
-    """The cheapest packing of int8 weights (O, K); None when no number of terms suits them."""
-    found = [p for p in (_packing(weights, terms) for terms in TERMS) if p is not None]
-    return min(found, key=lambda p: p.cost, default=None)
+    """Return the cheapest packing of int8 weights (O, K) for quads of channels; None if no number of terms is possible."""
+    packings = [p for p in (_quads_packing(weights, terms) for terms in TERMS) if p is not None]
+    return min(packings, key=lambda p: p.cost, default=None)
 
 
 def quad_packing(call: OpCall) -> QuadPacking | None:
-    """The packing for a product of data with constant weights (O, ...) and bias; None where there is none."""
+    """Return the packing for a product of data with constant weights (O, ...) and bias; None if there is none."""
     weights = byte_weights(call)
     return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
-def _packing(weights: Array, terms: int) -> QuadPacking | None:
-    """Weights by blocks of ``terms`` columns; None where too many columns would be repeated."""
+def _quads_packing(weights: Array, terms: int) -> QuadPacking | None:
+    """Pack weights (O, K) in blocks of ``terms`` columns; None if too many columns would be repeated."""
     channels, depth = weights.shape
-    most = depth + int(MOST_REPEATED * depth)
+    most = depth + int(MAX_REPEATED_SHARE * depth)
     kept = np.zeros((channels, padded_depth(most, terms)), np.int64)
     kept[:, :depth] = weights
     blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
     over = overflow(blocks)
+    # Repeat one column at a time: of the block that exceeds the field most, the input whose weights can give up most.
     while over.max(initial=0) > 0:
         end = len(places)
         if end == most:
@@ -278,13 +292,16 @@ def _packing(weights: Array, terms: int) -> QuadPacking | None:
 def quad_product(
     rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, widened: bool
 ) -> te.Tensor:
-    """Rows (P, K) times weights as int32 (P, O). Stages: ``column`` (P, columns) the inputs of all columns, ``entry`` (P, blocks
-    of their words and the word behind them; only this unless ``widened``), ``part`` (P, block, O / 4, 2) the sums q and p of
-    blocks, ``acc`` (P, O / 4, 2, 2) their fields' sums as in ``pairs``, and ``value``."""
+    """Return rows (P, K) times weights and the bias: int32 (P, O).
+
+    Stages: ``column`` (P, columns) the inputs of all columns; ``entry`` (P, blocks of their words and the word behind each block;
+    only the latter unless ``widened``); ``part`` (P, block, O / 4, 2) the sums q and p of blocks; ``acc`` (P, O / 4, 2, 2) the
+    sums of their fields as in ``pairs``; and ``value``.
+    """
     terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if widened else 0
-    words, first = weight.packed(packing.words), _start(weight, bias, packing)
-    inputs = _columns(rows, weight, packing)
+    words, first = weight.packed(packing.words), _quads_start(weight, bias, packing)
+    inputs = _column_inputs(rows, weight, packing)
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (kept + 1) * terms, e % (kept + 1)
@@ -292,22 +309,24 @@ def quad_product(
         for k in range(1, terms):
             total = total + word(inputs[p, block + k])
         total = total << 7
+        # total is 128 sum(x): the word behind a block is c - 128 (2**16 + 1) sum(x).
         behind = number(ADDED) - total - (total << 16)
         return ir.select(place < terms, word(inputs[p, block + place]), behind) if widened else behind
 
     entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
-    def summed(p: Var, j: Var, g: Var, f: Var) -> Expr:
+    def block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
         factor = ir.select(f < 1, (taps >> 8) & number(_MASK), taps)
         x = entries[p, j * (terms + 1) + term.var] if widened else word(inputs[p, j * terms + term.var])
         return te.sum_reduce(factor * x, term)
 
-    part = te.compute((count, blocks, quads, 2), summed, PART, ("p", "j", "g", "f"))
+    part = te.compute((count, blocks, quads, 2), block_sum, PART, ("p", "j", "g", "f"))
 
     def field(p: Var, g: Var, f: Var, h: Var) -> Expr:
         odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
+        # Field f 0: channels 0 and 2, p - 2**8 q. Field f 1: channels 1 and 3, q.
         total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
 
@@ -320,8 +339,8 @@ def quad_product(
     return te.compute((count, quads * CHANNELS), value, VALUE, ("p", "o"))
 
 
-def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
-    """The input of every column."""
+def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
+    """Return the inputs of all columns (P, columns): the data, and the repeated inputs behind it."""
     count, depth = rows.shape
     if not packing.repeated.size:
         return rows
@@ -334,10 +353,10 @@ def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tenso
     return te.compute((count, packing.weights.shape[1]), column, COLUMN, ("p", "k"))
 
 
-def _start(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
-    """What the sums of fields (O / 4, 2, 2) start from: the bias less what the blocks add, as ``pairs`` sums it up."""
+def _quads_start(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
+    """Return the initial values of the sums of fields (O / 4, 2, 2): the bias less FIELD per block, combined as in ``pairs``."""
     channels = packing.weights.shape[0]
-    given = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
-    starts = (given.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)
+    bias_data = np.zeros(channels, np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64)
+    starts = (bias_data.reshape(-1) - packing.blocks * FIELD).reshape(-1, 2, 2)
     low, high = starts[:, 0], starts[:, 1]
     return weight.packed(np.stack((low + (high << 16), high), axis=2).astype(np.uint32))

@@ -16,9 +16,9 @@ from microc.ops import registry
 from microc.ops.convolution.conv2d import infer, reference
 from microc.ops.convolution.conv2d_algorithms import (
     POINTS,
-    suits_floats,
-    suits_four,
-    suits_winograd,
+    can_use_float_winograd,
+    can_use_float_winograd_four,
+    can_use_winograd,
     transformed_weights,
 )
 from microc.ops.convolution.geometry import DEFAULTS
@@ -67,7 +67,7 @@ def test_four_times_the_direct_sums(seed: int, channels: int, extreme: bool) -> 
 def _suits(weight: Array, bias: Array | None = None, **attrs: Any) -> bool:
     operands = [weight] if bias is None else [weight, bias]
     types = [TensorType((1, 8, 8, weight.shape[3]), "int8"), *(TensorType(a.shape, str(a.dtype)) for a in operands)]
-    return suits_winograd({**ATTRS, **attrs}, types, [None, *operands])
+    return can_use_winograd({**ATTRS, **attrs}, types, [None, *operands])
 
 
 ORDINARY = np.full((2, 3, 3, 8), 100, np.int8)
@@ -127,16 +127,18 @@ def stated_bound(sizes: Array, weight: Array, outputs: int) -> Array:
 def test_which_floats_suit(attrs: dict[str, Any]) -> None:
     weight = np.ones((8, 3, 3, 8 // attrs.get("groups", 1)), np.float32)
     types = [TensorType((1, 8, 8, 8), "float32"), TensorType(weight.shape, "float32")]
-    assert not suits_floats({**DEFAULTS, **attrs}, types, [None, weight])
+    assert not can_use_float_winograd({**DEFAULTS, **attrs}, types, [None, weight])
     if not attrs.get("groups"):
-        assert suits_floats(DEFAULTS, types, [None, weight]) and not suits_floats(DEFAULTS, types, [None, None])
+        assert can_use_float_winograd(DEFAULTS, types, [None, weight]) and not can_use_float_winograd(
+            DEFAULTS, types, [None, None]
+        )
 
 
 @pytest.mark.parametrize(("size", "suits"), [(10, True), (8, False), (7, False)])
 def test_tiles_of_four_fill_the_image(size: int, suits: bool) -> None:
     weight = np.ones((8, 3, 3, 8), np.float32)
     types = [TensorType((1, size, 6, 8), "float32"), TensorType(weight.shape, "float32")]
-    assert suits_four(DEFAULTS, types, [None, weight]) is suits
+    assert can_use_float_winograd_four(DEFAULTS, types, [None, weight]) is suits
 
 
 def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.compiler.lowering import kernel_selection
-from microc.ops.matrix.swar import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _pairs_packing, pack
+from microc.ops.matrix.swar import FIELD, HIGH, LOW, MAX_MOVED, TERMS, Packing, _pairs_packing, pack
 from microc.schedule.rules.rule import unbeaten
 from tests.ops.compiled import Built, assert_compiled, compiled_cases
 from tests.support.campaign import everything
@@ -55,7 +55,7 @@ def test_larger_blocks_for_smaller_weights() -> None:
     small, ordinary, lowest = (pack(WEIGHTS[name]) for name in ("small", "ordinary", "lowest"))
     assert small is not None and ordinary is not None and lowest is not None
     assert small.terms == max(TERMS) and not small.moved.size
-    assert 2 < ordinary.terms < 8 and 0 < ordinary.moved.shape[1] <= MOST_MOVED
+    assert 2 < ordinary.terms < 8 and 0 < ordinary.moved.shape[1] <= MAX_MOVED
     assert lowest.terms == 2 or lowest.moved.size
 
 

@@ -14,7 +14,7 @@ from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_graph, optimise
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
-from microc.ops.matrix.gemm import CHANNELS
+from microc.ops.matrix.gemm import MIN_SHARING_CHANNELS
 from microc.target import target_for
 
 ZEROS = (0, 97, 127, 128, 129, 160, 255)
@@ -52,12 +52,12 @@ def answers(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 def exact(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
     """The graph compiled as it was before: weights of nine bits take two bytes."""
-    monkeypatch.setattr("microc.ops.matrix.products.shift_of", lambda *_: 0)
+    monkeypatch.setattr("microc.ops.matrix.products.find_weight_shift", lambda *_: 0)
     return graph
 
 
 @pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("op", sorted(CHANNELS))
+@pytest.mark.parametrize("op", sorted(MIN_SHARING_CHANNELS))
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_results_are_those_of_wide_weights(op: str, zero: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network(op, 40, zero, dtype, bias=zero % 2 == 0)
