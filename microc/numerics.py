@@ -1,4 +1,4 @@
-"""Fixed-point arithmetic: the one definition of every rounding, and functions as TFLite Micro computes them."""
+"""Fixed-point arithmetic: the definition of every rounding, and transcendental functions as TFLite Micro computes them."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from microc.errors import UnsupportedError
 
 # ---- Fixed-point arithmetic: the one definition of every rounding in microc.
 #
-# The formulas are written over operators that numpy int64 arrays and TIR expressions both have, so the reference, the
-# interpreter and the printed C share them. ``Arith`` supplies the three things that operators cannot spell.
+# The formulas use operators that numpy int64 arrays and TIR expressions both have, so the reference, the interpreter and the
+# printed C share them. ``Arith`` supplies what Python's operators cannot express.
 #
 # Sources: gemmlowp ``fixedpoint.h`` (SaturatingRoundingDoublingHighMul, RoundingDivideByPOT), TFLite
 # ``quantization_util.cc`` (QuantizeMultiplier), TFLite ``common.h`` (MultiplyByQuantizedMultiplier).
 #
-# Scales that are far apart make these overflow, which C leaves undefined: what TFLite Micro gives then is an accident of its
-# compiler. Where the numbers of the model decide, it is refused (:func:`quantize_multiplier`); where data do, the operand is
-# saturated first (:func:`shifted_left`), so that results are clamped to the end that they would have passed.
+# With scales that are far apart TFLite Micro's formulas overflow, which C leaves undefined. If the model's constants make it
+# overflow, the model is rejected (:func:`quantize_multiplier`); if data can, the operand is saturated first
+# (:func:`shift_left_saturating`), so that the result is clamped to the end that it would have exceeded.
 
 T = TypeVar("T")
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 TO_WHOLE = 1.5 * (1 << 23)
-"""Added to a float32 of a magnitude below 2**22 it leaves no bits below one, so that the addition rounds half to even."""
+"""Added to a float32 below 2**22 in magnitude, it leaves no fraction bits, so that the addition rounds half to even."""
 
 
 class Arith(Protocol[T]):
-    """What the formulas need beyond Python's operators."""
+    """Operations of the formulas beyond Python's operators."""
 
     def wide(self, x: T) -> T:
-        """``x`` as int64."""
+        """Convert ``x`` to int64."""
 
     def narrow(self, x: T) -> T:
-        """``x``, known to fit, as int32."""
+        """Convert ``x``, which is known to fit, to int32."""
 
-    def wrapped(self, x: T) -> T:
-        """The lower 32 bits of ``x`` as int32."""
+    def wrap(self, x: T) -> T:
+        """Return the lower 32 bits of ``x`` as int32."""
 
     def select(self, condition: Any, a: T, b: T) -> T:
-        """``a`` where the condition holds, else ``b``."""
+        """Return ``a`` where the condition holds, else ``b``."""
 
     def clamp(self, x: T, low: Any, high: Any) -> T:
-        """``x`` brought into low..high."""
+        """Clamp ``x`` to low..high."""
 
 
 class NumpyArith:
-    """:class:`Arith` over numpy int64 arrays; everything is wide already."""
+    """:class:`Arith` over numpy int64 arrays, in which nothing needs to be widened."""
 
     def wide(self, x: Any) -> Any:
         return np.asarray(x, dtype=np.int64)
@@ -57,7 +57,7 @@ class NumpyArith:
     def narrow(self, x: Any) -> Any:
         return x
 
-    def wrapped(self, x: Any) -> Any:
+    def wrap(self, x: Any) -> Any:
         return np.asarray(x).astype(np.int32).astype(np.int64)
 
     def select(self, condition: Any, a: Any, b: Any) -> Any:
@@ -74,10 +74,10 @@ FAR_APART = "its scales are too far apart for integers: look at how the tensors 
 
 
 def quantize_multiplier(real: float, most: int = 30) -> tuple[int, int]:
-    """``real`` as (mantissa, shift): real = mantissa / 2**31 * 2**shift with mantissa in [2**30, 2**31), or (0, 0).
+    """Convert ``real`` to (mantissa, shift): real = mantissa / 2**31 * 2**shift, mantissa in [2**30, 2**31), or (0, 0).
 
-    The mantissa rounds half away from zero as TFLite's does; multipliers below 2**-32 become zero. UnsupportedError of what is
-    no positive number, and of shifts above ``most``, which 32 bits do not hold.
+    The mantissa rounds half away from zero as TFLite's does; multipliers below 2**-32 become zero. Raise UnsupportedError for a
+    number that is negative or not finite, and for a shift above ``most``, which 32 bits do not hold.
     """
     mantissa, shift = mantissa_and_shift(real)
     if not mantissa or shift < -31:
@@ -88,7 +88,7 @@ def quantize_multiplier(real: float, most: int = 30) -> tuple[int, int]:
 
 
 def mantissa_and_shift(real: float) -> tuple[int, int]:
-    """As :func:`quantize_multiplier`, whatever the shift."""
+    """Convert ``real`` as :func:`quantize_multiplier` does, without limits of the shift."""
     if real == 0.0:
         return 0, 0
     if not (real > 0.0 and math.isfinite(real)):
@@ -99,7 +99,7 @@ def mantissa_and_shift(real: float) -> tuple[int, int]:
 
 
 def doubling_high_mul(a: Any, b: Any, k: Arith[Any]) -> Any:
-    """``round(a * b / 2**31)``, ties to plus infinity: gemmlowp's SaturatingRoundingDoublingHighMul.
+    """Return ``round(a * b / 2**31)``, ties to plus infinity: gemmlowp's SaturatingRoundingDoublingHighMul.
 
     gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products; that equals the floor
     written here for every product. The one saturating pair (both operands INT32_MIN) cannot occur, for ``b`` is a mantissa >= 0.
@@ -108,7 +108,7 @@ def doubling_high_mul(a: Any, b: Any, k: Arith[Any]) -> Any:
 
 
 def rounding_shift_right(x: Any, exponent: Any, k: Arith[Any]) -> Any:
-    """``round(x / 2**exponent)``, ties away from zero (gemmlowp's RoundingDivideByPOT), 0 <= exponent <= 31.
+    """Return ``round(x / 2**exponent)``, ties away from zero (gemmlowp's RoundingDivideByPOT), 0 <= exponent <= 31.
 
     ``exponent`` may be an int or an expression; both arms are evaluated on int64 so that nothing overflows.
     """
@@ -122,10 +122,11 @@ def rounding_shift_right(x: Any, exponent: Any, k: Arith[Any]) -> Any:
     return k.narrow(k.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
 
 
-def shifted_left(x: Any, left: Any, k: Arith[Any]) -> Any:
-    """``x * 2**left`` of an int32, 0 <= left <= 30; x is saturated so that the result fits int32.
+def shift_left_saturating(x: Any, left: Any, k: Arith[Any]) -> Any:
+    """Return ``x * 2**left`` of an int32, 0 <= left <= 30; x is saturated so that the result fits int32.
 
-    What was saturated is at least 2**30 in size once ``left`` bits are added, so that any mantissa makes more than 16 bits of it.
+    A saturated x times 2**left is at least 2**30 in magnitude; times any mantissa (at least one half) it exceeds 16 bits, so a
+    result of 8 or 16 bits is clamped as the exact one would be.
     """
     if isinstance(left, int):
         return k.clamp(x, INT32_MIN >> left, INT32_MAX >> left) << left if left else x
@@ -134,24 +135,24 @@ def shifted_left(x: Any, left: Any, k: Arith[Any]) -> Any:
 
 
 def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any], fits: bool = False) -> Any:
-    """TFLite's MultiplyByQuantizedMultiplier with double rounding; ``shift`` positive is to the left.
+    """Scale as TFLite's MultiplyByQuantizedMultiplier with double rounding; a positive ``shift`` is to the left.
 
-    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates, which costs nothing where it
-    is known that it ``fits``.
+    x: int32, multiplier: mantissa from :func:`quantize_multiplier`. The left-shifted x saturates; with ``fits`` it is known to
+    fit, and the saturation is omitted.
     """
     if isinstance(shift, int):
         left, right = max(shift, 0), max(-shift, 0)
     else:
         zero = shift * 0
         left, right = k.select(shift > 0, shift, zero), k.select(shift > 0, zero, zero - shift)
-    shifted = x << left if fits else shifted_left(x, left, k)
+    shifted = x << left if fits else shift_left_saturating(x, left, k)
     return rounding_shift_right(doubling_high_mul(shifted, multiplier, k), right, k)
 
 
 def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any]) -> Any:
-    """``round(x * multiplier * 2**shift / 2**31)``, one rounding, ties to plus infinity (TFLite's TFLITE_SINGLE_ROUNDING).
+    """Return ``round(x * multiplier * 2**shift / 2**31)``, one rounding, ties to plus infinity (TFLITE_SINGLE_ROUNDING).
 
-    The result saturates where the multiplier is above one.
+    The result saturates if the multiplier is above one (a positive shift).
     """
     total = 31 - shift
     product = k.wide(x) * k.wide(multiplier)
@@ -164,63 +165,66 @@ def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any])
     return k.narrow(k.clamp(scaled, INT32_MIN, INT32_MAX))
 
 
-def shifted_right_even(x: Any, distance: int, near: int, k: Arith[Any]) -> Any:
-    """``round(x / 2**distance)``, ties to even, distance >= 1; x within ``near`` of a tie is one.
+def shift_right_even(x: Any, distance: int, near: int, k: Arith[Any]) -> Any:
+    """Return ``round(x / 2**distance)``, ties to even, distance >= 1; an x within ``near`` of a tie counts as a tie.
 
-    Factors that are no fractions of powers of two move ties by less than ``near``. Where it is negative there are no ties; they
-    would go to plus infinity.
+    Factors rounded to fixed point move ties by less than ``near``. A negative ``near`` means that there are no ties; they would
+    round to plus infinity.
     """
     lifted = x + ((1 << (distance - 1)) + max(near, 0))
     level = lifted >> distance
     if near < 0:
         return level
+    # A tie plus half a unit and near has a remainder of 0 .. 2 near: it was rounded up, and clearing bit 0 makes it even.
     return k.select((lifted & ((1 << distance) - 1)) <= 2 * near, level & -2, level)
 
 
 def reduce_multiplier(multiplier: Any) -> Any:
-    """The 15-bit mantissa that TFLite uses for int64 accumulators."""
+    """Round a mantissa to the 15 bits that TFLite uses for int64 accumulators."""
     m = np.asarray(multiplier, dtype=np.int64)
     reduced = np.where(m < 0x7FFF0000, (m + (1 << 15)) >> 16, 0x7FFF)
     return int(reduced) if reduced.ndim == 0 else reduced
 
 
-def multiply_reduced(x: Any, reduced: Any, shift: Any, k: Arith[Any]) -> Any:
-    """``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity, x int64 within 47 bits and a sign, reduced from
-    :func:`reduce_multiplier`, shift <= 7. What does not fit int32 loses its upper bits, as in TFLite.
+def multiply_by_reduced(x: Any, reduced: Any, shift: Any, k: Arith[Any]) -> Any:
+    """Return ``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity.
+
+    x: int64 of 47 bits and a sign. reduced: from :func:`reduce_multiplier`. shift <= 7. A result that does not fit int32 loses
+    its upper bits, as in TFLite.
     """
     total = 15 - shift
     product = k.wide(x) * k.wide(reduced)
     if isinstance(total, int):
-        return k.wrapped((product + (1 << (total - 1))) >> total)
+        return k.wrap((product + (1 << (total - 1))) >> total)
     wide_total = k.wide(total)
     one = k.wide(reduced * 0 + 1)
-    return k.wrapped((product + (one << (wide_total - 1))) >> wide_total)
+    return k.wrap((product + (one << (wide_total - 1))) >> wide_total)
 
 
 def round_half_away(x: Array) -> Array:
-    """Floats to the nearest integer, ties away from zero (C's ``round``, TFLite's ``TfLiteRound``)."""
+    """Round floats to the nearest integer, ties away from zero (C's ``round``, TFLite's ``TfLiteRound``)."""
     floor = np.floor(np.abs(x))
-    with np.errstate(invalid="ignore"):  # an infinity less itself: it rounds to itself
+    with np.errstate(invalid="ignore"):  # infinity - infinity is NaN, and infinity rounds to itself
         rounded: Array = np.copysign(floor + (np.abs(x) - floor >= 0.5), x)
     return rounded
 
 
-def bounded(x: Array, low: Any, high: Any) -> Array:
-    """Floats brought into low..high; NaN becomes ``low``, as where C compares."""
-    found: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
-    return found
+def clip_nan_low(x: Array, low: Any, high: Any) -> Array:
+    """Clip floats to low..high; NaN becomes ``low``, as the comparisons in C make it."""
+    clipped: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
+    return clipped
 
 
 def round_half_even(x: Array) -> Array:
-    """Floats to the nearest integer, ties to even (C's ``rint``, ONNX's rounding)."""
+    """Round floats to the nearest integer, ties to even (C's ``rint``, ONNX's rounding)."""
     rounded: Array = np.rint(x)
     return rounded
 
 
 # ---- Transcendental functions in fixed point, bit for bit as TFLite Micro computes them.
 #
-# A value in format Qm.n is an int32 ``raw`` that stands for raw / 2**n, with m + n = 31. Formulas are written over operators and
-# :class:`microc.numerics.Arith`, so the numpy reference and the generated loops share them.
+# A value in format Qm.n is an int32 ``raw`` that stands for raw / 2**n, with m + n = 31. The formulas use operators and
+# :class:`Arith`, so the numpy reference and the generated loops share them.
 #
 # Source of the formulas: gemmlowp ``fixedpoint.h`` (exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1, logistic,
 # tanh); TFLite ``common.h`` (GetReciprocal).
@@ -241,23 +245,24 @@ ONE_Q2 = 1 << 29
 
 
 def shift_right_half_up(x: Any, exponent: int) -> Any:
-    """``round(x / 2**exponent)`` of x >= 0, ties upwards, exponent >= 1, without leaving 32 bits."""
+    """Return ``round(x / 2**exponent)`` of x >= 0, ties upwards, exponent >= 1, within 32 bits."""
     return (x >> exponent) + ((x >> (exponent - 1)) & 1)
 
 
 def saturating_double(x: Any) -> Any:
-    """``2 x`` for 0 <= x < 2**31; what does not fit int32 becomes its largest value (SaturatingRoundingMultiplyByPOT).
+    """Return ``2 x`` of 0 <= x < 2**31, saturated to int32 (SaturatingRoundingMultiplyByPOT).
 
-    Without a branch: bit 30 says whether it fits, and sets all the bits below it if not.
+    Without a branch: if bit 30 is set, 2 x does not fit, and all bits below it are set, too.
     """
     too_large = (x >> 30) & 1
     return (((x | -too_large) & ((1 << 30) - 1)) << 1) + too_large
 
 
 def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
-    """exp(a) in Q0.31 of a <= 0 with ``integer_bits`` (at most 5) integer bits, over numpy int64 arrays.
+    """Return exp(a) in Q0.31 of a <= 0 with ``integer_bits`` (at most 5) integer bits, over numpy int64 arrays.
 
-    exp of the remainder of a by a quarter (a Taylor polynomial around -1/8) times exp of the powers of two in the rest.
+    The result is exp of the remainder of a by a quarter (a Taylor polynomial around -1/8) times exp of the powers of two in the
+    rest.
     """
     fraction = 31 - integer_bits
     quarter = 1 << (fraction - 2)
@@ -278,7 +283,7 @@ def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
 
 
 def reciprocal(half_denominator: Any, k: Arith[Any]) -> Any:
-    """1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
+    """Return 1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
 
     The step x * (1 - d x) is below 2/17, so its shift to Q2.29 never saturates as gemmlowp's may.
     """
@@ -290,12 +295,12 @@ def reciprocal(half_denominator: Any, k: Arith[Any]) -> Any:
 
 
 def half_of_one_plus(x: Any) -> Any:
-    """(1 + x) / 2 in Q0.31 of x in [0, 1) in Q0.31, where one is 2**31 - 1 (RoundingHalfSum)."""
+    """Return (1 + x) / 2 in Q0.31 of x in [0, 1) in Q0.31, where one is 2**31 - 1 (RoundingHalfSum)."""
     return (x >> 1) + (1 << 30)
 
 
 def logistic(a: Any, integer_bits: int) -> Any:
-    """1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
+    """Return 1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
     positive = saturating_double(reciprocal(half_of_one_plus(decay), NUMPY))
     result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
@@ -303,7 +308,7 @@ def logistic(a: Any, integer_bits: int) -> Any:
 
 
 def tanh(a: Any, integer_bits: int) -> Any:
-    """tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x) with x = exp(-2 |a|)."""
+    """Return tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x), x = exp(-2 |a|)."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
     size = reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
     size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
@@ -316,7 +321,7 @@ HALF_ROOT_OF_TWO = 1518500250
 
 
 def _saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
-    """``x * 2**exponent`` within int32."""
+    """Return ``x * 2**exponent``, saturated to the largest int32; negative x must fit."""
     most = INT32_MAX >> exponent
     shifted = k.select(x > most, x * 0 + most, x) << exponent
     return k.select(x > most, x * 0 + INT32_MAX, shifted)
@@ -327,7 +332,7 @@ ONE_Q3 = 1 << 28
 
 
 def inverse_root_step(root: Any, half: Any, k: Arith[Any]) -> Any:
-    """A Newton step towards 1 / sqrt(2 ``half``), everything Q3.28; it starts from one."""
+    """Return the next Newton iterate of 1 / sqrt(2 ``half``), everything in Q3.28; the iteration starts from one."""
     cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
     cube = _saturating_shift_left(cube, 6, k)
     step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), k) - doubling_high_mul(half, cube, k)
@@ -335,8 +340,10 @@ def inverse_root_step(root: Any, half: Any, k: Arith[Any]) -> Any:
 
 
 def inverse_square_root(x: int) -> tuple[int, int]:
-    """(mantissa in Q0.31, shift to the left) of 1 / sqrt(x) of an int32 x (TFLite ``common.h``,
-    GetInvSqrtQuantizedMultiplierExp); 0 counts as 1."""
+    """Return 1 / sqrt(x) of an int32 x as (mantissa in Q0.31, shift to the left); 0 counts as 1.
+
+    Source: TFLite ``common.h``, GetInvSqrtQuantizedMultiplierExp.
+    """
     if x <= 1:
         return INT32_MAX, 0
     right = 11

@@ -1,4 +1,4 @@
-"""Arithmetic that operator families share: dtypes, fixed point over TIR."""
+"""Helpers shared by operator families: dtypes, wrapping and fixed-point arithmetic over TIR, rewriting of nodes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from microc.ops.registry import Legalized
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- What operators on numbers share: dtypes that they take, the dtype they compute in, arithmetic that wraps, order
-# with NaN.
+# ---- Dtypes of operands and of computation, wrapping arithmetic, order with NaN.
 
 FLOAT = ("float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -30,14 +29,16 @@ SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32, narrow floats to float32."""
+    """Return the dtype in which ``dtype`` is computed: narrow integers are widened to int32, narrow floats to float32."""
     kind, bits, _ = dtypes.info(dtype)
     return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
 
 
 def wrapping(op: str, a: Expr, b: Expr) -> Expr:
-    """A binary operator; ``add``, ``sub`` and ``mul`` of integers of 32 and 64 bits are modulo 2**bits, as in numpy: C gives
-    overflow no meaning. What has been widened from 16 bits or less does not overflow."""
+    """Build a binary operator; ``add``, ``sub`` and ``mul`` of int32 and int64 are modulo 2**bits, as in numpy.
+
+    In C signed overflow is undefined, so they are computed without signs, unless both operands fit 16 bits.
+    """
     if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_narrow(a) and _narrow(b)):
         return ir.binary(op, a, b)
     wide = f"u{a.dtype}"
@@ -45,7 +46,7 @@ def wrapping(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def _narrow(x: Expr) -> bool:
-    """Whether a number certainly fits 16 bits, with or without a sign."""
+    """Test whether an expression is known to fit int16 or to be extended from 16 bits or fewer (but uint16)."""
     match x:
         case ir.Const(int() as value):
             return -(1 << 15) <= value < 1 << 15
@@ -55,8 +56,8 @@ def _narrow(x: Expr) -> bool:
             return False
 
 
-def beats(op: str, a: Expr, b: Expr) -> Expr:
-    """Whether ``a`` compares so, ``gt`` or ``lt``, with the best so far, ``b``; NaN is larger than any number."""
+def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
+    """Build the condition that ``a`` replaces ``b``, the best so far, by ``gt`` or ``lt``; NaN is larger than any number."""
     wins = ir.binary(op, a, b)
     if not dtypes.is_float(a.dtype):
         return wins
@@ -64,17 +65,19 @@ def beats(op: str, a: Expr, b: Expr) -> Expr:
     return ir.Bin("or", wins, ir.Bin("and", larger.ne(larger), smaller.eq(smaller)))
 
 
-def contestants(x: Array, largest: bool) -> Array:
-    """Numbers of which ``argmax`` (or ``argmin``) finds the best that is no NaN: NaN behind all others, -inf (or inf) just before
-    the largest that is finite."""
+def rank_nan_last(x: Array, largest: bool) -> Array:
+    """Return numbers of which numpy's ``argmax`` (or ``argmin``) selects the best that is not NaN.
+
+    NaN becomes the worst (-inf for the largest), and an infinite worst the worst finite number.
+    """
     if x.dtype.kind != "f":
         return x
     wide, most = x.astype(np.float64), np.finfo(np.float64).max
-    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -contestants(-x, True)
+    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -rank_nan_last(-x, True)
 
 
 def bound(value: float, dtype: str) -> Expr:
-    """A clipping bound as a literal; beyond the range of an integer dtype it is that range's end."""
+    """Return a clipping bound as a literal; one beyond the range of an integer dtype becomes the end of that range."""
     if dtypes.is_float(dtype):
         return ir.const(value, dtype)
     low, high = dtypes.int_range(dtype)
@@ -83,8 +86,7 @@ def bound(value: float, dtype: str) -> Expr:
     return ir.const(min(max(math.ceil(value), low), high), dtype)
 
 
-# ---- What the operator families share: fixed-point formulas over TIR, quantised activation ranges, rewriting of one
-# node.
+# ---- Fixed-point formulas over TIR, quantised activation ranges, rewriting of one node.
 #
 # Sources: TFLite ``kernel_util.cc`` (CalculateActivationRangeQuantized).
 
@@ -98,7 +100,7 @@ class TirArith:
     def narrow(self, x: Expr) -> Expr:
         return ir.cast("int32", x)
 
-    def wrapped(self, x: Expr) -> Expr:
+    def wrap(self, x: Expr) -> Expr:
         return ir.cast("int32", x)
 
     def select(self, condition: Expr, a: Expr, b: Expr | int) -> Expr:
@@ -111,8 +113,8 @@ class TirArith:
 TIR = TirArith()
 
 
-def clamped(x: Expr, low: int, high: int, dtype: str) -> Expr:
-    """``x`` clamped to low..high (which ``dtype`` holds), as ``dtype``. Bounds that ``x``'s dtype implies cost nothing."""
+def clamp_to_dtype(x: Expr, low: int, high: int, dtype: str) -> Expr:
+    """Clamp ``x`` to low..high (which ``dtype`` holds) and convert it to ``dtype``; bounds that its dtype implies are omitted."""
     least, most = dtypes.int_range(x.dtype)
     if low > least:
         x = ir.maximum(x, low)
@@ -121,8 +123,8 @@ def clamped(x: Expr, low: int, high: int, dtype: str) -> Expr:
     return ir.cast(dtype, x)
 
 
-def fitted(dtype: str, x: Any) -> Array:
-    """An integer array of any width as ``dtype``; the values must fit."""
+def cast_exact(dtype: str, x: Any) -> Array:
+    """Convert an integer array to ``dtype``; raise InternalError if a value does not fit."""
     array = np.asarray(x)
     low, high = dtypes.int_range(dtype)
     if array.size and (array.min() < low or array.max() > high):
@@ -133,10 +135,10 @@ def fitted(dtype: str, x: Any) -> Array:
 def activation_range(
     activation: str, quant: Quant, dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
 ) -> tuple[int, int]:
-    """The quantised values that ``activation`` lets through: ``(minimum, maximum)`` within ``dtype``.
+    """Return the range of quantised values of ``activation``: ``(minimum, maximum)`` within ``dtype``.
 
-    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even when ``rounding`` is
-    ``even`` (then quantising after clamping, which ONNX does, equals clamping after quantising).
+    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even if ``rounding`` is ``even``
+    (then quantising after clamping, which ONNX does, equals clamping after quantising).
     """
     low, high = dtypes.int_range(dtype)
     bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
@@ -152,7 +154,7 @@ def activation_range(
         )
     rounded = round_half_even if rounding == Rounding.EVEN else round_half_away
 
-    def quantised(real: float) -> int:
+    def quantise(real: float) -> int:
         with np.errstate(over="ignore"):
             steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
         if abs(steps) > INT32_MAX:
@@ -163,16 +165,16 @@ def activation_range(
 
     least, most = bounds[activation]
     return (
-        low if least is None else max(low, min(high, quantised(least))),
-        high if most is None else min(high, max(low, quantised(most))),
+        low if least is None else max(low, min(high, quantise(least))),
+        high if most is None else min(high, max(low, quantise(most))),
     )
 
 
 class Rewrite:
-    """The core nodes that replace one surface node, being collected.
+    """Collects the core nodes that replace one surface node.
 
-    ``value`` and ``constant`` give new names that start with the replaced node's first output; ``emit`` appends a node
-    with the replaced one's location; the last node must write the replaced node's outputs.
+    ``value`` and ``constant`` return new names that start with the replaced node's first output. ``emit`` appends a node with the
+    replaced node's location. The last node must write the replaced node's outputs.
     """
 
     def __init__(self, node: Node, graph: Graph) -> None:
@@ -189,24 +191,24 @@ class Rewrite:
         return name
 
     def type(self, name: str) -> TensorType:
-        """The type of a value, new or old."""
+        """Return the type of a value, new or old."""
         return self.types[name] if name in self.types else self.graph.types[name]
 
     def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
-        """A new intermediate value."""
+        """Add an intermediate value; return its name."""
         name = self._name(stem)
         self.types[name] = TensorType(tuple(shape), dtype, quant)
         return name
 
     def constant(self, stem: str, array: Array) -> str:
-        """A new constant."""
+        """Add a constant; return its name."""
         name = self._name(stem)
         self.types[name] = TensorType(array.shape, array.dtype.name)
         self.consts[name] = array
         return name
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str, attrs: Mapping[str, Attr]) -> str:
-        """Append a node; the name of its first output."""
+        """Append a node; return the name of its first output."""
         names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         self.nodes.append(Node(op, tuple(inputs), names, attrs, self.node.loc, self.node.group))
         return names[0]
@@ -216,7 +218,7 @@ class Rewrite:
 
 
 def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
-    """Names, and the number of bits of a uint32 (0 of 0): halves of it are searched for the highest that is set."""
+    """Build the number of bits of a uint32 (0 of 0) by binary search for the highest set bit; return its names and the value."""
     lets: list[tuple[ir.Var, Expr]] = []
     count: Expr = ir.const(0, "int32")
     for step in (16, 8, 4, 2, 1):
@@ -232,19 +234,19 @@ def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
 
 
 def with_names(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
-    """A statement with names for values, each of which may use those before it."""
+    """Wrap a statement in definitions of names, each of which may use those before it."""
     for var, value in reversed(lets):
         body = ir.Let(var, value, body)
     return body
 
 
 def constant(graph: Graph, name: str) -> Array | None:
-    """The data of a value known at compile time, else None."""
+    """Return the data of a value known at compile time, else None."""
     return graph.consts.get(name) if name else None
 
 
 def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
-    """Scale and zero point of a per-tensor quantised value; anything else is refused with the node's location."""
+    """Return scale and zero point of a per-tensor quantised value; raise UnsupportedError for any other."""
     quant = graph.types[name].quant
     if quant is None or len(quant.scale) != 1:
         raise UnsupportedError(
@@ -256,19 +258,17 @@ def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
 
 
 def numbers_of(node: Node) -> tuple[str, ...]:
-    """The operands that may be quantised and say whether an operator is: two at most."""
+    """Return the operands whose quantisation decides whether an operator is quantised: the first two, or one if it has tables."""
     return tuple(name for name in node.inputs[: 1 if registry.get(node.op).tables else 2] if name)
 
 
 def is_quantised(node: Node, graph: Graph) -> bool:
-    """Whether every present non-bias input and every output is integer with ``quant``: the first two inputs count, of an operator
-    with tables the first."""
+    """Test whether an operator is quantised: its outputs and the operands of :func:`numbers_of` are integers with ``quant``."""
     names = (*numbers_of(node), *node.outputs)
     return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)
 
 
-# ---- Ways from a surface application to core ones that several families share: a split activation, a detour through
-# floats.
+# ---- Legalisations shared by several families: a split activation, a detour through floats.
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
     {
@@ -279,24 +279,24 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
         "sigmoid": ("sigmoid", {}),
     }
 )
-"""The operator that each ``activation`` attribute stands for."""
+"""Operator and attributes by value of the attribute ``activation``."""
 
 
 def split_activation(node: Node, graph: Graph) -> Legalized | None:
-    """A float operator with an ``activation`` as the operator and the activation; None without one."""
+    """Rewrite a float operator with an ``activation`` to the operator and the activation; return None without one."""
     activation = node.attrs.get("activation", "")
     if not activation:
         return None
     rewrite = Rewrite(node, graph)
-    kind = graph.types[node.outputs[0]]
-    plain = rewrite.value("linear", kind.shape, kind.dtype)
+    output_type = graph.types[node.outputs[0]]
+    plain = rewrite.value("linear", output_type.shape, output_type.dtype)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     emit_activation(rewrite, str(activation), plain, node.outputs[0])
     return rewrite.legalized()
 
 
 def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) -> None:
-    """``output`` = activation of the float ``value``."""
+    """Append ``output`` = activation of the float ``value``."""
     if activation not in ACTIVATIONS:
         raise UnsupportedError(f"activation {activation!r}", where=str(rewrite.node.loc))
     op, attrs = ACTIVATIONS[activation]
@@ -304,13 +304,13 @@ def emit_activation(rewrite: Rewrite, activation: str, value: str, output: str) 
 
 
 def through_float(node: Node, graph: Graph) -> Legalized:
-    """A quantised operator as dequantize, the float operator with its activation, and quantize.
+    """Rewrite a quantised operator to dequantize, the float operator with its activation, and quantize.
 
-    Every operand that carries ``quant`` is dequantised; the result is rounded half to even under rounding ``even``, else half
-    away from zero.
+    Every operand with ``quant`` is dequantised. The result is rounded half to even under rounding ``even``, else half away from
+    zero.
     """
     rewrite = Rewrite(node, graph)
-    operands = [dequantized(rewrite, name) for name in node.inputs]
+    operands = [emit_dequantize(rewrite, name) for name in node.inputs]
     result = graph.types[node.outputs[0]]
     attrs = dict(node.attrs)
     activation = str(attrs.get("activation", ""))
@@ -325,25 +325,25 @@ def through_float(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def dequantized(rewrite: Rewrite, name: str) -> str:
-    """The float value of a quantised operand; any other operand as it is."""
-    kind = rewrite.type(name) if name else None
-    if kind is None or kind.quant is None or not dtypes.is_integer(kind.dtype):
+def emit_dequantize(rewrite: Rewrite, name: str) -> str:
+    """Append ``dequantize`` of a quantised operand and return its float value; return any other operand itself."""
+    tensor_type = rewrite.type(name) if name else None
+    if tensor_type is None or tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype):
         return name
-    quant = kind.quant
-    real = rewrite.value("real", kind.shape, "float32")
+    quant = tensor_type.quant
+    real = rewrite.value("real", tensor_type.shape, "float32")
     return rewrite.emit(
         "dequantize", (name,), real, {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     )
 
 
-def quantize_attrs(kind: TensorType, rounding: Any) -> dict[str, Attr]:
-    """Attributes of the ``quantize`` that makes a value of ``kind``."""
-    assert kind.quant is not None
+def quantize_attrs(tensor_type: TensorType, rounding: Any) -> dict[str, Attr]:
+    """Return the attributes of the ``quantize`` that computes a value of a quantised type."""
+    assert tensor_type.quant is not None
     return {
-        "scale": kind.quant.scale,
-        "zero_point": kind.quant.zero_point,
-        "axis": kind.quant.axis,
-        "out_dtype": kind.dtype,
+        "scale": tensor_type.quant.scale,
+        "zero_point": tensor_type.quant.zero_point,
+        "axis": tensor_type.quant.axis,
+        "out_dtype": tensor_type.dtype,
         "rounding": Ties.EVEN if rounding == Rounding.EVEN else Ties.AWAY,
     }

@@ -13,28 +13,28 @@ from microc.base.immutable import frozen
 from microc.errors import nearest
 from microc.graph.ir import Attr, Graph
 
-# ---- How scaled numbers become integers: three questions, an enumeration of the answers to each.
+# ---- Enumerations of rounding modes: of fixed-point multiplication, of ties, and of a format's quantised operators.
 #
-# An operator declares in its attribute ``rounding`` which of them it answers. Graphs and files hold answers as plain strings; the
-# formulas are those of :mod:`microc.numerics`.
+# The attribute ``rounding`` of an operator takes values of one of them. Graphs and files hold the values as plain strings; the
+# formulas are in :mod:`microc.numerics`.
 
 
-class Answer(StrEnum):
-    """A value of an attribute, and what it means."""
+class DocumentedEnum(StrEnum):
+    """Enumeration of an attribute's values, each with its meaning, which the page of operators prints."""
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str = "") -> Answer:
-        made = str.__new__(cls, value)
-        made._value_, made.meaning = value, meaning
-        return made
+    def __new__(cls, value: str, meaning: str = "") -> DocumentedEnum:
+        member = str.__new__(cls, value)
+        member._value_, member.meaning = value, meaning
+        return member
 
     def __repr__(self) -> str:
         return repr(self.value)
 
 
-class Multiplier(Answer):
-    """How an integer is multiplied by a scale in fixed point."""
+class Multiplier(DocumentedEnum):
+    """Rounding modes of the multiplication of an integer by a scale in fixed point."""
 
     DOUBLE = (
         "double",
@@ -45,21 +45,21 @@ class Multiplier(Answer):
 
     @property
     def times(self) -> Callable[..., Any]:
-        """``f(x, mantissa, shift, arith)``."""
+        """The function ``f(x, mantissa, shift, arith)`` that multiplies in this mode."""
         if self is Multiplier.WIDE:
             return numerics.multiply_reduced
         return numerics.multiply_single_rounding if self is Multiplier.SINGLE else numerics.multiply_double_rounding
 
 
-class Ties(Answer):
-    """Where a real number in the middle between two integers goes."""
+class Ties(DocumentedEnum):
+    """Rounding of real numbers halfway between two integers."""
 
     AWAY = "away", "away from zero (TFLite)"
     EVEN = "even", "to the even one (ONNX)"
 
 
-class Rounding(Answer):
-    """Whose arithmetic gives the quantised result of an operator as formats have it; its bounds and tables follow."""
+class Rounding(DocumentedEnum):
+    """Arithmetic of quantised surface operators, by the runtime that defines it; clamping bounds and tables follow it."""
 
     DOUBLE = "double", "a multiplier in fixed point that rounds twice, reals with ties away from zero (TFLite Micro)"
     SINGLE = "single", "a multiplier in fixed point that rounds once (TFLITE_SINGLE_ROUNDING)"
@@ -72,33 +72,33 @@ class Rounding(Answer):
 
     @property
     def multiplier(self) -> Multiplier:
-        """What scales integers, where that is no float."""
+        """The fixed-point multiplication of this mode, for operators that scale integers without floats."""
         return Multiplier.SINGLE if self is Rounding.SINGLE else Multiplier.DOUBLE
 
 
-# ---- What the attributes of an operator may be: declared once, beside the operator, as data.
+# ---- Declarations of attributes: types, bounds and defaults, beside the operator, as data.
 #
-# The verifier refuses what is not declared (:func:`fault`), builders of nodes take the defaults from here, and the page of
-# operators prints it. An attribute is declared by the function that is named after its kind: ``integer("how many", 1, least=1)``.
+# The verifier rejects what is not declared (:func:`fault`), builders of nodes take the defaults from here, and the page of
+# operators prints it. The functions below that are named after types build them: ``integer("how many", 1, least=1)``.
 
 
 class Absent(Enum):
-    """What stands in the place of a default."""
+    """Marker in place of a default."""
 
     REQUIRED = "required"
     OPTIONAL = "may be left out"
-    """An application without it is another one than any value would make it."""
+    """Leaving the attribute out means something that no value expresses."""
 
 
 REQUIRED, OPTIONAL = Absent.REQUIRED, Absent.OPTIONAL
 
 
-_MOST_INT = 1 << 63
-"""Attributes are numbers of at most 64 bits: extents, bounds of uint64 and the like."""
+_INT_LIMIT = 1 << 63
+"""Bound of integers: they must fit int64 or uint64, as extents and bounds of uint64 do."""
 
 
 def _is_int(value: object) -> bool:
-    return type(value) is int and -_MOST_INT <= value < 2 * _MOST_INT
+    return type(value) is int and -_INT_LIMIT <= value < 2 * _INT_LIMIT
 
 
 def _is_float(value: object) -> bool:
@@ -109,11 +109,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _tuple_of(kind: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, tuple) and all(map(kind, value))
+def _tuple_of(check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(check, value))
 
 
-_KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
+_TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
     {
         "bool": lambda value: type(value) is bool,
         "int": _is_int,
@@ -138,10 +138,10 @@ _KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 
 @frozen
 class Attribute:
-    """One attribute of an operator.
+    """Declaration of one attribute of an operator.
 
-    ``kind``: a key of the table above. ``choices``: the only values; ``length``: of a tuple; ``least`` and ``most``: of a
-    number, or of every number in a tuple; ``nothing``: None is a value too.
+    ``kind``: a key of the table above. ``choices``: the only values permitted. ``length``: of a tuple. ``least`` and ``most``: of
+    a number, or of every number in a tuple. ``nothing``: None is a value, too.
     """
 
     kind: str
@@ -154,10 +154,10 @@ class Attribute:
     most: int | None = None
 
     def fault(self, value: object) -> str:
-        """What is wrong with a value, or nothing."""
+        """Return what is wrong with a value, or an empty string."""
         if value is None and self.nothing:
             return ""
-        if not _KINDS[self.kind](value):
+        if not _TYPE_CHECKS[self.kind](value):
             return f"is not of kind {self.kind}"
         if self.choices and value not in self.choices:
             return f"is none of {', '.join(map(repr, self.choices))}"
@@ -171,7 +171,7 @@ class Attribute:
         return ""
 
     def spelled(self) -> str:
-        """What it may be, for the page of operators."""
+        """Describe type, values and default for the page of operators."""
         if self.choices:
             text = " ".join(f"`{choice}`" if choice != "" else "empty" for choice in self.choices)
         else:
@@ -185,23 +185,23 @@ Attributes = Mapping[str, Attribute]
 
 
 def defaults_of(declared: Attributes) -> dict[str, Attr]:
-    """The attributes that have a default, with it."""
+    """Return the defaults of the attributes that have one."""
     return {name: each.default for name, each in declared.items() if not isinstance(each.default, Absent)}
 
 
-def fault(declared: Attributes, given: Mapping[str, object]) -> str:
-    """What is wrong with the attributes of an application, or nothing: one unknown, one missing, or one of a wrong value."""
-    for name, value in given.items():
+def fault(declared: Attributes, values: Mapping[str, object]) -> str:
+    """Return what is wrong with the attributes of a node, or an empty string: an unknown, a missing or an invalid one."""
+    for name, value in values.items():
         if name not in declared:
             known = nearest(name, declared) or f"it has {', '.join(declared) or 'none'}"
             return f"there is no attribute {name!r}; {known}"
-        if wrong := declared[name].fault(value):
-            return f"attribute {name}={value!r} {wrong}"
-    missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in given), "")
+        if reason := declared[name].fault(value):
+            return f"attribute {name}={value!r} {reason}"
+    missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in values), "")
     return f"attribute {missing!r} is missing" if missing else ""
 
 
-# ---------------------------------------------------------------- by kind
+# ---------------------------------------------------------------- declarations by type
 
 
 def flag(doc: str, default: bool | Absent = False) -> Attribute:
@@ -211,27 +211,27 @@ def flag(doc: str, default: bool | Absent = False) -> Attribute:
 def integer(
     doc: str, default: int | Absent | None = REQUIRED, least: int | None = None, most: int | None = None
 ) -> Attribute:
-    """``default`` None: None is a value too."""
+    """Declare an integer. ``default`` None: None is a value, too."""
     return Attribute("int", doc, default, least=least, nothing=default is None, most=most)
 
 
 def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31, most: int = 30) -> Attribute:
-    """A shift of a number of 32 bits, positive to the left."""
+    """Declare a shift of a 32-bit number, positive to the left."""
     return integer(doc, default, least, most)
 
 
 def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 << 31) - 1) -> Attribute:
-    """A factor in fixed point, not negative."""
+    """Declare a factor in fixed point, which is not negative."""
     return integer(doc, default, 0, most)
 
 
 def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
-    """``default`` None: None is a value too."""
+    """Declare a float. ``default`` None: None is a value, too."""
     return Attribute("float", doc, default, nothing=default is None)
 
 
 def number(doc: str, default: float | Absent = REQUIRED) -> Attribute:
-    """An int, a float or a bool: an element of a tensor."""
+    """Declare an element of a tensor: an int, a float or a bool."""
     return Attribute("number", doc, default)
 
 
@@ -239,19 +239,19 @@ def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribu
     return Attribute("str", doc, default, choices)
 
 
-def answer(doc: str, *among: Answer, default: Answer) -> Attribute:
-    """One of an enumeration's values, each with its meaning."""
+def enum_choice(doc: str, *among: DocumentedEnum, default: DocumentedEnum) -> Attribute:
+    """Declare one of an enumeration's values, whose meanings are appended to ``doc``."""
     meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in among)
     return choice(f"{doc}. {meanings}", *among, default=default)
 
 
-def ways(*names: str) -> Attribute:
-    """The attribute ``algorithm`` of an operator that is computed in several ways (``OpDef.algorithms``)."""
+def algorithm_choice(*names: str) -> Attribute:
+    """Declare the attribute ``algorithm`` of an operator with several algorithms (``OpDef.algorithms``)."""
     return choice("how it is computed; empty: open", "", "direct", *names, default="")
 
 
 def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -> Attribute:
-    """The name of a dtype, or empty."""
+    """Declare the name of a dtype, or an empty string."""
     return Attribute("dtype", doc, default)
 
 
@@ -275,7 +275,7 @@ def names(doc: str, default: tuple[str, ...] | Absent = REQUIRED) -> Attribute:
 
 
 def rows(doc: str) -> Attribute:
-    """A tuple of tuples of ints."""
+    """Declare a tuple of tuples of ints."""
     return Attribute("rows of ints", doc)
 
 
@@ -286,37 +286,37 @@ def subgraph(doc: str) -> Attribute:
 def one_axis(
     doc: str = "which axis; negative ones count from the end", default: int | Absent | None = REQUIRED
 ) -> Attribute:
-    """An axis of the first operand. ``default`` None: None is a value too."""
+    """Declare an axis of the first operand. ``default`` None: None is a value, too."""
     return Attribute("axis", doc, default, nothing=default is None)
 
 
 def some_axes(doc: str, *, in_order: bool = False) -> Attribute:
-    """Axes of the first operand, a set of them or (``in_order``) with something else for each."""
+    """Declare axes of the first operand: a set, or (``in_order``) a sequence to which others correspond."""
     return Attribute("axes in order" if in_order else "axes", doc)
 
 
 def extents(doc: str) -> Attribute:
-    """How many elements the result has along each axis."""
+    """Declare the extents of the result."""
     return Attribute("extents", doc, least=0)
 
 
 def by_axis(doc: str, least: int) -> Attribute:
-    """A number for each axis of the first operand."""
+    """Declare an integer for each axis of the first operand."""
     return Attribute("ints by axis", doc, least=least)
 
 
 def pairs_by_axis(doc: str) -> Attribute:
-    """Two numbers for each axis of the first operand, one of either end."""
+    """Declare a pair of integers for each axis of the first operand, one for either end."""
     return Attribute("pairs by axis", doc)
 
 
-# ---------------------------------------------------------------- that operators share
+# ---------------------------------------------------------------- attributes shared by operators
 
 ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
 _OF_FORMATS = (Rounding.DOUBLE, Rounding.SINGLE, Rounding.EVEN, Rounding.NONE)
-ROUNDING = answer("of quantised results", *_OF_FORMATS, default=Rounding.DOUBLE)
-ROUNDING_LITERT = answer("of quantised results", *_OF_FORMATS, Rounding.LITERT, default=Rounding.DOUBLE)
-MULTIPLIER_ROUNDING = answer("of what is scaled", Multiplier.DOUBLE, Multiplier.SINGLE, default=Multiplier.DOUBLE)
+ROUNDING = enum_choice("of quantised results", *_OF_FORMATS, default=Rounding.DOUBLE)
+ROUNDING_LITERT = enum_choice("of quantised results", *_OF_FORMATS, Rounding.LITERT, default=Rounding.DOUBLE)
+MULTIPLIER_ROUNDING = enum_choice("of what is scaled", Multiplier.DOUBLE, Multiplier.SINGLE, default=Multiplier.DOUBLE)
 DYNAMIC = choice(
     "of bytes as weights: the data are quantised by row when the network runs",
     "asymmetric",
@@ -343,7 +343,7 @@ STORED: Attributes = MappingProxyType(
         "out_dtype": element_type(),
     }
 )
-"""What becomes of a scaled number: moved, clamped, stored."""
+"""Attributes of the result of scaling: offset, clamp and dtype."""
 SCALED: Attributes = MappingProxyType(
     {"multiplier": mantissa("the scale's mantissa, Q0.31"), "shift": exponent("its exponent, positive to the left")}
 )

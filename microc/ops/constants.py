@@ -1,9 +1,9 @@
-"""Constants that become indices, offsets, shifts, counts and factors: what each operand may hold, declared as data.
+"""Bounds of constants that become indices, offsets, shifts, counts and factors, declared as data.
 
-An operator says in ``OpDef.constants`` which of its operands the loops trust, and in ``OpDef.sound`` what must hold for several
-numbers together: a walk that stays inside its tables, a sum that fits its dtype. :func:`microc.ops.registry.constant_fault`
-judges an application by both. The reader of graph files and the compiler ask it, so that no number of a model can make the
-generated C leave its memory, loop without end or overflow, whatever format the model came in.
+``OpDef.constants`` bounds the operands that generated loops rely on. ``OpDef.sound`` checks several numbers together: walks of
+trees within their tables, sums that fit their dtype. :func:`microc.ops.registry.constant_fault` applies both. The reader of graph
+files and the compiler call it, so that no number of a model can make the generated C access other memory, loop forever or
+overflow, whatever the model's format.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from microc.graph.ir import Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN
 
 _LARGEST = {"int32": float(INT32_MAX), "int64": float(1 << 62)}
-"""Magnitude of a sum that fits its dtype. Sums of 64 bits are bounded in float64, one bit of which covers the rounding."""
+"""Largest magnitude of a sum by dtype. Sums of 64 bits are bounded in float64; one bit covers its rounding."""
 
 
 class Use(StrEnum):
-    """What a number is used as."""
+    """Use of a number in generated code."""
 
     INDEX = "an index"
     OFFSET = "an offset"
@@ -38,9 +38,9 @@ class Use(StrEnum):
 
 @frozen
 class Application:
-    """One application of an operator: attributes with their defaults, and its operands that are present.
+    """One node as checks see it: attributes with their defaults, and the operands that are present.
 
-    ``data``: what is known of each operand, else None; ``producers``: the node that computes it, if one does.
+    ``data``: the numbers of each constant operand, None for others. ``producers``: the node that computes an operand, if any.
     """
 
     attrs: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Application:
 
     @property
     def quantised(self) -> bool:
-        """True for an operator as a format has it: what it is legalised to is checked in its place."""
+        """True for a quantised surface operator, in whose place its legalisation is checked."""
         kinds = (self.types[0], *self.results)
         return all(kind.quant is not None and dtypes.is_integer(kind.dtype) for kind in kinds)
 
@@ -61,10 +61,10 @@ Bound = int | Callable[[Application], int]
 
 @frozen
 class Constant:
-    """The bounds of one operand's numbers.
+    """Bounds of one operand's numbers.
 
-    ``computed``: operators that may compute the operand when the network runs, as their results keep within the bounds; None:
-    any may, as the loops bound the number themselves.
+    ``computed``: operators that may compute the operand at run time, because their results are within the bounds; None: any may,
+    because the loops clamp the number themselves.
     """
 
     use: Use
@@ -73,7 +73,7 @@ class Constant:
     computed: tuple[str, ...] | None = ()
 
     def fault(self, application: Application, position: int, name: str) -> str:
-        """Return what is wrong with the operand, or nothing."""
+        """Return what is wrong with the operand, or an empty string."""
         data = application.data[position]
         if data is None:
             maker = application.producers[position] if position < len(application.producers) else None
@@ -101,16 +101,16 @@ def fault(
     application: Application,
     names: Sequence[str],
 ) -> str:
-    """Return what is wrong with the constants of an application, or nothing."""
-    known = declared(application) if callable(declared) else declared
-    for position, constant in known.items():
+    """Return what is wrong with the constants of an application, or an empty string."""
+    bounds = declared(application) if callable(declared) else declared
+    for position, constant in bounds.items():
         if position < len(application.types):
             name = names[position] if position < len(names) else f"operand {position}"
-            if wrong := constant.fault(application, position, name):
-                return wrong
+            if reason := constant.fault(application, position, name):
+                return reason
     for check in sound:
-        if wrong := check(application):
-            return wrong
+        if reason := check(application):
+            return reason
     return ""
 
 
@@ -118,13 +118,13 @@ def fault(
 
 INT32: Constant = Constant(Use.TERM, INT32_MIN, INT32_MAX, None)
 BOUNDED = Constant(Use.INDEX, -(1 << 63), (1 << 63) - 1, None)
-"""An index that the loops bound themselves, whatever it is and whether it is known."""
+"""An index that the loops clamp themselves, constant or computed."""
 MANTISSA = Constant(Use.FACTOR, 0, INT32_MAX)
 POSITIVE = Constant(Use.POINT, 0, INT32_MAX)
 
 
-def stored(application: Application) -> str:
-    """Check where a scaled number goes: its clamp and its zero point are numbers of the result's dtype."""
+def check_stored(application: Application) -> str:
+    """Check that clamp and zero point of a scaled result are within its dtype; return the fault."""
     attrs = application.attrs
     dtype = attrs.get("out_dtype") or application.types[0].dtype
     if not dtypes.is_integer(dtype):
@@ -142,7 +142,7 @@ def stored(application: Application) -> str:
 
 
 def number_fault(name: str, value: float, dtype: str) -> str:
-    """Check that an attribute is a number of a dtype, as its tensors hold it."""
+    """Check that an attribute is a number of a dtype; return the fault."""
     if not dtypes.is_integer(dtype):
         return f"{name}={value} is no {dtype}" if dtype == "bool" and value not in (0, 1) else ""
     low, high = dtypes.int_range(dtype)
@@ -150,7 +150,7 @@ def number_fault(name: str, value: float, dtype: str) -> str:
 
 
 def zero_point_of(attribute: str, position: int) -> Sound:
-    """A check: an attribute is the zero point of an operand, one of its numbers."""
+    """Build the check that an attribute, the zero point of an operand, is within the operand's dtype."""
 
     def check(application: Application) -> str:
         dtype = application.types[position].dtype
@@ -161,23 +161,23 @@ def zero_point_of(attribute: str, position: int) -> Sound:
     return check
 
 
-def centred(application: Application, position: int, attribute: str) -> tuple[int, int]:
+def centred_range(application: Application, position: int, attribute: str) -> tuple[int, int]:
     """Return the range of an operand less a zero point."""
     low, high = dtypes.int_range(application.types[position].dtype)
     return low - application.attrs[attribute], high - application.attrs[attribute]
 
 
 def product_fault(application: Application, attributes: tuple[str, str]) -> str:
-    """Check that a product of the first two operands, each less its zero point, fits int32."""
+    """Check that a product of the first two operands, each less its zero point, fits int32; return the fault."""
     if not all(dtypes.is_integer(kind.dtype) for kind in application.types[:2]):
         return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
-    (a, b), (c, d) = (centred(application, k, attributes[k]) for k in range(2))
+    (a, b), (c, d) = (centred_range(application, k, attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
     return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
 
 
 def window_fault(application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0) -> str:
-    """Check that ``offset`` and a sum of ``count`` numbers of the first operand fit int32, with ``half`` for rounding."""
+    """Check that ``offset`` plus a sum of ``count`` numbers of the first operand plus ``half`` (rounding) fits int32."""
     kind = application.types[0]
     if application.quantised or not dtypes.is_integer(kind.dtype):
         return ""
@@ -189,9 +189,9 @@ def window_fault(application: Application, count: int, pad: int = 0, offset: int
 
 
 def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
-    """Check that sums of products of data by weights fit the dtype that they are made in.
+    """Check that sums of products of data and weights fit their dtype; return the fault.
 
-    ``depth``: products in a sum; ``pad``: what padding holds.
+    ``depth``: products in a sum. ``pad``: the value of padding.
     """
     data, weight = application.types[:2]
     out = application.attrs.get("out_dtype") or data.dtype
@@ -211,10 +211,10 @@ def sum_fault(application: Application, depth: int, pad: float = 0) -> str:
 
 
 def largest_sum(application: Application, depth: int) -> float:
-    """Return the largest magnitude of all partial sums of data by weights (channels, ...) and their bias.
+    """Return the largest magnitude of all partial sums of data times weights (channels, ...) and their bias.
 
-    Data of any integer dtype can be zero, so that every partial sum lies between the bias plus the least and the bias plus the
-    largest products. A computed bias is as large as its dtype, or as the ``clip`` that computes it.
+    Data of any integer dtype can be zero, so every partial sum is between the bias plus the least products and the bias plus the
+    largest ones. A computed bias is bounded by its dtype, or by the ``clip`` that computes it.
     """
     low, high = dtypes.int_range(application.types[0].dtype)
     weights = application.data[1]

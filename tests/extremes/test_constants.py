@@ -15,7 +15,7 @@ from microc.frontend import graph_file
 from microc.graph.file import to_bytes
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MIN
-from microc.ops.constants import Application, Constant, Use, stored
+from microc.ops.constants import Application, Constant, Use, check_stored
 from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, OpCall, OpDef, constant_fault, get, registry
 from microc.plugin import Plugin, active
@@ -121,8 +121,8 @@ def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: 
 def test_bounds_are_as_near_to_the_zero_point_as_int32_reaches() -> None:
     attrs = {"zero_point": INT32_MIN, "minimum": 0, "maximum": 9, "out_dtype": "int32"}
     kind = TensorType((4,), "int32")
-    assert "is more than 2147483647 from" in stored(Application(attrs, (kind,), (None,)))
-    assert not stored(Application({**attrs, "minimum": -1}, (kind,), (None,)))
+    assert "is more than 2147483647 from" in check_stored(Application(attrs, (kind,), (None,)))
+    assert not check_stored(Application({**attrs, "minimum": -1}, (kind,), (None,)))
 
 
 def test_promises_of_files_are_not_believed() -> None:

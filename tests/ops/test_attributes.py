@@ -14,7 +14,7 @@ from microc.ops import registry
 from microc.ops.attributes import (
     OPTIONAL,
     Absent,
-    Answer,
+    DocumentedEnum,
     Rounding,
     choice,
     element_type,
@@ -111,7 +111,7 @@ def test_every_rounding_is_an_answer() -> None:
     for name, operator in registry.registry().items():
         declared = operator.attrs.get("rounding")
         for value in declared.choices if declared else ():
-            assert isinstance(value, Answer) and value.meaning, name
+            assert isinstance(value, DocumentedEnum) and value.meaning, name
             assert f"{value!r}" == repr(str(value))
     graph = _graph("relu", {"rounding": Rounding.SINGLE})
     assert graph == _graph("relu", {"rounding": "single"}) and str(graph) == str(_graph("relu", {"rounding": "single"}))

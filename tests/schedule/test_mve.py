@@ -10,7 +10,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import wrapping
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
-from microc.ops.quantised.int16_functions import both_signs
+from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.ops.registry import get
 from microc.schedule.cost.cost_model import estimate
 from microc.schedule.cost.loop_region import spelled
@@ -218,8 +218,8 @@ def test_curves_without_branches_are_the_same(curve: str, multiplier: int, shift
     value = simplify(definition.scalar(attrs, [x[i], table]))  # type: ignore[list-item]
     loop = ir.For(i, ir.const(data.size, "int32"), ir.Store(out, (i,), value))
     verify(ir.PrimFunc("curve", (x, table, out), loop))
-    run(ir.PrimFunc("curve", (x, table, out), loop), [data, both_signs(), made], {})
-    np.testing.assert_array_equal(made, definition.reference(attrs, [data, both_signs()])[0])
+    run(ir.PrimFunc("curve", (x, table, out), loop), [data, signed_sigmoid_table(), made], {})
+    np.testing.assert_array_equal(made, definition.reference(attrs, [data, signed_sigmoid_table()])[0])
 
 
 @pytest.mark.parametrize("divisor", [2, 3, 7, 16, 125, 641, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 31) - 1])

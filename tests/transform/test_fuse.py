@@ -16,7 +16,7 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
-from microc.ops.quantised.int16_functions import both_signs
+from microc.ops.quantised.int16_functions import signed_sigmoid_table
 from microc.transform import PASSES
 from microc.transform.fuse import MANDATORY, MOST, fuse
 from microc.transform.pass_context import PassContext, run_passes
@@ -69,7 +69,7 @@ def test_accumulators_are_always_requantised_in_their_kernel(level: int) -> None
 
 def test_operators_that_read_an_operand_often_read_memory() -> None:
     net = Network(x=INT8)
-    table = net.constant(both_signs())
+    table = net.constant(signed_sigmoid_table())
     scaled = net.op("requantize", accumulator(net, "x"), **SCALE | {"out_dtype": "int16"})
     net.op("qsigmoid16", scaled, table, curve="sigmoid", multiplier=3, shift=0)
     assert kernels(net) == ["conv2d+requantize", "qsigmoid16"]

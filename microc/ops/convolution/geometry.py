@@ -16,12 +16,12 @@ from microc.ops.attributes import (
     LAYOUT,
     OPTIONAL,
     Attributes,
+    algorithm_choice,
     defaults_of,
     element_type,
     integer,
     integers,
     number,
-    ways,
 )
 from microc.ops.registry import WORD, Operand
 from microc.tir import ir
@@ -42,7 +42,7 @@ ATTRS: Attributes = {
     **ACTIVATED,
     "pad_value": number("what padding holds, as stored", 0),
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": ways(
+    "algorithm": algorithm_choice(
         "grouped",
         "half",
         "opened",

@@ -14,7 +14,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arithmetic import Rewrite, dequantized, quantize_attrs
+from microc.ops.arithmetic import Rewrite, emit_dequantize, quantize_attrs
 from microc.ops.attributes import ROUNDING, by_axis, extents, integer, integers, number, one_axis, pairs_by_axis
 from microc.ops.constants import BOUNDED, number_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
@@ -76,7 +76,7 @@ def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> st
     if dtypes.nbytes(kind.dtype) == 1:
         op, attrs = IDENTITY
         return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
-    return rewrite.emit("quantize", (dequantized(rewrite, name),), scaled, quantize_attrs(like, rounding))
+    return rewrite.emit("quantize", (emit_dequantize(rewrite, name),), scaled, quantize_attrs(like, rounding))
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:

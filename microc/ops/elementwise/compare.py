@@ -11,9 +11,9 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, dequantized, scalar_quant
+from microc.ops.arithmetic import NUMBERS, Rewrite, compute_dtype, emit_dequantize, scalar_quant
 from microc.ops.attributes import SURFACE, Rounding, element_type
-from microc.ops.quantised.int16_functions import shifted_scaled
+from microc.ops.quantised.int16_functions import emit_shifted_scale
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -157,7 +157,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     through_floats = node.attr("rounding") == Rounding.EVEN or kinds[0].dtype == "int16"
-    operands = [dequantized(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]
+    operands = [emit_dequantize(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]
     rewrite.emit(node.op, operands, node.outputs, node.attrs)
     return rewrite.legalized()
 
@@ -165,7 +165,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def _scaled(rewrite: Rewrite, name: str) -> str:
     """An 8-bit value less its zero point, times 2**8, times its scale, rounded: int32."""
     scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
-    return shifted_scaled(rewrite, name, _SHIFT, float(np.float32(scale)))
+    return emit_shifted_scale(rewrite, name, _SHIFT, float(np.float32(scale)))
 
 
 # ---------------------------------------------------------------- logic

@@ -22,10 +22,10 @@ from microc.ops.elementwise.tables import emit_lookup, stored_bounds
 from microc.ops.quantised.computed_scales import legalize_rsqrt16
 from microc.ops.quantised.int16_functions import (
     QSIGMOID16,
-    int16_abs,
-    int16_rescaled,
+    legalize_int16_abs,
+    legalize_int16_function,
     legalize_sigmoid16,
-    squared_difference,
+    legalize_squared_difference,
 )
 from microc.ops.quantised.quantised_arithmetic import legalize_div
 from microc.ops.quantised.quantization import legalize_add, legalize_mul, legalize_sub
@@ -103,7 +103,7 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") == Rounding.EVEN:
         return through_float(node, graph)
     if node.op in ("relu", "clip", "leaky_relu", "abs"):
-        return (int16_abs if node.op == "abs" else int16_rescaled)(node, graph)
+        return (legalize_int16_abs if node.op == "abs" else legalize_int16_function)(node, graph)
     if node.op in ("sigmoid", "tanh", "rsqrt") and source.dtype == result.dtype == "int16":
         special = legalize_rsqrt16 if node.op == "rsqrt" else legalize_sigmoid16
         return special(node, graph) or through_float(node, graph)
@@ -209,7 +209,7 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "sub": legalize_sub,
     "mul": legalize_mul,
     "div": legalize_div,
-    "squared_difference": squared_difference,
+    "squared_difference": legalize_squared_difference,
 }
 _EVEN = frozenset(("add", "sub", "mul"))
 """Operators with a form in integers that rounds half to even."""

@@ -28,8 +28,8 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import Application, product_fault, stored, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
+from microc.ops.constants import Application, check_stored, product_fault, zero_point_of
+from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -105,11 +105,11 @@ def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     corners = [a * b for a in (low, high) for b in ends]
     positive, negative = (Scale.of(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", ""))
     if attrs["rounding"] == Multiplier.SINGLE:
-        above = single_rounded(x, max(-low, high), positive, out)
-        below = single_rounded(x * slope, max(-min(corners), max(corners)), negative, out)
+        above = scale_single_rounding(x, max(-low, high), positive, out)
+        below = scale_single_rounding(x * slope, max(-min(corners), max(corners)), negative, out)
     else:
-        above = double_rounded(x, low, high, positive, out)
-        below = double_rounded(x * slope, min(corners), max(corners), negative, out)
+        above = scale_double_rounding(x, low, high, positive, out)
+        below = scale_double_rounding(x * slope, min(corners), max(corners), negative, out)
     return ir.select(x < 0, below, above)
 
 
@@ -156,7 +156,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_qprelu_reference,
         scalar=_qprelu_scalar,
         cases=_qprelu_cases,
-        sound=(stored, zero_point_of("zero_point_x", 0), zero_point_of("zero_point_slope", 1), _sound),
+        sound=(check_stored, zero_point_of("zero_point_x", 0), zero_point_of("zero_point_slope", 1), _sound),
         operand_names=("x", "slope"),
     ),
 )

@@ -22,7 +22,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError, UnsupportedError
 from microc.graph.ir import Quant
 from microc.numerics import NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, dequantized, quantize_attrs
+from microc.ops.arithmetic import Rewrite, emit_dequantize, quantize_attrs
 from microc.ops.attributes import Rounding
 from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply
 
@@ -118,7 +118,7 @@ def emit_rescaled(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: st
         return rewrite.emit(op, (value,), output, {**attrs, "rounding": rounding})
     result = rewrite.type(output)
     real = rewrite.value("float", result.shape, "float32")
-    rewrite.emit(op, (dequantized(rewrite, value),), real, attrs)
+    rewrite.emit(op, (emit_dequantize(rewrite, value),), real, attrs)
     return rewrite.emit("quantize", (real,), output, quantize_attrs(result, rounding))
 
 

@@ -16,7 +16,15 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
-from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
+from microc.ops.attributes import (
+    ACTIVATION,
+    DYNAMIC,
+    ROUNDING_LITERT,
+    Attributes,
+    algorithm_choice,
+    defaults_of,
+    element_type,
+)
 from microc.ops.constants import sum_fault
 from microc.ops.convolution.geometry import as_unsigned
 from microc.ops.matrix.gemm import (
@@ -50,7 +58,7 @@ ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": ways(
+    "algorithm": algorithm_choice(
         "even",
         "half",
         "opened",

@@ -23,8 +23,8 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
-from microc.ops.attributes import ACTIVATED, Attributes, element_type, integer, integers, ways
-from microc.ops.constants import Application, centred, zero_point_of
+from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
+from microc.ops.constants import Application, centred_range, zero_point_of
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, broadcast
@@ -39,7 +39,7 @@ ATTRS: Attributes = {
     "zero_point_b": integer("of b, taken off", 0),
     "axes_a": integers("of a, in the order in which the product takes them; empty: their own", ()),
     "axes_b": integers("of b, likewise", ()),
-    "algorithm": ways("rows"),
+    "algorithm": algorithm_choice("rows"),
 }
 
 
@@ -102,7 +102,7 @@ class _Side:
     zero_point: int
     element: Callable[..., Expr]
 
-    def centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
+    def centred_range(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
         """Return an element of one matrix less the zero point; batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
@@ -224,7 +224,7 @@ def _sound(application: Application) -> str:
         return ""
     if out not in ("int32", "int64"):
         return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
-    magnitudes = (max(map(abs, centred(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
+    magnitudes = (max(map(abs, centred_range(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
     largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
     return "" if largest < 1 << (dtypes.info(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
 

@@ -23,7 +23,7 @@ from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.numerics import INT32_MAX
-from microc.ops.arithmetic import Rewrite, activation_range, constant, fitted, scalar_quant
+from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant, scalar_quant
 from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.matrix.gemm import emit_shift_sum, find_weight_shift
 from microc.ops.quantised.requantize import Requantization, emit_requantize, product_multipliers
@@ -150,7 +150,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero: int) -> _Term
         # Weights less their zero point may need nine bits: shift them into int8 if possible, else store int16.
         shift = find_weight_shift(node, graph, rows)
         dtype = "int8" if shift or (rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127) else "int16"
-        weight = rewrite.constant("weight", fitted(dtype, rows - shift).reshape(weights.shape))
+        weight = rewrite.constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
     folded = -data_zero * rows.sum(axis=1)
     bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_data = constant(graph, bias_name)
@@ -195,7 +195,7 @@ def _add_correction(rewrite: Rewrite, bias: str, folded: Array) -> str:
     if not folded.any():
         return bias
     bias_type = rewrite.type(bias)
-    term = rewrite.constant("correction", fitted(bias_type.dtype, folded))
+    term = rewrite.constant("correction", cast_exact(bias_type.dtype, folded))
     return rewrite.emit("add", (bias, term), rewrite.value("bias", bias_type.shape, bias_type.dtype), {})
 
 
@@ -209,7 +209,7 @@ def _convert_bias(rewrite: Rewrite, terms: _Terms, accumulator: str) -> _Terms:
     if values.min() < low or values.max() > high:
         raise UnsupportedError(f"a bias beyond {accumulator}", where=str(rewrite.node.loc))
     del rewrite.types[bias]
-    operand = rewrite.constant("bias", fitted(accumulator, values))
+    operand = rewrite.constant("bias", cast_exact(accumulator, values))
     return replace(terms, operands=(*terms.operands[:2], operand))
 
 
@@ -249,7 +249,7 @@ def _centre(rewrite: Rewrite, name: str) -> str:
         return name
     values = constant(rewrite.graph, name)
     if values is not None:
-        return rewrite.constant("centred", fitted("int16", values.astype(np.int64) - zero))
+        return rewrite.constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
     low, high = _centred_range(rewrite, name)
     if dtypes.nbytes(operand_type.dtype) != 1:
         raise UnsupportedError(f"{operand_type.dtype} operand with a zero point", where=str(rewrite.node.loc))

@@ -30,14 +30,14 @@ from microc.ops.arithmetic import (
     TIR,
     Rewrite,
     bit_length,
-    clamped,
+    clamp_to_dtype,
     is_quantised,
     scalar_quant,
     through_float,
     with_names,
 )
 from microc.ops.attributes import STORED, SURFACE, Rounding, integer, real
-from microc.ops.constants import Application, Constant, Use, stored, zero_point_of
+from microc.ops.constants import Application, Constant, Use, check_stored, zero_point_of
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -315,7 +315,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
         distance = ir.cast("int32", x[n, j]) * depth - total[0]
         normal = ir.call("high_mac_round", distance << left, root, half) >> right
         level = ir.call("high_mac_round", normal << 2, factor[j], term[j]) >> attrs["right"]
-        store = ir.Store(out, (n, j), clamped(level, attrs["minimum"], attrs["maximum"], attrs["out_dtype"]))
+        store = ir.Store(out, (n, j), clamp_to_dtype(level, attrs["minimum"], attrs["maximum"], attrs["out_dtype"]))
         scaled = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
         start = ir.seq(ir.Store(total, (zero,), zero), ir.Store(square, (zero,), ir.const(0, squares)))
         body = ir.seq(start, ir.For(i, ir.const(depth, "int32"), add), scaled)
@@ -391,7 +391,7 @@ QLAYER_NORM = OpDef(
         1: Constant(Use.FACTOR, -(1 << 29), 1 << 29),
         2: Constant(Use.TERM, -(1 << 30), 1 << 30),
     },
-    sound=(stored, _sound),
+    sound=(check_stored, _sound),
     operand_names=("data", "factors", "terms"),
 )
 

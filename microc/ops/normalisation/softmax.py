@@ -15,7 +15,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, NUMPY, Arith, doubling_high_mul, quantize_multiplier
-from microc.ops.arithmetic import TIR, Rewrite, clamped, is_quantised, scalar_quant, through_float
+from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype, is_quantised, scalar_quant, through_float
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
     ROUNDING,
@@ -28,7 +28,7 @@ from microc.ops.attributes import (
     number,
     one_axis,
 )
-from microc.ops.constants import BOUNDED, POSITIVE, Application, Constant, Use, stored
+from microc.ops.constants import BOUNDED, POSITIVE, Application, Constant, Use, check_stored
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
@@ -138,7 +138,7 @@ def _compute_q(call: OpCall) -> te.Tensor:
 
     def element(n: Expr, c: Expr) -> Expr:
         result = _probability(power(n, c), scale[n], headroom[n], out_dtype, TIR)
-        return clamped(result, *dtypes.int_range(out_dtype), out_dtype)
+        return clamp_to_dtype(result, *dtypes.int_range(out_dtype), out_dtype)
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
@@ -271,7 +271,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
     scale = row("scale", lambda n: interpolated(read(reciprocal), place[n]))
 
     def element(n: Expr, c: Expr) -> Expr:
-        return clamped(_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
+        return clamp_to_dtype(_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
@@ -396,7 +396,7 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
     def element(n: Expr, c: Expr) -> Expr:
         product = high_mul(power(n, c), 0, 1 << bits, multiplier[n])
         result = (((product >> shift[n]) + 1) >> 1) + attrs["zero_point"]
-        return clamped(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
+        return clamp_to_dtype(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
 
     return te.compute((rows, classes), element, "softmax", ("n", "c"))
 
@@ -438,7 +438,7 @@ QSOFTMAX_SCALED = OpDef(
     compute=_softmax_scaled_compute,
     cases=_softmax_scaled_cases,
     constants={0: BOUNDED, 1: POSITIVE},
-    sound=(stored, _sound),
+    sound=(check_stored, _sound),
     operand_names=("data", "table"),
 )
 

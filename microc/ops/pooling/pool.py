@@ -29,7 +29,7 @@ from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Round
 from microc.ops.constants import Application, window_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, ratio
-from microc.ops.quantised.requantize import Requantization, emit_requantize, emit_scaled_sum, within_float32
+from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, Window
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -137,7 +137,7 @@ def _emit_even(rewrite: Rewrite, mean: str) -> None:
     whole = rewrite.emit("cast", (rounded,), rewrite.value("whole", result.shape, "int32"), {"dtype": "int32"})
     end: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     factor /= multiple
-    emit_scaled_sum(rewrite, whole, bound, factor, within_float32(float(factor)), end)
+    emit_scaled_sum(rewrite, whole, bound, factor, clip_to_float32(float(factor)), end)
 
 
 def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[int]:
@@ -175,7 +175,7 @@ def _summed(node: Node, graph: Graph) -> Legalized:
         least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
         bound = count * max(most - zero_in, zero_in - least)
         factor = ratio(scale_in, scale_out) / count
-        emit_scaled_sum(rewrite, total, bound, factor, within_float32(scale), parameters.result)
+        emit_scaled_sum(rewrite, total, bound, factor, clip_to_float32(scale), parameters.result)
     else:
         emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
     return rewrite.legalized()

@@ -16,7 +16,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import NUMBERS, beats, compute_dtype
+from microc.ops.arithmetic import NUMBERS, compute_dtype, replaces_best
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -173,7 +173,7 @@ def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
         for place, step in zip(where, steps, strict=True):
             flat = flat + place * step
         value = x[(*index[:2], *where)]
-        new = ir.Bin("or", places[index] < 0, beats("gt", value, values[index]))
+        new = ir.Bin("or", places[index] < 0, replaces_best("gt", value, values[index]))
         better: Expr = new if inside is None else ir.Bin("and", inside, new)
         keep = ir.seq(ir.Store(values, index, value), ir.Store(places, index, ir.cast("int64", flat)))
         search = ir.loops(zip(taps, attrs["kernel"], strict=True), ir.If(better, keep))

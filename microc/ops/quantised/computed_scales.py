@@ -1,4 +1,4 @@
-"""Scales that are computed when the network runs."""
+"""Scales computed at run time: dynamic quantisation, inverse square roots, means of a varying number of elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import (
     NUMPY,
-    bounded,
+    clip_nan_low,
     inverse_square_root,
     multiply_double_rounding,
     quantize_multiplier,
@@ -28,55 +28,54 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- ``dynamic_quantize``: rows of floats as integers, each row with a scale of its own that is found when it is
-# there.
+# ---- ``dynamic_quantize``: rows of floats as integers, each row with a scale that is computed at run time.
 #
-# ``symmetric``: int8 within +-127 of the row's largest magnitude. Else int16: what int8 with the row's own zero point would hold,
-# less that zero point. A row of zeros has scale one. Source: TFLite ``portable_tensor_utils.cc``
+# ``symmetric``: int8, the row's largest magnitude is 127. Otherwise the row has a zero point, too: the result is int16, the int8
+# value less that zero point. A row of zeros has scale one. Source: TFLite ``portable_tensor_utils.cc``
 # (PortableSymmetricQuantizeFloats, PortableAsymmetricQuantizeFloats).
 
-_DYNAMIC_MOST = 127
+_MAX_LEVEL = 127
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind, rows = types[0], attrs["rows"]
-    if kind.dtype != "float32" or rows < 1 or not kind.size or kind.size % rows:
-        raise ModelError(f"dynamic_quantize of {kind.dtype} {kind.shape} as {rows} rows")
-    return TensorType(kind.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
+    data_type, rows = types[0], attrs["rows"]
+    if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
+        raise ModelError(f"dynamic_quantize of {data_type.dtype} {data_type.shape} as {rows} rows")
+    return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    made, scales = [], []
+    rows_of_integers, scales = [], []
     for row in arrays[0].reshape(attrs["rows"], -1):
-        low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # of what is no NaN
-        values, scale = (_symmetric if attrs["symmetric"] else _asymmetric)(row, low, high)
-        made.append(values)
+        low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # ignoring NaN
+        values, scale = (_quantise_symmetric if attrs["symmetric"] else _quantise_asymmetric)(row, low, high)
+        rows_of_integers.append(values)
         scales.append(scale)
     dtype = np.int8 if attrs["symmetric"] else np.int16
-    return np.stack(made).reshape(arrays[0].shape).astype(dtype), np.array(scales, np.float32)
+    return np.stack(rows_of_integers).reshape(arrays[0].shape).astype(dtype), np.array(scales, np.float32)
 
 
-def _symmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
+def _quantise_symmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
     reach = max(-low, high)
     if reach == 0:
         return np.zeros_like(row), np.float32(1)
-    steps = row * (np.float32(_DYNAMIC_MOST) / reach)
-    return bounded(round_half_away(steps), -_DYNAMIC_MOST, _DYNAMIC_MOST), reach / np.float32(_DYNAMIC_MOST)
+    steps = row * (np.float32(_MAX_LEVEL) / reach)
+    return clip_nan_low(round_half_away(steps), -_MAX_LEVEL, _MAX_LEVEL), reach / np.float32(_MAX_LEVEL)
 
 
-def _asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
+def _quantise_asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
     if low == high:
         return np.zeros_like(row), np.float32(1)
     scale = (float(high) - float(low)) / 255
     below, above = float(low) / scale, float(high) / scale
-    zero = -128 - below if 128 + abs(below) < _DYNAMIC_MOST + abs(above) else _DYNAMIC_MOST - above
-    nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _DYNAMIC_MOST))
+    zero = -128 - below if 128 + abs(below) < _MAX_LEVEL + abs(above) else _MAX_LEVEL - above
+    nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _MAX_LEVEL))
     steps = np.float32(nudged) + row * (np.float32(1) / np.float32(scale))
-    return bounded(round_half_away(steps), -128, _DYNAMIC_MOST) - nudged, np.float32(scale)
+    return clip_nan_low(round_half_away(steps), -128, _MAX_LEVEL) - nudged, np.float32(scale)
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Two passes over each row."""
+    """Build two passes over each row: its least and largest element, then its integers."""
     data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
@@ -105,26 +104,26 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
-    """Names, the scale of a row, and what an element of it becomes."""
+    """Return definitions of names, the scale of a row, and a function from an element to its integer."""
     one = ir.const(1.0, "float32")
     factor, scale = Var("factor", "float32"), Var("scale", "float32")
     if symmetric:
         reach = Var("reach", "float32")
         none = reach.eq(0.0)
         lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-low, high))]
-        lets += [(scale, ir.select(none, one, reach / float(_DYNAMIC_MOST)))]
-        lets += [(factor, ir.select(none, one, float(_DYNAMIC_MOST) / ir.select(none, one, reach)))]
-        return lets, scale, lambda x: to_integer(x * factor, -_DYNAMIC_MOST, _DYNAMIC_MOST, Ties.AWAY)
+        lets += [(scale, ir.select(none, one, reach / float(_MAX_LEVEL)))]
+        lets += [(factor, ir.select(none, one, float(_MAX_LEVEL) / ir.select(none, one, reach)))]
+        return lets, scale, lambda x: to_integer(x * factor, -_MAX_LEVEL, _MAX_LEVEL, Ties.AWAY)
     wide, below, above, zero = (Var(name, "float64") for name in ("wide", "below", "above", "zero"))
     none, real = low.eq(high), ir.const(1.0, "float64")
-    near, far = -128.0 - below, float(_DYNAMIC_MOST) - above
-    chosen = ir.select(128.0 - below < above + float(_DYNAMIC_MOST), near, far)
+    near, far = -128.0 - below, float(_MAX_LEVEL) - above
+    zero_point = ir.select(128.0 - below < above + float(_MAX_LEVEL), near, far)
     nudged = Var("nudged", "float32")
     lets = [
         (wide, ir.select(none, real, (ir.cast("float64", high) - ir.cast("float64", low)) / 255.0)),
         (below, ir.cast("float64", low) / wide),
         (above, ir.cast("float64", high) / wide),
-        (zero, ir.clamp(ir.call("round", chosen), -128.0, float(_DYNAMIC_MOST))),
+        (zero, ir.clamp(ir.call("round", zero_point), -128.0, float(_MAX_LEVEL))),
         (scale, ir.cast("float32", wide)),
         (nudged, ir.select(none, ir.const(0.0, "float32"), ir.cast("float32", zero))),
         (factor, one / scale),
@@ -132,7 +131,7 @@ def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr
     return (
         lets,
         scale,
-        lambda x: to_integer(nudged + x * factor, -128, _DYNAMIC_MOST, Ties.AWAY) - ir.cast("int32", nudged),
+        lambda x: to_integer(nudged + x * factor, -128, _MAX_LEVEL, Ties.AWAY) - ir.cast("int32", nudged),
     )
 
 
@@ -161,18 +160,19 @@ DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- ``qrsqrt``: one over the root of 16-bit integers, as TFLite Micro computes it. Bytes have a table of 256
-# instead (``tables``).
+# ---- ``qrsqrt``: inverse square root of int16, as TFLite Micro computes it. Bytes have a table of 256 entries
+# instead (``tables.py``).
 #
-# The root of the stored number is Newton's, in Q0.20; the scales come behind it. Of zero the largest number; so of negative ones,
-# which TFLite refuses while it runs. Source: TFLite Micro ``elementwise.cc`` (RsqrtEvalQuantized).
+# The inverse root of the stored integer is computed by Newton's iteration, in Q0.20, and then scaled. The result for zero is the
+# largest number; so it is for negative ones, which TFLite rejects at run time. Source: TFLite Micro ``elementwise.cc``
+# (RsqrtEvalQuantized).
 
 _FRACTION = 20
-_INVERSE_ROOT_MOST = (1 << 15) - 1
+_MAX_ROOT = (1 << 15) - 1
 
 
 def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
-    """``rsqrt`` of int16 without zero points as ``qrsqrt``; None for other zero points."""
+    """Rewrite ``rsqrt`` of int16 to ``qrsqrt`` if the zero points are zero; return None otherwise."""
     scale, zero = scalar_quant(node, graph, node.inputs[0])
     out, zero_out = scalar_quant(node, graph, node.outputs[0])
     if zero or zero_out:
@@ -195,8 +195,8 @@ def _inverse_root_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
     one = np.int64(1)
     roots = [multiply_double_rounding(one, mantissa, shift + _FRACTION, NUMPY) for mantissa, shift in parts]
     scaled = multiply_double_rounding(np.array(roots, np.int64), attrs["multiplier"], attrs["shift"], NUMPY)
-    found = np.where(x > 0, np.clip(scaled, -_INVERSE_ROOT_MOST - 1, _INVERSE_ROOT_MOST), _INVERSE_ROOT_MOST)
-    return (found.astype(np.int16).reshape(arrays[0].shape),)
+    clipped = np.where(x > 0, np.clip(scaled, -_MAX_ROOT - 1, _MAX_ROOT), _MAX_ROOT)
+    return (clipped.astype(np.int16).reshape(arrays[0].shape),)
 
 
 def _inverse_root_compute(call: OpCall) -> te.Tensor:
@@ -210,8 +210,8 @@ def _inverse_root_compute(call: OpCall) -> te.Tensor:
         one = ir.const(1, "int32")
         lets = [*lets, (root, multiply_double_rounding(one, mantissa, shift + _FRACTION, TIR))]
         scaled = multiply_double_rounding(root, ir.const(call.attrs["multiplier"], "int32"), call.attrs["shift"], TIR)
-        found = ir.select(value > 0, ir.clamp(scaled, -_INVERSE_ROOT_MOST - 1, _INVERSE_ROOT_MOST), _INVERSE_ROOT_MOST)
-        store = ir.Store(out, (n,), ir.cast("int16", found))
+        clipped = ir.select(value > 0, ir.clamp(scaled, -_MAX_ROOT - 1, _MAX_ROOT), _MAX_ROOT)
+        store = ir.Store(out, (n,), ir.cast("int16", clipped))
         return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), with_names(lets, store)))
 
     return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build)[0]
@@ -238,35 +238,33 @@ INVERSE_ROOT_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- What a quantised mean is multiplied by, computed when the network runs: for means over as many elements as a
-# caller tells.
+# ---- Multipliers of quantised means whose number of elements the caller gives at run time.
 #
-# A mean of a known number of elements has its multiplier as a number (:mod:`microc.ops.reduction.reduce`); these are the same,
-# exactly.
+# If the number is constant, so is the multiplier (:mod:`microc.ops.reduction.reduce`); both are equal.
 
-_MEAN_SCALE_MOST = 30
-"""Bits of a count but for the first."""
+_MAX_LEFT_SHIFT = 30
+"""Largest left shift of a mantissa: the bits of an int32 count without its first."""
 
 
 def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
-    """The multiplier divided by ``count``, as TFLite keeps it precise: shifted left first, the quotient rounded down."""
-    extra = min(count.bit_length() - 1, _places(shift))
+    """Divide the multiplier by ``count`` as TFLite does: shift it left first for precision, and round the quotient down."""
+    extra = min(count.bit_length() - 1, _max_left_shift(shift))
     return (mantissa << extra) // count, shift - extra
 
 
-def _places(shift: int) -> int:
-    """How far a mantissa may be shifted to the left."""
-    return min(_MEAN_SCALE_MOST, 31 + shift)
+def _max_left_shift(shift: int) -> int:
+    """Return the largest left shift of a mantissa."""
+    return min(_MAX_LEFT_SHIFT, 31 + shift)
 
 
 def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
-    """The multiplier in float32 throughout."""
+    """Return the multiplier, computed in float32 throughout."""
     with np.errstate(over="ignore"):
         return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
 
 
 def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Division bit by bit behind the first 31 bits of the quotient: small cores have none of 64 bits."""
+    """Build the division: 32 bits at once, then bit by bit, because small cores cannot divide 64 bits."""
     mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)
@@ -283,7 +281,7 @@ def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
         one = ir.seq(put(quotient, quotient[0] + 1), put(rest, rest[0] - divisor))
         doubled = [put(quotient, quotient[0] << 1), put(rest, rest[0] << 1), put(places, places[0] + 1)]
         further = ir.seq(*doubled, ir.If(rest[0] >= divisor, one))
-        search = ir.loops([(k, _places(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
+        search = ir.loops([(k, _max_left_shift(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
         end = [put(results[0], ir.cast("int32", quotient[0])), put(results[1], ir.const(shift, "int32") - places[0])]
         body = ir.seq(*start, search, *end)
         return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))

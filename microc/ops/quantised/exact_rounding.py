@@ -14,40 +14,39 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.numerics import INT32_MAX, NUMPY, shifted_right_even
-from microc.ops.arithmetic import TIR, Rewrite, clamped
+from microc.numerics import INT32_MAX, NUMPY, shift_right_even
+from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
-from microc.ops.constants import Application, stored, zero_point_of
+from microc.ops.constants import Application, check_stored, zero_point_of
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
 
-# ---- Scaling in integers that equals exact arithmetic with ties to even, proved for every operand when the network
-# is compiled.
+# ---- Integer scaling that equals exact arithmetic with ties to even, proved at compile time for every operand.
 #
-# Scales are float32 numbers, so that a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``. :func:`exact_levels` rounds
-# that ratio itself. A factor in fixed point is wrong by at most half a unit: its products pass a tie, or move off one. Each
-# candidate (:class:`Factors`) is compared with the exact levels of all operands; the cheapest that equals them everywhere is
-# taken.
+# Scales are float32 numbers, so a scaled sum is a ratio of integers, ``(p1 x1 + p2 x2) / q``, which :func:`exact_levels` rounds
+# exactly. A factor in fixed point is wrong by at most half a unit, which may move a product over a tie, or off one. So each
+# candidate (:class:`Factors`) is compared with the exact levels of all operands, and the cheapest that equals all of them is
+# used.
 
 LARGEST_DOMAIN = 1 << 20
-"""The most operands that are compared: 20 ms of numpy."""
+"""Largest number of operands that are compared; that takes 20 ms of numpy."""
 _FACTOR_BITS = (31, 52)
-"""Factors of int32 first: their products are one instruction on cores with a multiplier of 32 by 32 bits. Scales that are decimal
-fractions (0.0123, 0.04) put sums as near to ties as 2**-30, which takes more bits; 52 and 10 of a sum fit int64."""
+"""Bits of factors, int32 first: their products are one instruction on cores that multiply 32 by 32 bits. Scales that are decimal
+fractions (0.0123, 0.04) bring sums within 2**-30 of ties, which takes more bits; 52 and the 10 of a sum fit int64."""
 LARGEST_FACTOR = 1 << 52
 _NEAR_TIE = 1e-5
-"""Ratios as float64 are right to 2**-30 within 22 bits; those so near a tie are computed in integers of any size."""
+"""Distance from a tie below which ratios are computed in exact integers; float64 is right to 2**-30 for levels of 22 bits."""
 
 
 def ratio(*scales: float) -> Fraction:
-    """The product of ``scales[:-1]`` over the last, each a float32 number."""
+    """Return the product of ``scales[:-1]`` over the last one, each a float32 number."""
     *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
     return math.prod(factors, start=Fraction(1)) / divisor
 
 
 def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
-    """The sum of ``x * factor`` of int64 ``x``, exactly, rounded half to even; numbers beyond 22 bits are only large."""
+    """Return the exact sum of ``x * factor`` of int64 ``x``, rounded half to even; beyond 22 bits it is approximate."""
     q = math.lcm(*(factor.denominator for _, factor in terms))
     weights = [int(factor * q) for _, factor in terms]
     most = sum(int(abs(x).max(initial=0)) * abs(weight) for (x, _), weight in zip(terms, weights, strict=True))
@@ -58,15 +57,15 @@ def exact_levels(terms: Sequence[tuple[Array, Fraction]]) -> Array:
     real = np.asarray(sum(x * float(factor) for x, factor in terms), np.float64)
     real = np.clip(real, -(2.0**30), 2.0**30)
     levels = np.asarray(np.rint(real).astype(np.int64))
-    near = (abs(real - np.floor(real) - 0.5) < _NEAR_TIE) & (abs(real) < 1 << 22)
-    for index in zip(*np.nonzero(near), strict=True):
+    is_near_tie = (abs(real - np.floor(real) - 0.5) < _NEAR_TIE) & (abs(real) < 1 << 22)
+    for index in zip(*np.nonzero(is_near_tie), strict=True):
         levels[index] = round(Fraction(sum(int(x[index]) * w for (x, _), w in zip(terms, weights, strict=True)), q))
     return levels
 
 
 @frozen
 class Factors:
-    """``round(sum(x * factor) / 2**distance)``; sums within ``near`` of a tie are one, a negative ``near`` lets ties go up."""
+    """``round(sum(x * factor) / 2**distance)``: sums within ``near`` of a tie count as ties; if it is negative, ties round up."""
 
     factors: tuple[int, ...]
     distance: int
@@ -75,20 +74,20 @@ class Factors:
     def levels(self, operands: Sequence[Array]) -> Array:
         """Compute the levels as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
-        return np.asarray(shifted_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
+        return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
 
 
-def proved_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> Factors | None:
-    """Factors that give the exact levels of all operands, clamped to low..high; None where none of those tried does."""
-    operands, wanted = [x for x, _ in terms], np.clip(exact_levels(terms), low, high)
-    for found in _candidates(terms):
-        if np.array_equal(np.clip(found.levels(operands), low, high), wanted):
-            return found
+def find_exact_factors(terms: Sequence[tuple[Array, Fraction]], low: int, high: int) -> Factors | None:
+    """Return factors that give the exact levels of all operands, clamped to low..high; None if no candidate does."""
+    operands, expected = [x for x, _ in terms], np.clip(exact_levels(terms), low, high)
+    for candidate in _candidates(terms):
+        if np.array_equal(np.clip(candidate.levels(operands), low, high), expected):
+            return candidate
     return None
 
 
 def _candidates(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Factors]:
-    """Without ties, with exact ones, and with ties that rounded factors move; of few bits first."""
+    """Iterate over candidates, of few bits first: without ties, with exact ties, with ties that rounded factors move."""
     largest = max(abs(factor) for _, factor in terms)
     sizes = [int(abs(x).max(initial=0)) for x, _ in terms]
     for bits in _FACTOR_BITS:
@@ -99,30 +98,33 @@ def _candidates(terms: Sequence[tuple[Array, Fraction]]) -> Iterator[Factors]:
         factors = [round(factor) for factor in scaled]
         errors = [abs(factor - whole) for factor, whole in zip(scaled, factors, strict=True)]
         shorter = 0
-        if not any(errors):
+        if not any(errors):  # exact factors: their common trailing zeros shorten the shift
             zeros = min((factor & -factor).bit_length() - 1 for factor in factors)
             shorter = max(0, min(zeros, distance - 1))
-        moved = math.ceil(sum(size * error for size, error in zip(sizes, errors, strict=True)))
-        for near in dict.fromkeys((-1, 0, moved)):
+        # The largest error of a sum: how far rounding the factors can move a tie.
+        tie_error = math.ceil(sum(size * error for size, error in zip(sizes, errors, strict=True)))
+        for near in dict.fromkeys((-1, 0, tie_error)):
             yield Factors(tuple(factor >> shorter for factor in factors), distance - shorter, near)
 
 
 def is_exact_scale(scale: float, bound: int, factor: Fraction, low: int, high: int) -> bool:
-    """Test whether float32 products by ``scale`` of all integers up to ``bound`` round as exact ones by ``factor`` do, clamped to
-    low..high."""
+    """Test whether float32 products by ``scale`` round as exact products by ``factor`` do.
+
+    All integers of a magnitude up to ``bound`` are compared, clamped to low..high.
+    """
     if 2 * bound > LARGEST_DOMAIN:
         return False
     x = np.arange(-bound, bound + 1)
     with np.errstate(over="ignore"):
         real = np.rint(np.clip(x.astype(np.float32) * np.float32(scale), -(2.0**30), 2.0**30))
-    wanted = np.clip(exact_levels(((x, factor),)), low, high)
-    return bool(np.array_equal(np.clip(real.astype(np.int64), low, high), wanted))
+    expected = np.clip(exact_levels(((x, factor),)), low, high)
+    return bool(np.array_equal(np.clip(real.astype(np.int64), low, high), expected))
 
 
 # ---- Sums, products and scalings of integers with ties to even: sum_even, product_even and requantize_even.
 #
-# They are what ONNX's quantised arithmetic becomes where :mod:`microc.ops.quantised.exact_rounding` proves factors for it: one
-# sum of products, ``x1 * factor1 + x2 * factor2``, and one rounding shift, in 32 bits where they hold it.
+# ONNX's quantised arithmetic is legalised to them if factors are proved for it: one sum of products,
+# ``x1 * factor1 + x2 * factor2``, and one rounding shift, in 32 bits if these hold it.
 
 _ROUNDED: Attributes = {
     "distance": integer("what the sum of products is shifted by", least=1, most=61),
@@ -137,34 +139,34 @@ def _factors(attrs: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> list[Any]:
-    """Operands that the factors multiply, as int64."""
+    """Return the operands that the factors multiply, as int64."""
     wide = [np.asarray(x, np.int64) for x in arrays]
-    if "bound" in attrs:  # larger numbers, which only a graph of a stranger has, saturate
+    if "bound" in attrs:  # larger numbers, which only graphs from elsewhere have, saturate
         return [np.clip(wide[0], -attrs["bound"], attrs["bound"])]
-    wide = [x - attrs[f"zero_point_{which}"] for x, which in zip(wide, "ab", strict=True)]
+    wide = [x - attrs[f"zero_point_{operand_name}"] for x, operand_name in zip(wide, "ab", strict=True)]
     return wide if "factor_a" in attrs else [wide[0] * wide[1]]
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = sum(x * factor for x, factor in zip(_operands(attrs, arrays), _factors(attrs), strict=True))
-    level = shifted_right_even(np.asarray(total, np.int64), attrs["distance"], attrs["near"], NUMPY)
+    level = shift_right_even(np.asarray(total, np.int64), attrs["distance"], attrs["near"], NUMPY)
     clipped = np.clip(level + attrs["zero_point"], attrs["minimum"], attrs["maximum"])
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
 def _magnitudes(attrs: Mapping[str, Any], kinds: Sequence[str]) -> list[int]:
-    """The largest magnitude of what each factor multiplies."""
+    """Return the largest magnitude of each operand of the factors."""
     if "bound" in attrs:
         return [attrs["bound"]]
     sizes = []
-    for kind, which in zip(kinds, "ab", strict=True):
+    for kind, operand_name in zip(kinds, "ab", strict=True):
         low, high = dtypes.int_range(kind)
-        sizes.append(max(high - attrs[f"zero_point_{which}"], attrs[f"zero_point_{which}"] - low))
+        sizes.append(max(high - attrs[f"zero_point_{operand_name}"], attrs[f"zero_point_{operand_name}"] - low))
     return sizes if "factor_a" in attrs else [sizes[0] * sizes[1]]
 
 
 def _largest(attrs: Mapping[str, Any], kinds: Sequence[str]) -> int:
-    """A bound of the sum of products with what rounding adds."""
+    """Return a bound of the sum of products plus the addend of rounding."""
     sums = sum(size * abs(factor) for size, factor in zip(_magnitudes(attrs, kinds), _factors(attrs), strict=True))
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
@@ -176,7 +178,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         operands = [ir.clamp(ir.cast("int32", args[0]), -attrs["bound"], attrs["bound"])]
     else:
         operands = [ir.cast("int32", x) for x in args]
-        zeros = [attrs[f"zero_point_{which}"] for which in "ab"]
+        zeros = [attrs[f"zero_point_{operand_name}"] for operand_name in "ab"]
         operands = [x - zero if zero else x for x, zero in zip(operands, zeros, strict=True)]
         operands = operands if "factor_a" in attrs else [operands[0] * operands[1]]
     dtype = "int32" if short else "int64"
@@ -185,12 +187,12 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         for x, factor in zip(operands, _factors(attrs), strict=True)
     ]
     total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
-    level = shifted_right_even(total, attrs["distance"], attrs["near"], TIR)
+    level = shift_right_even(total, attrs["distance"], attrs["near"], TIR)
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    if largest >> attrs["distance"] > INT32_MAX - abs(zero) - 1:
+    if largest >> attrs["distance"] > INT32_MAX - abs(zero) - 1:  # the level plus the zero point could overflow int32
         level, zero, low, high = ir.clamp(level, low - zero, high - zero), zero, low, high
     level = ir.cast("int32", level)
-    return clamped(level + zero if zero else level, low, high, attrs["out_dtype"])
+    return clamp_to_dtype(level + zero if zero else level, low, high, attrs["out_dtype"])
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -204,7 +206,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _sound(application: Application) -> str:
-    """Operands fit int32, the sum of products and what rounds it fit int64."""
+    """Check that operands fit int32, and the sum of products with its rounding int64; return the fault."""
     attrs, kinds = application.attrs, [kind.dtype for kind in application.types]
     if any(dtypes.nbytes(kind) > (4 if "bound" in attrs else 2) or kind == "uint32" for kind in kinds):
         return f"operands of {', '.join(kinds)}, expected {'signed ones of 32 bits' if 'bound' in attrs else '8 or 16 bits'}"
@@ -227,13 +229,18 @@ def emit_sum(
     scales: Sequence[Fraction],
     result: Mapping[str, Attr],
 ) -> bool:
-    """Append ``sum_even`` of two values of bytes; False where no factors are exact for all of them."""
-    a, b = (_levels(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
+    """Append ``sum_even`` of two 8-bit values; return False if no factors are exact for all of them."""
+    a, b = (_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
-    found = _proved(tuple(zip(grid, scales, strict=True)), result)
-    if found is None:
+    factors = _find_factors(tuple(zip(grid, scales, strict=True)), result)
+    if factors is None:
         return False
-    attrs = {**_pair(zeros), "factor_a": found.factors[0], "factor_b": found.factors[1], **_end(found, result)}
+    attrs = {
+        **_zero_point_attrs(zeros),
+        "factor_a": factors.factors[0],
+        "factor_b": factors.factors[1],
+        **_result_attrs(factors, result),
+    }
     rewrite.emit("sum_even", operands, rewrite.node.outputs, attrs)
     return True
 
@@ -241,48 +248,48 @@ def emit_sum(
 def emit_product(
     rewrite: Rewrite, operands: Sequence[str], zeros: Sequence[int], scale: Fraction, result: Mapping[str, Attr]
 ) -> bool:
-    """Append ``product_even`` of two values of bytes; False where no factor is exact for all of them."""
-    a, b = (_levels(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
-    found = _proved(((np.unique(np.multiply.outer(a, b)), scale),), result)
-    if found is None:
+    """Append ``product_even`` of two 8-bit values; return False if no factor is exact for all of them."""
+    a, b = (_centred_values(rewrite, name, zero) for name, zero in zip(operands, zeros, strict=True))
+    factors = _find_factors(((np.unique(np.multiply.outer(a, b)), scale),), result)
+    if factors is None:
         return False
-    attrs = {**_pair(zeros), "factor": found.factors[0], **_end(found, result)}
+    attrs = {**_zero_point_attrs(zeros), "factor": factors.factors[0], **_result_attrs(factors, result)}
     rewrite.emit("product_even", operands, rewrite.node.outputs, attrs)
     return True
 
 
 def emit_requantize_even(rewrite: Rewrite, x: str, bound: int, scale: Fraction, result: Mapping[str, Attr]) -> bool:
-    """Append ``requantize_even`` of integers of a magnitude up to ``bound``; False where no factor is exact for all of them."""
+    """Append ``requantize_even`` of integers of a magnitude up to ``bound``; return False if no factor is exact for all."""
     if 2 * bound > LARGEST_DOMAIN:
         return False
-    found = _proved(((np.arange(-bound, bound + 1), scale),), result)
-    if found is None:
+    factors = _find_factors(((np.arange(-bound, bound + 1), scale),), result)
+    if factors is None:
         return False
     rewrite.emit(
         "requantize_even",
         (x,),
         rewrite.node.outputs,
-        {"bound": bound, "factor": found.factors[0], **_end(found, result)},
+        {"bound": bound, "factor": factors.factors[0], **_result_attrs(factors, result)},
     )
     return True
 
 
-def _proved(terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]) -> Factors | None:
+def _find_factors(terms: Sequence[tuple[Array, Fraction]], result: Mapping[str, Attr]) -> Factors | None:
     low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
-    return proved_factors(terms, low - zero, high - zero)
+    return find_exact_factors(terms, low - zero, high - zero)
 
 
-def _levels(rewrite: Rewrite, name: str, zero: int) -> Array:
+def _centred_values(rewrite: Rewrite, name: str, zero: int) -> Array:
     low, high = dtypes.int_range(rewrite.type(name).dtype)
     return np.arange(low - zero, high - zero + 1)
 
 
-def _pair(zeros: Sequence[int]) -> dict[str, Attr]:
+def _zero_point_attrs(zeros: Sequence[int]) -> dict[str, Attr]:
     return {"zero_point_a": zeros[0], "zero_point_b": zeros[1]}
 
 
-def _end(found: Factors, result: Mapping[str, Attr]) -> dict[str, Attr]:
-    return {"distance": found.distance, "near": found.near, **result}
+def _result_attrs(factors: Factors, result: Mapping[str, Attr]) -> dict[str, Attr]:
+    return {"distance": factors.distance, "near": factors.near, **result}
 
 
 # ---------------------------------------------------------------- cases
@@ -307,7 +314,7 @@ def _cases(name: str) -> Iterable[Case]:
                     [low, low + 1, low + 3, 0, 1, za if za >= low else 0, high - 1, high, 5], dtypes.to_numpy(dtype)
                 )
                 arrays = (np.repeat(grid[:, None], 9, 1), np.broadcast_to(grid, (9, 9)).copy())
-                attrs |= _pair((za, zb))
+                attrs |= _zero_point_attrs((za, zb))
                 attrs |= (
                     {"factor_a": factor, "factor_b": -factor // 2 or 1} if name == "sum_even" else {"factor": factor}
                 )
@@ -329,7 +336,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("sum_even"),
-        sound=(stored, *_ZERO_POINTS, _sound),
+        sound=(check_stored, *_ZERO_POINTS, _sound),
         attrs={
             **_ZEROS,
             "factor_a": integer("of a", **_FACTOR),
@@ -346,7 +353,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("product_even"),
-        sound=(stored, *_ZERO_POINTS, _sound),
+        sound=(check_stored, *_ZERO_POINTS, _sound),
         attrs={**_ZEROS, "factor": integer("of the product", **_FACTOR), **_ROUNDED},
         operand_names=("a", "b"),
         formula="clamp(rint((a - {zero_point_a}) * (b - {zero_point_b}) * {factor} / 2**{distance}) + {zero_point}, {minimum}, "
@@ -358,7 +365,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=lambda: _cases("requantize_even"),
-        sound=(stored, _sound),
+        sound=(check_stored, _sound),
         attrs={
             "bound": integer("the largest magnitude of x", least=1, most=INT32_MAX),
             "factor": integer("of x", **_FACTOR),

@@ -1,4 +1,4 @@
-"""Quantised functions of 16-bit integers."""
+"""Quantised functions of int16, for which a table of all values is too large."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- Quantised functions in int32 where a table would be too large: relu, clip, leaky_relu, abs of 16 bits, squared
-# differences.
+# ---- Functions computed in int32: relu, clip, leaky_relu and abs of int16, squared differences.
 #
 # Sources: TFLite Micro ``activations_common.cc``, ``leaky_relu_common.cc``, ``elementwise.cc``, ``squared_difference.cc``.
 
 
-def int16_rescaled(node: Node, graph: Graph) -> Legalized:
-    """``node`` (relu, clip or leaky_relu, quantised) as ``requantize`` and, for leaky_relu, integer arithmetic."""
+def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
+    """Rewrite a quantised relu, clip or leaky_relu to ``requantize`` and, for leaky_relu, integer arithmetic."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
@@ -51,15 +50,15 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
         slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
-        x = _with(rewrite, "sub", x, zero_in)
+        x = _emit_with_number(rewrite, "sub", x, zero_in)
     parts = [
-        _rescale_scaled(rewrite, _with(rewrite, op, x, 0), float(real), bound)
+        _emit_rescale(rewrite, _emit_with_number(rewrite, op, x, 0), float(real), bound)
         for op, real in (("maximum", ratio), ("minimum", slope))
     ]
     total = rewrite.value("sum", source.shape, "int32")
     rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": Rounding.NONE})
     if zero_out:
-        total = _with(rewrite, "add", total, zero_out)
+        total = _emit_with_number(rewrite, "add", total, zero_out)
     low, high = dtypes.int_range(result.dtype)
     clipped = rewrite.value("clipped", source.shape, "int32")
     rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
@@ -67,15 +66,15 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def int16_abs(node: Node, graph: Graph) -> Legalized:
-    """``abs`` of int16 values, scaled where the output's scale is another one."""
+def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
+    """Rewrite ``abs`` of int16 to integer operators, scaled if the output has another scale."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
-        x = _with(rewrite, "sub", x, zero_in)
+        x = _emit_with_number(rewrite, "sub", x, zero_in)
     size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
     ratio = np.float64(scale_in) / np.float64(scale_out)
     low, high = dtypes.int_range(result.dtype)
@@ -84,15 +83,15 @@ def int16_abs(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def squared_difference(node: Node, graph: Graph) -> Legalized:
-    """(a - b) squared: both sides on twice the larger scale, after a shift by 7 bits (none of 16-bit data)."""
+def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
+    """Rewrite (a - b) squared: both operands are brought to twice the larger scale, after a left shift by 7 bits (int16: 0)."""
     rewrite = Rewrite(node, graph)
     result = graph.types[node.outputs[0]]
     scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
     zero_out = scalar_quant(node, graph, node.outputs[0])[1]
     left, twice = 7 if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else 0, 2.0 * max(scales[:2])
     terms = [
-        shifted_scaled(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
+        emit_shifted_scale(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
     ]
     plain: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
     difference = rewrite.emit("sub", terms, rewrite.value("difference", result.shape, "int32"), plain)
@@ -104,53 +103,54 @@ def squared_difference(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def shifted_scaled(rewrite: Rewrite, name: str, left: int, real: float) -> str:
-    """A value less its zero point, shifted to the left, times ``real`` (at most one), rounded: int32."""
-    kind = rewrite.type(name)
+def emit_shifted_scale(rewrite: Rewrite, name: str, left: int, real: float) -> str:
+    """Append (value - zero point) << ``left`` times ``real`` (at most one), rounded, in int32."""
+    value_type = rewrite.type(name)
     zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
-    low, high = dtypes.int_range(kind.dtype)
-    x = rewrite.emit("cast", (name,), rewrite.value("wide", kind.shape, "int32"), {"dtype": "int32"})
-    x = _with(rewrite, "sub", x, zero) if zero else x
-    x = _with(rewrite, "mul", x, 1 << left) if left else x
-    return _rescale_scaled(rewrite, x, real, max(high - zero, zero - low) << left)
+    low, high = dtypes.int_range(value_type.dtype)
+    x = rewrite.emit("cast", (name,), rewrite.value("wide", value_type.shape, "int32"), {"dtype": "int32"})
+    x = _emit_with_number(rewrite, "sub", x, zero) if zero else x
+    x = _emit_with_number(rewrite, "mul", x, 1 << left) if left else x
+    return _emit_rescale(rewrite, x, real, max(high - zero, zero - low) << left)
 
 
 def _rounding(node: Node) -> str:
     return Rounding(str(node.attr("rounding"))).multiplier
 
 
-def _with(rewrite: Rewrite, op: str, value: str, number: int) -> str:
-    """An int32 operator applied to a value and a number."""
+def _emit_with_number(rewrite: Rewrite, op: str, value: str, number: int) -> str:
+    """Append an int32 operator on a value and a number."""
     constant = rewrite.constant("number", np.array(number, np.int32))
     result = rewrite.value(op, rewrite.type(value).shape, "int32")
     return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
-def _rescale_scaled(rewrite: Rewrite, value: str, real: float, bound: int) -> str:
-    """An int32 value within ``bound`` times ``real``, as int32."""
+def _emit_rescale(rewrite: Rewrite, value: str, real: float, bound: int) -> str:
+    """Append an int32 value, of a magnitude up to ``bound``, times ``real``, rounded to int32."""
     output = rewrite.value("scaled", rewrite.type(value).shape, "int32")
     parameters = Requantization((real,), 0, INT32_MIN, INT32_MAX, "int32")
     emit_requantize(rewrite, value, output, parameters, _rounding(rewrite.node), bound)
     return output
 
 
-# ---- ``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table, as TFLite Micro's
-# kernels do.
+# ---- ``qsigmoid16``: sigmoid and tanh of int16 with zero points of zero, interpolated in a table as in TFLite Micro.
 #
 # The table holds sigmoid(i / 24) in Q0.16 for i = -255 .. 256. Sources: TFLite ``integer_ops/logistic.h``, ``integer_ops/tanh.h``
 # (int16), ``common.h`` (sigmoid_table_uint16); TFLite Micro ``logistic_common.cc``, ``tanh.cc`` (multiplier and shift).
 
 _BITS = {"sigmoid": 9, "tanh": 8}
-"""Bits of a place between two entries."""
+"""Fraction bits of a table index."""
 _ENDS = {"sigmoid": (255 << 9) - 1, "tanh": 255 << 8}
-"""Magnitudes that data are clamped to: sigmoid does not reach the last point, which would be 1; tanh stays there."""
-_PLACES = 511
-"""A mask: points of negative numbers lie behind those of the others, at 512 less."""
+"""Magnitudes to which data is clamped: sigmoid ends before the last point, which would be 1; tanh ends at it."""
+_INDEX_MASK = 511
+"""Mask of indices modulo 512: the points of negative numbers follow those of the others."""
 
 
 def sigmoid_table() -> Array:
-    """The 256 points (uint16) of TFLite, each raised by half of what interpolation lacks in the middle of the segment after it;
-    the last one is the largest number there is."""
+    """Return TFLite's 256 points (uint16).
+
+    Each point is raised by half of the interpolation error in the middle of the segment behind it; the last one is 65535.
+    """
     x = np.arange(257) / 24
     exact = 1 / (1 + np.exp(-x))
     middle = 1 / (1 + np.exp(-(x[:-1] + 1 / 48)))
@@ -160,17 +160,19 @@ def sigmoid_table() -> Array:
     return points.astype(np.uint16)
 
 
-def both_signs() -> Array:
-    """Points (uint16) from 0 to 256, from -255 to -1, and once more that of 0: of -i what the point of i lacks to one, so that no
-    sign is to be looked at."""
+def signed_sigmoid_table() -> Array:
+    """Return points (uint16) for 0 to 256, -255 to -1, and again 0; that of -i is one less that of i.
+
+    With them an interpolation does not depend on the sign.
+    """
     points = np.append(sigmoid_table(), 65535).astype(np.int64)
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
 def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
-    """(multiplier, right shift) that take data of ``scale`` to the table's; None where they leave 15 and 31 bits.
+    """Return (multiplier, right shift) that convert data of ``scale`` to the table's unit; None if they exceed 15 and 31 bits.
 
-    The table's unit is 1 / (3 * 4096). Scales that are powers of two near it (within 0.1 %) multiply exactly.
+    The table's unit is 1 / (3 * 4096). Scales within 0.1 % of certain powers of two near it are multiplied exactly.
     """
     log2 = float(np.float32(np.log(np.float32(scale))) * np.float32(1 / np.log(2.0)))
     left = 12 + round(log2)
@@ -182,15 +184,15 @@ def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
     return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
 
 
-def _scaled(attrs: Mapping[str, Any], x: Any) -> Any:
-    """An int32 ``x`` within int16, in the table's unit."""
+def _to_table_unit(attrs: Mapping[str, Any], x: Any) -> Any:
+    """Convert an int32 ``x``, which fits int16, to the table's unit."""
     shift = attrs["shift"]
     return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
 
 
-def _by_definition(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
-    """The result in Q0.15, by magnitude and sign as TFLite has it."""
-    scaled = _scaled(attrs, x)
+def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
+    """Return the result in Q0.15, computed from magnitude and sign as TFLite does."""
+    scaled = _to_table_unit(attrs, x)
     bits, size = _BITS[attrs["curve"]], np.abs(scaled)
     segment = size >> bits
     first = np.minimum(segment, 254)
@@ -211,17 +213,20 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    return (_by_definition(attrs, x, table).astype(np.int16),)
+    return (_interpolate_by_sign(attrs, x, table).astype(np.int16),)
 
 
 def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
-    """The same without a choice: between points of both signs a line is the same from either end, but that half rounds away from
-    zero, for which one is taken off a negative sum."""
+    """Build the interpolation without a branch on the sign.
+
+    Between points of both signs the line is the same from either end; only ties round away from zero, for which one is subtracted
+    from the sum of a negative number.
+    """
     bits, end, table = _BITS[attrs["curve"]], _ENDS[attrs["curve"]], args[1]
-    scaled = _scaled(attrs, ir.cast("int32", args[0]))
-    if _scaled(attrs, 1 << 15) > end:
+    scaled = _to_table_unit(attrs, ir.cast("int32", args[0]))
+    if _to_table_unit(attrs, 1 << 15) > end:
         scaled = ir.clamp(scaled, -end, end)
-    first = (scaled >> bits) & _PLACES
+    first = (scaled >> bits) & _INDEX_MASK
     low, high = (ir.cast("int32", table[place]) for place in (first, first + 1))
     line = (low << bits) + (scaled & ((1 << bits) - 1)) * (high - low) + (scaled >> 31)
     rounded = (line + (1 << bits)) >> (bits + 1) if attrs["curve"] == "sigmoid" else (line + (1 << bits - 1)) >> bits
@@ -236,11 +241,14 @@ def _cases() -> Iterable[Case]:
             assert scaling is not None
             attrs: dict[str, Attr] = {"curve": curve, "multiplier": scaling[0], "shift": scaling[1]}
             types = (TensorType(x.shape, "int16"), TensorType((513,), "uint16"))
-            yield Case(attrs, types, consts=(1,), arrays=(x, both_signs()), name=f"{curve} {scale}")
+            yield Case(attrs, types, consts=(1,), arrays=(x, signed_sigmoid_table()), name=f"{curve} {scale}")
 
 
 def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
-    """``sigmoid`` or ``tanh`` of int16 where TFLite's kernel applies: zero points of zero, output scale 2**-15."""
+    """Rewrite ``sigmoid`` or ``tanh`` of int16 to ``qsigmoid16`` where TFLite's kernel applies; return None elsewhere.
+
+    It applies to zero points of zero and an output scale of 2**-15.
+    """
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
@@ -249,15 +257,15 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     if scaling is None:
         raise UnsupportedError(f"an input scale of {scale_in:.3g}", hint=FAR_APART)
     rewrite = Rewrite(node, graph)
-    operands = (node.inputs[0], rewrite.constant("table", both_signs()))
+    operands = (node.inputs[0], rewrite.constant("table", signed_sigmoid_table()))
     attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
     rewrite.emit("qsigmoid16", operands, node.outputs[0], attrs)
     return rewrite.legalized()
 
 
 def _sound(application: Application) -> str:
-    """The table is that of the curve: the loops know no sign, and end with the last segment."""
-    table, points = application.data[1], both_signs()
+    """Check that the table is the curve's: the loops rely on its symmetry and its end; return the fault."""
+    table, points = application.data[1], signed_sigmoid_table()
     if table is None or np.array_equal(table, points):
         return ""
     wrong = int((table != points).argmax())

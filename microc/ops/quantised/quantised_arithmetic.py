@@ -44,14 +44,23 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import MANTISSA, Application, Constant, Use, centred, product_fault, stored, zero_point_of
+from microc.ops.constants import (
+    MANTISSA,
+    Application,
+    Constant,
+    Use,
+    centred_range,
+    check_stored,
+    product_fault,
+    zero_point_of,
+)
 from microc.ops.quantised.exact_rounding import emit_product, emit_sum, ratio
-from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
+from microc.ops.quantised.scaling import HALF, Output, Scale, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- Sums and products of quantised tensors in integers: qadd, qmul, and how add, sub and mul become them.
+# ---- Sums and products of quantised tensors in integers: qadd, qmul, and the legalisation of add, sub and mul to them.
 #
 # Sources: TFLite Micro ``add_common.cc``, ``sub_common.cc``, ``mul_common.cc``; TFLite ``integer_ops/add.h``, ``mul.h``. Operands
 # of a sum are shifted left (20 bits for 8-bit data, 15 for 16-bit), scaled to twice the larger scale, added, and scaled to the
@@ -68,25 +77,27 @@ def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _centred(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
-    """x - zero point as int32, and its range."""
+def _centre(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+    """Return x - zero point in int32, and its range."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
 
 
-def _term(attrs: Mapping[str, Any], x: Expr, which: str) -> tuple[Expr, int]:
-    """One operand of a sum, shifted and scaled, and a bound of its magnitude. Multiplying by one half is a shift less."""
-    value, low, high = _centred(x, attrs[f"zero_point_{which}"])
-    left, mantissa = attrs["left_shift"], attrs[f"multiplier_{which}"]
-    scale = Scale.of(mantissa, attrs[f"shift_{which}"])
+def _term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
+    """Return one operand of a sum, shifted and scaled, and a bound of its magnitude."""
+    value, low, high = _centre(x, attrs[f"zero_point_{operand_name}"])
+    left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
+    scale = Scale.of(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
-    bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{which}"])) + 1
-    if mantissa == HALF and attrs[f"shift_{which}"] == 0:
+    bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{operand_name}"])) + 1
+    if (
+        mantissa == HALF and attrs[f"shift_{operand_name}"] == 0
+    ):  # the larger scale over twice itself: times one half, exactly
         return value << (left - 1), bound
     if attrs["rounding"] == Multiplier.SINGLE:
-        return single_rounded(value << left, max(-low, high), scale), bound
-    return double_rounded(value << left, low, high, scale), bound
+        return scale_single_rounding(value << left, max(-low, high), scale), bound
+    return scale_double_rounding(value << left, low, high, scale), bound
 
 
 def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
@@ -94,48 +105,48 @@ def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     a, bound_a = _term(attrs, args[0], "a")
     b, bound_b = _term(attrs, args[1], "b")
     total = a - b if attrs["negate_b"] else a + b
-    return _finished(attrs, total, -bound_a - bound_b, bound_a + bound_b)
+    return _scale_to_output(attrs, total, -bound_a - bound_b, bound_a + bound_b)
 
 
 def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    multiply = _multiply(attrs)
+    multiply = _multiplication(attrs)
 
     def term(x: Any, which: str) -> Any:
-        centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{which}"]) << attrs["left_shift"]
-        return multiply(centred, attrs[f"multiplier_{which}"], attrs[f"shift_{which}"], NUMPY)
+        centred_range = (np.asarray(x, np.int64) - attrs[f"zero_point_{which}"]) << attrs["left_shift"]
+        return multiply(centred_range, attrs[f"multiplier_{which}"], attrs[f"shift_{which}"], NUMPY)
 
     a, b = term(arrays[0], "a"), term(arrays[1], "b")
-    return (_stored(attrs, a - b if attrs["negate_b"] else a + b),)
+    return (_scale_array_to_output(attrs, a - b if attrs["negate_b"] else a + b),)
 
 
 def _qmul_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    a, low_a, high_a = _centred(args[0], attrs["zero_point_a"])
-    b, low_b, high_b = _centred(args[1], attrs["zero_point_b"])
+    a, low_a, high_a = _centre(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _centre(args[1], attrs["zero_point_b"])
     corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
-    return _finished({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
+    return _scale_to_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
 
 
 def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays, "ab", strict=True))
-    return (_stored(attrs, a * b),)
+    return (_scale_array_to_output(attrs, a * b),)
 
 
-def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
-    """An int32 within low..high, scaled to the output."""
+def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
+    """Scale an int32 within low..high to the output."""
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
-        return single_rounded(x, max(-low, high), scale, out)
-    return double_rounded(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
+        return scale_single_rounding(x, max(-low, high), scale, out)
+    return scale_double_rounding(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
 
 
-def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+def _multiplication(attrs: Mapping[str, Any]) -> Callable[..., Any]:
     return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
-def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
-    """What :func:`_finished` computes, over numpy."""
-    scaled = _multiply(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
+def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
+    """Scale integers to the output, over numpy (as :func:`_scale_to_output`)."""
+    scaled = _multiplication(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
@@ -145,17 +156,17 @@ def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
 
 
 def legalize_add(node: Node, graph: Graph) -> Legalized | None:
-    """add: ``qadd``, ``sum_even``, or the float operator and its activation apart."""
+    """Rewrite ``add`` to ``qadd``, ``sum_even``, or the float operator and its activation."""
     return _legalize(node, graph, _emit_sum)
 
 
 def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
-    """sub: as :func:`legalize_add`, with the second operand negated."""
+    """Rewrite ``sub`` as :func:`legalize_add`, with the second operand negated."""
     return _legalize(node, graph, _emit_sum)
 
 
 def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
-    """mul: ``qmul``, ``product_even``, or the float operator and its activation apart."""
+    """Rewrite ``mul`` to ``qmul``, ``product_even``, or the float operator and its activation."""
     return _legalize(node, graph, _emit_product)
 
 
@@ -164,36 +175,38 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
         return split_activation(node, graph)
     if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
         return _legalize_even(node, graph)
-    kind = graph.types[node.outputs[0]]
-    assert kind.quant is not None
-    low, high = activation_range(str(node.attrs.get("activation", "")), kind.quant, kind.dtype, where=str(node.loc))
-    common: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": kind.dtype}
+    output_type = graph.types[node.outputs[0]]
+    assert output_type.quant is not None
+    low, high = activation_range(
+        str(node.attrs.get("activation", "")), output_type.quant, output_type.dtype, where=str(node.loc)
+    )
+    common: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": output_type.dtype}
     common["zero_point"] = scalar_quant(node, graph, node.outputs[0])[1]
-    for which, name in zip("ab", node.inputs, strict=True):
-        common[f"zero_point_{which}"] = scalar_quant(node, graph, name)[1]
+    for operand_name, name in zip("ab", node.inputs, strict=True):
+        common[f"zero_point_{operand_name}"] = scalar_quant(node, graph, name)[1]
     rewrite = Rewrite(node, graph)
     emit(rewrite, {**common, "rounding": node.attrs.get("rounding", Rounding.DOUBLE)})
     return rewrite.legalized()
 
 
 def _legalize_even(node: Node, graph: Graph) -> Legalized:
-    """``sum_even`` or ``product_even`` of bytes where factors are exact; a detour through floats in other cases."""
-    kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
+    """Rewrite to ``sum_even`` or ``product_even`` of bytes if exact factors exist, else to float operators."""
+    operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     activation = str(node.attrs.get("activation", ""))
-    if any(dtypes.nbytes(kind.dtype) > 1 for kind in kinds[:2]) or activation in ("tanh", "sigmoid"):
+    if any(dtypes.nbytes(kind.dtype) > 1 for kind in operand_types[:2]) or activation in ("tanh", "sigmoid"):
         return through_float(node, graph)
-    result = kinds[-1]
+    result = operand_types[-1]
     assert result.quant is not None
     (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in (*node.inputs, *node.outputs))
     low, high = activation_range(activation, result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
     if node.op == "mul":
-        done = emit_product(rewrite, node.inputs, zeros, ratio(a, b, out), end)
+        is_exact = emit_product(rewrite, node.inputs, zeros, ratio(a, b, out), end)
     else:
         scales = ratio(a, out), ratio(b, out) * (-1 if node.op == "sub" else 1)
-        done = emit_sum(rewrite, node.inputs, zeros, scales, end)
-    return rewrite.legalized() if done else through_float(node, graph)
+        is_exact = emit_sum(rewrite, node.inputs, zeros, scales, end)
+    return rewrite.legalized() if is_exact else through_float(node, graph)
 
 
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
@@ -208,7 +221,7 @@ def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
 
 
 def _scales(rewrite: Rewrite) -> tuple[float, ...]:
-    """Scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
+    """Return the scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
     node = rewrite.node
     names = (*node.inputs, *node.outputs)
     return tuple(float(np.float32(scalar_quant(node, rewrite.graph, name)[0])) for name in names)
@@ -254,10 +267,10 @@ def _arithmetic_cases(sum_of: bool) -> Iterable[Case]:
 
 
 def _sound_sum(application: Application) -> str:
-    """Operands that are shifted to the left, and their scaled sum, fit int32."""
+    """Check that the shifted operands and their scaled sum fit int32; return the fault."""
     attrs, bound = application.attrs, 0
     for position, which in enumerate("ab"):
-        low, high = centred(application, position, f"zero_point_{which}")
+        low, high = centred_range(application, position, f"zero_point_{which}")
         shifted = max(-low, high) << attrs["left_shift"]
         if shifted > INT32_MAX:
             return f"{which} shifted by left_shift={attrs['left_shift']} does not fit int32"
@@ -273,7 +286,7 @@ QADD = OpDef(
     reference=_qadd_reference,
     scalar=_qadd_scalar,
     cases=lambda: _arithmetic_cases(True),
-    sound=(stored, *_ZERO_POINTS, _sound_sum),
+    sound=(check_stored, *_ZERO_POINTS, _sound_sum),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
@@ -296,7 +309,11 @@ QMUL = OpDef(
     reference=_qmul_reference,
     scalar=_qmul_scalar,
     cases=lambda: _arithmetic_cases(False),
-    sound=(stored, *_ZERO_POINTS, lambda application: product_fault(application, ("zero_point_a", "zero_point_b"))),
+    sound=(
+        check_stored,
+        *_ZERO_POINTS,
+        lambda application: product_fault(application, ("zero_point_a", "zero_point_b")),
+    ),
     attrs={
         "zero_point_a": integer("of a"),
         "zero_point_b": integer("of b"),
@@ -313,14 +330,15 @@ QMUL = OpDef(
 # ---- ``qdiv``: quotients of bytes by tables of reciprocals, as TFLite computes them (``reference/div.h``,
 # ``common.h``).
 #
-# The divisor's sign goes to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend is
-# shifted to the left as far as it goes, multiplied, and shifted back with the output's multiplier, the ratio of the scales: in
-# doubles as TFLite Micro is built, in floats in LiteRT. A divisor of zero gives zero. So do dividends so small that TFLite would
-# shift by more than 31 bits; ratios so large that it would shift to the left give what no shift does. C leaves both undefined.
+# The divisor's sign is moved to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend
+# is shifted left as far as possible, multiplied, and shifted back together with the output's multiplier, the ratio of the scales,
+# which is computed in double precision in TFLite Micro and in float32 in LiteRT. A divisor of zero gives zero. So do dividends so
+# small that TFLite would shift by more than 31 bits; for ratios so large that it would shift left there is no shift. C leaves
+# both undefined.
 
 
 def reciprocal_tables() -> tuple[Array, Array]:
-    """Mantissas (int32) and bits above one (int8) of 1 / d, d = 0 .. 255."""
+    """Return mantissas (int32) and bits above one (int8) of 1 / d, d = 0 .. 255."""
     bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
     above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
     mantissas = saturating_double(reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
@@ -329,7 +347,7 @@ def reciprocal_tables() -> tuple[Array, Array]:
 
 
 def legalize_div(node: Node, graph: Graph) -> Legalized:
-    """div of int8: ``qdiv``; other dtypes through floats."""
+    """Rewrite ``div`` of int8 to ``qdiv``, of other dtypes to float operators."""
     result = graph.types[node.outputs[0]]
     if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
         return through_float(node, graph)
@@ -417,7 +435,7 @@ OPERATORS: tuple[OpDef, ...] = (
         scalar=_scalar,
         cases=_cases,
         constants={2: MANTISSA, 3: Constant(Use.SHIFT, 0, 31)},
-        sound=(stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
+        sound=(check_stored, zero_point_of("zero_point_a", 0), zero_point_of("zero_point_b", 1)),
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),
         repeats=True,

@@ -1,6 +1,6 @@
-"""Between reals and integers: quantize, dequantize; qadd and qmul come from ``arithmetic.py``.
+"""Operators between reals and integers: ``quantize`` and ``dequantize``.
 
-The references are the formulas of ``fixed.py`` over numpy; the expressions are the sequences of ``scaling.py``.
+The references are the formulas of :mod:`microc.numerics` over numpy; the expressions are the sequences of ``scaling.py``.
 
 Sources: TFLite ``quantize.h``, ``dequantize.h``; the ONNX operators QuantizeLinear and DequantizeLinear.
 """
@@ -16,16 +16,16 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.numerics import INT32_MAX, bounded, round_half_away, round_half_even
-from microc.ops.arithmetic import Rewrite, clamped, dequantized
-from microc.ops.attributes import Attributes, Multiplier, Ties, answer, element_type, integers, numbers, one_axis
+from microc.numerics import INT32_MAX, clip_nan_low, round_half_away, round_half_even
+from microc.ops.arithmetic import Rewrite, clamp_to_dtype, emit_dequantize
+from microc.ops.attributes import Attributes, Multiplier, Ties, element_type, enum_choice, integers, numbers, one_axis
 from microc.ops.constants import Application
 from microc.ops.quantised.quantised_arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.requantize import (
     Requantization,
     dequantize_cases,
     emit_requantize,
-    like_first,
+    infer_requantize,
     quantize_cases,
 )
 from microc.ops.quantised.scaling import float_above, float_below, to_integer
@@ -38,31 +38,31 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 # ---------------------------------------------------------------- quantize, dequantize
 
 
-def _channels(attrs: Mapping[str, Any], rank: int) -> tuple[Array, Array]:
-    """Scale (float32) and zero point (int64), shaped to broadcast along their axis."""
+def _channel_parameters(attrs: Mapping[str, Any], rank: int) -> tuple[Array, Array]:
+    """Return scale (float32) and zero point (int64), shaped to broadcast along their axis."""
     shape = [1] * rank
     if attrs["axis"] is not None:
         shape[attrs["axis"]] = len(attrs["scale"])
     return np.array(attrs["scale"], np.float32).reshape(shape), np.array(attrs["zero_point"], np.int64).reshape(shape)
 
 
-def _one(attrs: Mapping[str, Any]) -> tuple[float, int]:
+def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
     if len(attrs["scale"]) != 1:
         raise InternalError("scales per channel are legalized into operands first")
     return attrs["scale"][0], attrs["zero_point"][0]
 
 
 def _quantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _one(attrs)
+    scale, zero = _tensor_parameters(attrs)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = max(low - zero, -(1 << 31)), min(high - zero, INT32_MAX)
     x = to_integer(args[0] / ir.const(scale, "float32"), least, most, attrs["rounding"])
-    return clamped(x + zero if zero else x, low, high, attrs["out_dtype"])
+    return clamp_to_dtype(x + zero if zero else x, low, high, attrs["out_dtype"])
 
 
 def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float32)
-    scale, zero = _channels(attrs, x.ndim)
+    scale, zero = _channel_parameters(attrs, x.ndim)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = np.maximum(low - zero, -(1 << 31)), np.minimum(high - zero, INT32_MAX)
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
@@ -70,20 +70,20 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
         floor, ceiling = (
             np.vectorize(end, otypes=[np.float32])(ends) for end, ends in ((float_above, least), (float_below, most))
         )
-        steps = rounded(bounded(x / scale, floor, ceiling)).astype(np.int64)
+        steps = rounded(clip_nan_low(x / scale, floor, ceiling)).astype(np.int64)
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
 def _dequantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _one(attrs)
-    wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of 32 bits needs 33
+    scale, zero = _tensor_parameters(attrs)
+    wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of two 32-bit numbers needs 33 bits
     x = ir.cast("int64" if wide else "int32", args[0])
     return ir.cast("float32", x - zero if zero else x) * ir.const(scale, "float32")
 
 
 def _dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64)
-    scale, zero = _channels(attrs, x.ndim)
+    scale, zero = _channel_parameters(attrs, x.ndim)
     return ((x - zero).astype(np.float32) * scale,)
 
 
@@ -94,7 +94,7 @@ def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 
 def _sound(application: Application) -> str:
-    """As many scales as zero points, one or one along the axis; scales are positive float32, zero points numbers stored."""
+    """Check scales and zero points: one, or one per channel; scales are positive float32, zero points within the dtype."""
     attrs, kind = application.attrs, application.types[0]
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
     count = 1 if axis is None else kind.shape[axis] if 0 <= axis < len(kind.shape) else -1
@@ -111,11 +111,11 @@ def _sound(application: Application) -> str:
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
-    """Scales per channel become operands."""
+    """Rewrite scales per channel to operands."""
     if len(node.attr("scale")) == 1:
         return None
     rewrite, kind = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channels(node.attrs, len(kind.shape))
+    scale, zero = _channel_parameters(node.attrs, len(kind.shape))
     real = rewrite.emit("cast", node.inputs, rewrite.value("real", kind.shape, "float32"), {"dtype": "float32"})
     if zero.any():
         points = rewrite.constant("zero_point", zero.astype(np.float32))
@@ -125,7 +125,7 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
-    """An integer operand is requantised; scales per channel become operands."""
+    """Rewrite ``quantize`` of integers to ``requantize``, and scales per channel to operands."""
     if dtypes.is_integer(graph.types[node.inputs[0]].dtype):
         return _legalize_integer(node, graph)
     if len(node.attr("scale")) == 1:
@@ -133,7 +133,7 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") != Ties.EVEN:
         raise UnsupportedError("quantize with scales per channel, rounding half away from zero", where=str(node.loc))
     rewrite, kind = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channels(node.attrs, len(kind.shape))
+    scale, zero = _channel_parameters(node.attrs, len(kind.shape))
     steps = rewrite.emit(
         "div", (node.inputs[0], rewrite.constant("scale", scale)), rewrite.value("steps", kind.shape, "float32"), {}
     )
@@ -160,7 +160,7 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
         (table,) = _quantize_reference({**node.attrs, "axis": None}, [reals])
         rewrite.emit("lookup", (node.inputs[0], rewrite.constant("table", table)), node.outputs, {})
     elif node.attr("rounding") == Ties.EVEN:
-        rewrite.emit("quantize", (dequantized(rewrite, node.inputs[0]),), node.outputs, node.attrs)
+        rewrite.emit("quantize", (emit_dequantize(rewrite, node.inputs[0]),), node.outputs, node.attrs)
     else:
         least, most = dtypes.int_range(source.dtype)
         bound = max(most - zero, zero - least) if dtypes.nbytes(source.dtype) <= 2 else -1
@@ -179,7 +179,7 @@ _QUANTISATION: Attributes = {
 OPERATORS = (
     OpDef(
         "quantize",
-        infer=like_first,
+        infer=infer_requantize,
         reference=_quantize_reference,
         scalar=_quantize_scalar,
         cases=quantize_cases,
@@ -187,7 +187,7 @@ OPERATORS = (
         attrs={
             **_QUANTISATION,
             "out_dtype": element_type(),
-            "rounding": answer(
+            "rounding": enum_choice(
                 "of reals, or of integers", *Ties, Multiplier.DOUBLE, Multiplier.SINGLE, default=Ties.AWAY
             ),
         },

@@ -1,4 +1,4 @@
-"""Integers of one scale to integers of another."""
+"""Operators ``requantize`` and ``requantize_float``: integers of one scale to integers of another."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from microc.ops.attributes import (
     Multiplier,
     Rounding,
     Ties,
-    answer,
     defaults_of,
+    enum_choice,
     exponent,
     integer,
     integers,
@@ -32,23 +32,23 @@ from microc.ops.attributes import (
     numbers,
     real,
 )
-from microc.ops.constants import Application, Constant, Constants, Use, stored
+from microc.ops.constants import Application, Constant, Constants, Use, check_stored
 from microc.ops.quantised.exact_rounding import emit_requantize_even, is_exact_scale
 from microc.ops.quantised.scaling import (
     Output,
     Scale,
-    double_rounded,
     float_above,
     float_below,
-    single_rounded,
+    scale_double_rounding,
+    scale_single_rounding,
+    scale_wide,
     to_integer,
-    wide_rounded,
 )
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- Writing the ``requantize`` or ``requantize_float`` node at the end of a legalized operator.
+# ---- Emission of the ``requantize`` or ``requantize_float`` node at the end of a legalised operator.
 #
 # Sources of the multipliers: TFLite ``kernel_util.cc`` (PopulateConvolutionQuantizationParams multiplies the scales as doubles,
 # GetQuantizedConvolutionMultipler as floats); ONNX Runtime's QLinearConv and QGemm (float32 throughout).
@@ -56,7 +56,7 @@ from microc.tir.ir import Expr
 
 @frozen
 class Requantization:
-    """Real multipliers (one, or one per channel) and where the result goes: its zero point, clamp and dtype.
+    """Real multipliers (one, or one per channel), and zero point, clamp and dtype of the result.
 
     ``trailing`` counts the axes after the channels: 0, or 2 for NCHW.
     """
@@ -70,7 +70,7 @@ class Requantization:
 
     @property
     def result(self) -> Mapping[str, Attr]:
-        """The attributes that say where the result goes."""
+        """Attributes of the result."""
         return {
             "zero_point": self.zero_point,
             "minimum": self.minimum,
@@ -80,10 +80,10 @@ class Requantization:
 
 
 def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str, single: bool) -> tuple[float, ...]:
-    """data scale * weight scale / output scale, one for each weight scale.
+    """Return data scale * weight scale / output scale, one for each weight scale.
 
-    ``even`` computes in float32 throughout, but for products of scales that are no normal numbers there; ``single`` says that
-    TFLite forms the product of the input scales in float32.
+    Rounding ``even`` computes in float32 throughout, unless a product of scales is not a normal float32. ``single``: TFLite
+    multiplies the input scales in float32.
     """
     s, t = np.float32(data.scale[0]), np.float32(output.scale[0])
     scales = np.array(weight.scale, np.float32)
@@ -95,8 +95,8 @@ def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str
         return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
 
 
-def within_float32(scale: float) -> float:
-    """A multiplier in float32; of infinity the largest number, by which zero stays zero and all others go to an end."""
+def clip_to_float32(scale: float) -> float:
+    """Convert a multiplier to float32; infinity becomes the largest number, which maps 0 to 0 and all others to an end."""
     return float(np.float32(min(scale, float(np.finfo(np.float32).max))))
 
 
@@ -112,11 +112,12 @@ def emit_requantize(
     """Append the node that scales integers ``x`` to ``output``.
 
     ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest \\|x - input_zero_point\\|, -1 if unknown.
+    Multipliers and shifts that are equal for all channels become attributes, others constants.
     """
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
     if rounding == Rounding.EVEN:
-        scales = np.array([within_float32(scale) for scale in parameters.multipliers], np.float32)
+        scales = np.array([clip_to_float32(scale) for scale in parameters.multipliers], np.float32)
         if count == 1:
             rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
         else:
@@ -125,7 +126,7 @@ def emit_requantize(
         return
     if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
         raise UnsupportedError(f"the rounding {rounding!r}", hint="it is double, single or even")
-    mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
+    mantissas, shifts = _quantize_multipliers(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
     if rounding == Multiplier.WIDE:
         mantissas = np.asarray(reduce_multiplier(mantissas))
     attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
@@ -144,8 +145,10 @@ def emit_requantize(
     rewrite.emit("requantize", operands, output, attrs)
 
 
-def _fixed(multipliers: tuple[float, ...], most: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
-    """Mantissas and shifts. A zero mantissa takes a shift that other channels have: any gives 0."""
+def _quantize_multipliers(
+    multipliers: tuple[float, ...], most: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+    """Convert multipliers to mantissas and shifts. A zero mantissa gets the shift of another channel: any shift gives 0."""
     pairs = [quantize_multiplier(real, most) for real in multipliers]
     common = next((shift for mantissa, shift in pairs if mantissa), 0)
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
@@ -162,17 +165,18 @@ def emit_scaled_sum(
     result: Mapping[str, Attr],
     more: Mapping[str, Attr] = MappingProxyType({}),
 ) -> None:
-    """Append what scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even: ``requantize_float`` by the
-    float32 ``scale``, and where that is not exact for all of them ``requantize_even``, if that is. ``more`` are attributes of the
-    former, which is taken if there are any: a mean over as many elements as a run has must be one node at all sizes."""
+    """Append the node that scales integer sums of a magnitude up to ``bound`` by ``factor``, ties to even.
+
+    It is ``requantize_float`` by the float32 ``scale``, or ``requantize_even`` if only that is exact for all sums. ``more`` are
+    attributes of the former and force it: a mean whose number of elements varies at run time must be the same node for all sizes.
+    """
     low, high, zero = (int(str(result[name])) for name in ("minimum", "maximum", "zero_point"))
-    inexact = not more and not is_exact_scale(scale, bound, factor, low - zero, high - zero)
-    if not (inexact and emit_requantize_even(rewrite, x, bound, factor, result)):
+    needs_even = not more and not is_exact_scale(scale, bound, factor, low - zero, high - zero)
+    if not (needs_even and emit_requantize_even(rewrite, x, bound, factor, result)):
         rewrite.emit("requantize_float", (x,), rewrite.node.outputs, {**result, "scale": scale, **more})
 
 
-# ---- Test cases of the operators between scales: edges of rounding, clamping and range, each form of their
-# parameters.
+# ---- Test cases: edges of rounding, clamping and range; each form of the parameters.
 
 REQUANTIZE_ATTRS: Attributes = {
     "multiplier": mantissa("one for all channels; None: an operand", None),
@@ -180,7 +184,7 @@ REQUANTIZE_ATTRS: Attributes = {
     "shift_range": integers("the least and the largest shift", (-31, 31), length=2, least=-31, most=31),
     "input_zero_point": integer("taken off x", 0),
     **STORED,
-    "rounding": answer("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
+    "rounding": enum_choice("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
     "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
     "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
 }
@@ -334,16 +338,16 @@ def dequantize_cases() -> Iterable[Case]:
 
 # ---- From integers to integers of another scale: requantize and requantize_float.
 #
-# The references are the formulas of ``fixed.py`` over numpy; the expressions are the sequences of ``scaling.py``.
+# The references are the formulas of :mod:`microc.numerics` over numpy; the expressions are the sequences of ``scaling.py``.
 #
 # Source: TFLite ``requantize.h``.
 
-_WIDEST = 1 << 47
-"""The largest sum that a multiplier of 16 bits takes, TFLite's too."""
+_MAX_WIDE_SUM = 1 << 47
+"""Largest 64-bit sum that can be scaled by a 16-bit multiplier, as in TFLite."""
 
 
-def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Inference: the first operand's shape, and the dtype that the attributes name."""
+def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Infer the type: the first operand's shape, and the attribute ``out_dtype``."""
     if not dtypes.is_integer(attrs["out_dtype"]):
         raise ModelError(f"quantisation to {attrs['out_dtype']}")
     for kind in types[1:]:
@@ -354,7 +358,7 @@ def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 
 def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-    """Multiplier and shift: from the attributes, or from the operands after x."""
+    """Return multiplier and shift, from the attributes or from the operands after x."""
     rest = [x for x in operands[1:] if x is not None]
     multiplier = attrs["multiplier"] if attrs["multiplier"] is not None else rest.pop(0)
     shift = attrs["shift"] if attrs["shift"] is not None else rest.pop(0)
@@ -362,12 +366,12 @@ def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any
 
 
 def _scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
-    """The parts as numbers where they are known."""
+    """Return the scale, with numbers for the parts that are constant."""
     multiplier, shift = _scale_parts(attrs, args)
-    known = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
-    multiplier = known[0] if known[0] is not None else ir.cast("int32", multiplier)
-    if known[1] is not None:
-        return Scale(multiplier, -known[1], (-known[1], -known[1]))
+    values = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
+    multiplier = values[0] if values[0] is not None else ir.cast("int32", multiplier)
+    if values[1] is not None:
+        return Scale(multiplier, -values[1], (-values[1], -values[1]))
     lowest, highest = attrs["shift_range"]
     return Scale(multiplier, 0 - ir.cast("int32", shift), (-highest, -lowest))
 
@@ -378,7 +382,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == Multiplier.WIDE:
-        return wide_rounded(x, bound, scale, out)
+        return scale_wide(x, bound, scale, out)
     if x.dtype == "int64":  # sums that 32 bits may not hold
         if zero:
             raise InternalError("requantize of int64 takes no zero point off")
@@ -386,15 +390,15 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     low, high = (-bound, bound) if bound >= 0 else dtypes.int_range(x.dtype)
     if bound < 0:
         low, high = low - zero, high - zero
-    x = _less(ir.cast("int32", x), zero, bound < 0)
+    x = _subtract_zero_point(ir.cast("int32", x), zero, bound < 0)
     low, high = max(low, INT32_MIN), min(high, INT32_MAX)
     if attrs["rounding"] == Multiplier.SINGLE:
-        return single_rounded(x, max(-low, high), scale, out)
-    return double_rounded(x, low, high, scale, out)
+        return scale_single_rounding(x, max(-low, high), scale, out)
+    return scale_double_rounding(x, low, high, scale, out)
 
 
-def _less(x: Expr, zero: int, unknown: bool) -> Expr:
-    """The int32 x less its zero point; where nothing is known of x the difference saturates."""
+def _subtract_zero_point(x: Expr, zero: int, unknown: bool) -> Expr:
+    """Subtract the zero point from the int32 x; if the bound of x is ``unknown`` the difference saturates."""
     if unknown and zero > 0:
         x = ir.maximum(x, INT32_MIN + zero)
     if unknown and zero < 0:
@@ -414,7 +418,7 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _constants(application: Application) -> Constants:
-    """Multiplier and shift where they are operands: constants, or what :mod:`microc.ops.quantised.computed_scales` computes."""
+    """Bound multiplier and shift if they are operands: constants, or results of :mod:`microc.ops.quantised.computed_scales`."""
     attrs, means = application.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [Constant(Use.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
@@ -424,7 +428,7 @@ def _constants(application: Application) -> Constants:
 
 
 def _sound(application: Application) -> str:
-    """Each part is an attribute or an operand; 16 bits of a wide multiplier are shifted to the left by seven places at most."""
+    """Check that multiplier and shift are present once and in range; a wide multiplier is shifted left by 7 bits at most."""
     attrs = application.attrs
     if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
         return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
@@ -438,8 +442,8 @@ def _sound(application: Application) -> str:
         return f"multiplier={attrs['multiplier']} has more than 15 bits"
     if abs(attrs["input_zero_point"]) > INT32_MAX or (dtype == "int64" and attrs["input_zero_point"]):
         return f"input_zero_point={attrs['input_zero_point']} of {dtype}"
-    if dtype == "int64" and (attrs["bound"] > _WIDEST or (wide and attrs["bound"] < 0)):
-        return f"bound={attrs['bound']} of sums of 64 bits, expected 0..{_WIDEST}"
+    if dtype == "int64" and (attrs["bound"] > _MAX_WIDE_SUM or (wide and attrs["bound"] < 0)):
+        return f"bound={attrs['bound']} of sums of 64 bits, expected 0..{_MAX_WIDE_SUM}"
     return ""
 
 
@@ -459,12 +463,12 @@ def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _sound_scale(application: Application) -> str:
-    """Scales are finite numbers of float32, and not negative: of such as float32 has none they are zero."""
+    """Check that scales are finite float32 numbers and not negative; they may have underflowed to zero."""
     scale = application.attrs["scale"]
-    known = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
-    if known is None:
+    scale_values = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
+    if scale_values is None:
         return ""
-    scales = np.asarray(known, np.float64)
+    scales = np.asarray(scale_values, np.float64)
     if ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
         return ""
     return f"scale={scales.reshape(-1)[:4]}, expected numbers of float32 that are not negative"
@@ -473,23 +477,23 @@ def _sound_scale(application: Application) -> str:
 OPERATORS = (
     OpDef(
         "requantize",
-        infer=like_first,
+        infer=infer_requantize,
         reference=_requantize_reference,
         scalar=_requantize_scalar,
         cases=requantize_cases,
         constants=_constants,
-        sound=(stored, _sound),
+        sound=(check_stored, _sound),
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
         formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
     ),
     OpDef(
         "requantize_float",
-        infer=like_first,
+        infer=infer_requantize,
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
-        sound=(stored, _sound_scale),
+        sound=(check_stored, _sound_scale),
         attrs={
             "scale": real("one for all channels; None: an operand", None),
             **STORED,

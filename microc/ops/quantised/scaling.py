@@ -1,15 +1,14 @@
-"""Fixed-point scaling over TIR: the cheapest sequence that is exact for what is known about its operand.
+"""Fixed-point scaling over TIR: the cheapest sequence that is exact for the known range of its operand.
 
-``fixed.py`` is the definition; everything here equals it, which tests prove over edge values. What makes the difference is the
-operand's range: an x within -2**30 .. 2**30 - 1 leaves one bit, so that ``high_mul_round`` of 2 x is the doubling high
-multiply:
+:mod:`microc.numerics` is the definition. Everything here equals it, which tests check at edge values. The sequence depends on the
+operand's range: an x within -2**30 .. 2**30 - 1 has a spare bit, so that ``high_mul_round`` of 2 x is the doubling high multiply:
 
     (2 x m + 2**31) >> 32  =  (x m + 2**30) >> 31.
 
-Rounding half away from zero by 2**e is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term takes one from negative r,
-so that their ties fall. ``e >= 1``, for e = 0 has no ties. The sign of x serves as well as that of its product r: they
-differ only where r = 0, and (0 - 1 + 2**(e - 1)) >> e = 0. So everything is added by ``high_mac_round``, and what it adds to
-positive x does not depend on x: channels that are computed in a loop of their own make it once.
+Rounding half away from zero by 2**e, e >= 1, is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term subtracts one from a
+negative r, so that its ties round down. The sign of x may replace that of its product r: they differ only if r = 0, and
+(0 - 1 + 2**(e - 1)) >> e = 0. So ``high_mac_round`` can add all of it, and the rest of the addend does not depend on x: a loop
+over the elements of a channel computes it once.
 """
 
 from __future__ import annotations
@@ -22,23 +21,24 @@ from microc.numerics import (
     INT32_MIN,
     TO_WHOLE,
     doubling_high_mul,
+    multiply_by_reduced,
     multiply_double_rounding,
-    multiply_reduced,
     multiply_single_rounding,
 )
-from microc.ops.arithmetic import TIR, clamped
+from microc.ops.arithmetic import TIR, clamp_to_dtype
 from microc.ops.attributes import Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
 
 HALF = 1 << 30
-"""The mantissa of one half: multiplying by it is a shift."""
+"""Mantissa of one half: multiplying by it is a shift."""
 _BELOW_HALF = 0.5 - 2.0**-25
+"""The largest float32 below one half."""
 
 
 @frozen
 class Output:
-    """Where a scaled value goes: shifted to ``zero_point``, clamped to minimum..maximum, stored as ``dtype``."""
+    """Result of scaling: ``zero_point`` is added, the sum is clamped to minimum..maximum and stored as ``dtype``."""
 
     zero_point: int
     minimum: int
@@ -46,32 +46,32 @@ class Output:
     dtype: str
 
     def store(self, x: Expr, bound: int) -> Expr:
-        """The int32 ``x`` + zero point, clamped; |x| <= bound. Where the sum could overflow it is clamped first."""
+        """Add the zero point to the int32 ``x``, |x| <= bound, and clamp; if the sum can overflow, clamp first."""
         if bound + abs(self.zero_point) <= INT32_MAX:
-            return clamped(x + self.zero_point if self.zero_point else x, self.minimum, self.maximum, self.dtype)
+            return clamp_to_dtype(x + self.zero_point if self.zero_point else x, self.minimum, self.maximum, self.dtype)
         low = max(self.minimum - self.zero_point, INT32_MIN)
         high = min(self.maximum - self.zero_point, INT32_MAX)
-        return ir.cast(self.dtype, clamped(x, low, high, "int32") + self.zero_point)
+        return ir.cast(self.dtype, clamp_to_dtype(x, low, high, "int32") + self.zero_point)
 
     @property
     def narrow(self) -> bool:
-        """Whether the largest numbers are clamped in any case, so that it does not matter which of them they are."""
+        """True if every number of a magnitude from 2**29 on is clamped, so that its exact value does not matter."""
         return max(abs(self.minimum - self.zero_point), abs(self.maximum - self.zero_point)) < HALF >> 1
 
     @property
     def hides_negative(self) -> bool:
-        """Whether negative scaled values are clamped to what 0 becomes, as after relu.
+        """True if negative scaled values are clamped to the result of 0, as after relu.
 
-        Then their rounding does not matter: for r < 0 both ways give a result <= 0, since r + 2**(e-1) < 2**e.
+        Then their rounding does not matter: for r < 0 either rounding gives a result <= 0, since r + 2**(e-1) < 2**e.
         """
         return self.minimum >= self.zero_point
 
 
 @frozen
 class Scale:
-    """A multiplier, multiplier / 2**31 / 2**right. Each part is a number, or an expression when channels differ.
+    """A factor, multiplier / 2**31 / 2**right. Each part is a number, or an expression if channels differ.
 
-    ``right_range`` bounds ``right``; a negative distance is to the left.
+    ``right_range`` bounds ``right``; a negative ``right`` shifts to the left.
     """
 
     multiplier: Expr | int
@@ -80,7 +80,7 @@ class Scale:
 
     @staticmethod
     def of(multiplier: int, shift: int) -> Scale:
-        """From a mantissa and TFLite's shift (positive to the left)."""
+        """Return the scale of a mantissa and TFLite's shift (positive to the left)."""
         return Scale(multiplier, -shift, (-shift, -shift))
 
     @property
@@ -94,7 +94,7 @@ class Scale:
 
 
 def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
-    """``fixed.doubling_high_mul`` of an int32 within low..high and a mantissa; the result is within +-(2**31 - 2)."""
+    """Build ``doubling_high_mul`` of an int32 within low..high and a mantissa; the result is within +-(2**31 - 2)."""
     if multiplier == HALF and high < INT32_MAX:
         return (x + 1) >> 1
     factor = ir.as_expr(multiplier, "int32")
@@ -104,10 +104,10 @@ def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
     return product
 
 
-def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """``fixed.rounding_shift_right`` of |r| <= bound in int32, and whether ``out``'s zero point is in it already.
+def shift_right_rounding(r: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """Build ``rounding_shift_right`` of |r| <= bound in int32; also return whether ``out``'s zero point is included.
 
-    bound < 2**31 - 1. None where no int32 sequence is exact.
+    bound < 2**31 - 1. Return None if no int32 sequence is exact.
     """
     least, most = scale.right_range
     if least == most == 0:
@@ -122,9 +122,10 @@ def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tupl
             return (exact + (half + folded)) >> most, True
         if bound + half <= INT32_MAX:
             return (exact + half) >> most, False
+        # The sum with half could overflow: shift by all but one bit first, then round by one.
         return ((exact >> (most - 1)) + 1) >> 1, False
     one, fits = ir.const(1, "int32"), bound + (1 << (most - 1)) <= INT32_MAX
-    if least >= 1:  # rounding as the last of two shifts needs no power of two made at run time
+    if least >= 1:  # rounding by one bit after a shift by the others avoids computing 2**(right - 1) at run time
         exact = r if hidden else r + (r >> 31)
         half = 1 + (2 * out.zero_point if out is not None else 0)
         if (bound >> (least - 1)) + 1 + abs(half) <= INT32_MAX:
@@ -136,12 +137,15 @@ def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tupl
     return (exact + ((one << scale.right) >> 1)) >> scale.right, False
 
 
-def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """High product and rounding shift of |x| <= bound in one ``high_mac_round`` and one shift, and whether ``out``'s zero
-    point is in it; None where that is not exact. Multipliers are not negative."""
+def scale_with_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """Build high product and rounding shift of |x| <= bound as one ``high_mac_round`` and one shift.
+
+    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not negative.
+    """
     least, most = scale.right_range
     if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
         return None
+    # In units of half the result's: one for rounding, and twice the zero point if there is room for it.
     steps = 1 + (2 * out.zero_point if out is not None else 0)
     folded = out is not None and bound + 1 + (abs(steps) << (most - 1)) <= INT32_MAX
     if not folded:
@@ -157,42 +161,48 @@ def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[
     return ir.call("high_mac_round", x << 1, ir.as_expr(scale.multiplier, "int32"), half) >> scale.right, folded
 
 
-def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
-    """``fixed.multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32."""
-    found: tuple[Expr, bool] | None = None
+def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
+    """Build ``multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32.
+
+    The forms are tried from the cheapest: no multiplication, one ``high_mac_round``, a high product and an int32 shift, and the
+    definition in 64 bits.
+    """
+    scaled: tuple[Expr, bool] | None = None
     left = max(-scale.right_range[0], 0)
     fits = low << left >= INT32_MIN and high << left <= INT32_MAX
-    known = isinstance(scale.right, int) or not left
+    is_constant = isinstance(scale.right, int) or not left
     if scale.multiplier == HALF and scale.right == -1 and (fits or (out is not None and out.narrow)):
-        found = x, False
-    elif (sums := accumulated(x, max(-low, high), scale, out)) is not None:
-        found = sums
-    elif fits and known:
+        scaled = x, False
+    elif (sums := scale_with_mac(x, max(-low, high), scale, out)) is not None:
+        scaled = sums
+    elif fits and is_constant:
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
         distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale
-        found = rounded_right(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
-    elif fits and scale.right_range[1] <= 0:  # each to the left, by a number of its own
-        found = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
-    if found is None:
-        found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
-    return _stored(found, min(max(-low, high) << left, INT32_MAX), out)
+        scaled = shift_right_rounding(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
+    elif fits and scale.right_range[1] <= 0:  # per channel, all shifts to the left
+        scaled = high_mul(x << scale.shift, low << left, high << left, scale.multiplier), False
+    if scaled is None:
+        scaled = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
+    return _store(scaled, min(max(-low, high) << left, INT32_MAX), out)
 
 
-def rounded_once(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of an int32 with |x| <= bound in one ``high_mac``
-    and one shift, and whether ``out``'s zero point is in it; None where that is not exact. Multipliers are not negative.
+def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """Build ``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of |x| <= bound as one ``high_mac`` and one
+    shift.
 
-    The high half of the product may be taken first, for what rounding adds has no lower half: with y = 2**left x,
+    Also return whether ``out``'s zero point is included. Return None if that is not exact. Multipliers are not negative.
+
+    The high half of the product may be taken first, because the addend of rounding has no lower half: with y = 2**left x,
 
         (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
 
-    The zero point, 2**e in those units, is added with it. Where there is room x is doubled: vectors multiply like that, cores
-    that multiply by parts learn of the room, and others take it out again (``select_high_mac``), for which an e that is
-    data is at least two.
+    The zero point, times 2**e in those units, is added with it. If there is room x is doubled: vector instructions multiply so,
+    cores that multiply by parts can use the knowledge that there is room, and for others ``select_high_mac`` removes the
+    doubling, for which an e that is data must be at least two.
     """
-    known = isinstance(scale.right, int)
+    is_constant = isinstance(scale.right, int)
     least, most = scale.right_range
-    for left in (max(1, (2 if known else 3) - least), 0):
+    for left in (max(1, (2 if is_constant else 3) - least), 0):
         last, high = most + left - 1, bound << left >> 1
         if x.dtype != "int32" or least + left < 2 or last > 30 or (left and bound > INT32_MAX >> left):
             continue
@@ -202,7 +212,7 @@ def rounded_once(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple
                 distance = scale.right if left == 1 else scale.right + (left - 1)
                 half = (
                     ir.const(steps << (last - 1), "int32")
-                    if known
+                    if is_constant
                     else (ir.const(1, "int32") << (distance - 1)) * steps
                 )
                 operand = x << left if left else x
@@ -210,9 +220,11 @@ def rounded_once(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple
     return None
 
 
-def half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tuple[Expr, bool] | None:
-    """``round(x / 2**distance)``, ties to plus infinity, of an int32 with |x| <= bound, 0 <= distance <= 31, and whether
-    ``out``'s zero point is in it; None where a sum could overflow."""
+def shift_half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tuple[Expr, bool] | None:
+    """Build ``round(x / 2**distance)``, ties to plus infinity, of an int32 with |x| <= bound, 0 <= distance <= 31.
+
+    Also return whether ``out``'s zero point is included. Return None if a sum can overflow.
+    """
     half = 1 << distance >> 1
     if not distance or bound + half > INT32_MAX:
         return None if distance else (x, False)
@@ -222,52 +234,57 @@ def half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tuple[Exp
     return (x + half) >> distance, False
 
 
-def single_rounded(x: Expr, bound: int, scale: Scale, out: Output | None = None) -> Expr:
-    """``fixed.multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32."""
-    found: tuple[Expr, bool] | None = None
+def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: Output | None = None) -> Expr:
+    """Build ``multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32.
+
+    The forms are tried from the cheapest: a shift, a high product, one ``high_mac``, and the definition in 64 bits.
+    """
+    scaled: tuple[Expr, bool] | None = None
     right, left = scale.right, max(-scale.right_range[0], 0)
     if scale.multiplier == HALF and isinstance(right, int) and -1 <= right <= 30:
-        found = half_up(x, bound, right + 1, out)
-    if found is None and isinstance(right, int) and right <= 0 and bound << left <= INT32_MAX:
-        found = high_mul(x << left if left else x, -bound << left, bound << left, scale.multiplier), False
-    if found is None:
-        found = rounded_once(x, bound, scale, out)
-    if found is None and right == 1:
-        found = ir.call("high_mul_round", x, ir.as_expr(scale.multiplier, "int32")), False
-    if found is None:
-        found = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
-    return _stored(found, min(bound << left, INT32_MAX), out)
+        scaled = shift_half_up(x, bound, right + 1, out)
+    if scaled is None and isinstance(right, int) and right <= 0 and bound << left <= INT32_MAX:
+        scaled = high_mul(x << left if left else x, -bound << left, bound << left, scale.multiplier), False
+    if scaled is None:
+        scaled = scale_with_high_mac(x, bound, scale, out)
+    if scaled is None and right == 1:
+        scaled = ir.call("high_mul_round", x, ir.as_expr(scale.multiplier, "int32")), False
+    if scaled is None:
+        scaled = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
+    return _store(scaled, min(bound << left, INT32_MAX), out)
 
 
-def _stored(found: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
-    """A scaled value, which has ``out``'s zero point in it already or lies within ``bound``, as ``out`` wants it."""
-    value, complete = found
+def _store(scaled: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
+    """Store a scaled value as ``out`` says: it includes the zero point already, or is within ``bound``."""
+    value, complete = scaled
     if out is None:
         return value
-    return clamped(value, out.minimum, out.maximum, out.dtype) if complete else out.store(value, bound)
+    return clamp_to_dtype(value, out.minimum, out.maximum, out.dtype) if complete else out.store(value, bound)
 
 
-def wide_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
-    """``fixed.multiply_reduced`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier is the reduced one."""
+def scale_wide(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
+    """Build ``multiply_by_reduced`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier has 15 bits."""
     multiplier = ir.cast("int32", ir.as_expr(scale.multiplier, "int32"))
     if isinstance(scale.right, int) and isinstance(scale.multiplier, int) and x.dtype == "int32" and bound >= 0:
         total = 15 + scale.right
         half = 1 << (total - 1)
-        if bound * scale.multiplier + half <= INT32_MAX:
+        if bound * scale.multiplier + half <= INT32_MAX:  # the whole product fits 32 bits
             return out.store((x * multiplier + half) >> total, INT32_MAX)
     mantissa = scale.multiplier << 16 if isinstance(scale.multiplier, int) else multiplier << 16
-    once = rounded_once(x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out)
+    once = scale_with_high_mac(
+        x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out
+    )
     if once is not None:
-        return _stored(once, INT32_MAX, out)
-    value = multiply_reduced(x, multiplier, scale.shift, TIR)
+        return _store(once, INT32_MAX, out)
+    value = multiply_by_reduced(x, multiplier, scale.shift, TIR)
     return out.store(value, INT32_MAX)
 
 
 def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
-    """The float32 ``x`` clamped to low..high and rounded to int32: half to ``even``, or half ``away`` from zero.
+    """Clamp the float32 ``x`` to low..high and round it to int32: half to ``even``, or half ``away`` from zero.
 
-    Small ranges need no library function. Half to even: adding 1.5 * 2**23 leaves no bits below one, and the addition itself
-    rounds to even. Half away: truncating x +- p, where p is the largest float32 below one half; with one half itself, the
+    Ranges below 2**22 need no library function. Half to even: adding 1.5 * 2**23 leaves no fraction bits, and the addition itself
+    rounds to even. Half away: x +- p is truncated, where p is the largest float32 below one half; with one half itself, the
     largest float32 below 0.5 would become 1.
     """
     low, high = max(low, INT32_MIN), min(high, INT32_MAX)
@@ -280,11 +297,11 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
 
 
 def float_above(value: int) -> float:
-    """The smallest float32 that is not below ``value``."""
-    return 0.0 - float_below(-value)  # of zero no negative one
+    """Return the smallest float32 that is not below ``value``."""
+    return 0.0 - float_below(-value)  # 0.0 - 0.0 is 0.0, where negation gives -0.0
 
 
 def float_below(value: int) -> float:
-    """The largest float32 that is not above ``value``."""
-    found = np.float32(value)
-    return float(found if float(found) <= value else np.nextafter(found, np.float32(-np.inf)))
+    """Return the largest float32 that is not above ``value``."""
+    nearest = np.float32(value)
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf)))

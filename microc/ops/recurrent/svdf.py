@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
-from microc.ops.arithmetic import Rewrite, clamped, constant, emit_activation, is_quantised, scalar_quant
+from microc.ops.arithmetic import Rewrite, clamp_to_dtype, constant, emit_activation, is_quantised, scalar_quant
 from microc.ops.attributes import (
     ACTIVATED,
     DYNAMIC,
@@ -26,8 +26,8 @@ from microc.ops.attributes import (
     integer,
     mantissa,
 )
-from microc.ops.constants import INT32, Application, Constant, Constants, Use, stored, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
+from microc.ops.constants import INT32, Application, Constant, Constants, Use, check_stored, zero_point_of
+from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -158,10 +158,10 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
         scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
         if attrs["rounding"] == Multiplier.SINGLE:
-            scaled = single_rounded(value, bound, scale)
+            scaled = scale_single_rounding(value, bound, scale)
         else:
-            scaled = double_rounded(value, -bound, bound, scale)
-        clipped = clamped(scaled, *dtypes.int_range(state.dtype), "int32")
+            scaled = scale_double_rounding(value, -bound, bound, scale)
+        clipped = clamp_to_dtype(scaled, *dtypes.int_range(state.dtype), "int32")
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
     memory = following(call, state, newest)
@@ -171,8 +171,8 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
     def element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
-            return single_rounded(ir.cast("int32", acc[b, u]), bound, scale, out)
-        return double_rounded(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
+            return scale_single_rounding(ir.cast("int32", acc[b, u]), bound, scale, out)
+        return scale_double_rounding(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
 
     return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
 
@@ -292,7 +292,7 @@ QSVDF = OpDef(
     compute=_svdf_fixed_compute,
     cases=_svdf_fixed_cases,
     constants=_constants,
-    sound=(stored, zero_point_of("state_zero_point", 5), _sound),
+    sound=(check_stored, zero_point_of("state_zero_point", 5), _sound),
     macs=macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import beats, contestants
+from microc.ops.arithmetic import rank_nan_last, replaces_best
 from microc.ops.attributes import INDEX, flag, integer, one_axis
 from microc.ops.registry import Case, OpCall, OpDef, along_axis, kept
 from microc.tir import ir
@@ -50,7 +50,7 @@ def _infer_arg(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x, axis = contestants(arrays[0], largest), attrs["axis"]
+    x, axis = rank_nan_last(arrays[0], largest), attrs["axis"]
     find = np.argmax if largest else np.argmin
     if attrs["last"]:
         found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs["keepdims"])
@@ -164,7 +164,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         if dtypes.is_float(kind):
             alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
         earlier = ir.Bin("and", alike, place[0] < at)
-        ahead = ir.Bin("or", at < 0, ir.Bin("or", beats(better, value[0], held), earlier))
+        ahead = ir.Bin("or", at < 0, ir.Bin("or", replaces_best(better, value[0], held), earlier))
         swap = ir.seq(
             ir.Store(values, (n, j, i), value[0]),
             ir.Store(places, (n, j, i), place[0]),

@@ -33,8 +33,8 @@ from microc.ops.attributes import (
     integer,
     one_axis,
 )
-from microc.ops.constants import stored, zero_point_of
-from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
+from microc.ops.constants import check_stored, zero_point_of
+from microc.ops.quantised.scaling import Output, Scale, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -186,8 +186,8 @@ def _compute_quantised(call: OpCall) -> te.Tensor:
 
     def scaled(total: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
-            return single_rounded(ir.cast("int32", total), bound, scale, out)
-        return double_rounded(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out)
+            return scale_single_rounding(ir.cast("int32", total), bound, scale, out)
+        return scale_double_rounding(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out)
 
     return _loops(
         call,
@@ -244,7 +244,7 @@ OPERATORS: tuple[OpDef, ...] = (
         axes=along_axis,
         compute=_compute_quantised,
         cases=_cases_quantised,
-        sound=(stored, zero_point_of("input_zero_point", 0)),
+        sound=(check_stored, zero_point_of("input_zero_point", 0)),
         operand_names=("data",),
     ),
 )

@@ -27,7 +27,7 @@ from microc.ops.constants import Application, window_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
 from microc.ops.quantised.exact_rounding import ratio
-from microc.ops.quantised.requantize import emit_scaled_sum, within_float32
+from microc.ops.quantised.requantize import clip_to_float32, emit_scaled_sum
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -198,7 +198,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rounding, mean = str(node.attr("rounding")), node.op == "mean"
     if rounding == Rounding.EVEN:
-        scale = within_float32(mean_scale(scale_in, scale_out, count if mean else 1))
+        scale = clip_to_float32(mean_scale(scale_in, scale_out, count if mean else 1))
         average: dict[str, Attr] = {"average": (float(scale_in), float(scale_out), count)} if mean else {}
         factor = ratio(scale_in, scale_out) / (count if mean else 1)
         emit_scaled_sum(rewrite, total, bound, factor, scale, target, average)

@@ -16,7 +16,7 @@ from microc.compiler.options import Options
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
-from microc.ops.quantised.exact_rounding import exact_levels, is_exact_scale, proved_factors
+from microc.ops.quantised.exact_rounding import exact_levels, find_exact_factors, is_exact_scale
 from microc.transform import PASSES
 from microc.transform.pass_context import PassContext, run_passes
 
@@ -151,11 +151,11 @@ def test_levels_are_exact_by_any_path() -> None:
 def test_factors_are_proved() -> None:
     x = np.arange(-2000, 2001)
     for count in (3, 6, 7, 12, 36, 49):
-        found = proved_factors(((x, Fraction(1, count)),), -128, 127)
+        found = find_exact_factors(((x, Fraction(1, count)),), -128, 127)
         assert found is not None
         np.testing.assert_array_equal(
             np.clip(found.levels([x]), -128, 127), np.clip(exact_levels(((x, Fraction(1, count)),)), -128, 127)
         )
-    assert proved_factors(((x, Fraction(1, 1 << 70)),), -128, 127) is None
+    assert find_exact_factors(((x, Fraction(1, 1 << 70)),), -128, 127) is None
     assert is_exact_scale(0.5, 2000, Fraction(1, 2), -128, 127)
     assert not is_exact_scale(0.5, 1 << 20, Fraction(1, 2), -128, 127)

@@ -14,11 +14,11 @@ from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
+    multiply_by_reduced,
     multiply_double_rounding,
-    multiply_reduced,
     multiply_single_rounding,
     quantize_multiplier,
-    shifted_left,
+    shift_left_saturating,
 )
 from microc.ops.quantised.requantize import product_multipliers
 from microc.transform.pass_context import PassContext, run_passes
@@ -31,12 +31,12 @@ EDGES = np.array([INT32_MIN, INT32_MIN + 1, -(1 << 20), -3, -2, -1, 0, 1, 2, 3, 
 
 @pytest.mark.parametrize("left", range(31))
 def test_a_shift_is_exact_or_saturates(left: int) -> None:
-    found, exact = shifted_left(EDGES, left, NUMPY), EDGES << left
+    found, exact = shift_left_saturating(EDGES, left, NUMPY), EDGES << left
     fits = (exact >= INT32_MIN) & (exact <= INT32_MAX)
     np.testing.assert_array_equal(found[fits], exact[fits])
     assert (np.abs(found[~fits]) >= 1 << 30).all()
     assert (np.sign(found) == np.sign(EDGES)).all()
-    np.testing.assert_array_equal(found, shifted_left(EDGES, np.full(EDGES.shape, left), NUMPY))
+    np.testing.assert_array_equal(found, shift_left_saturating(EDGES, np.full(EDGES.shape, left), NUMPY))
 
 
 @pytest.mark.parametrize("shift", [-31, -1, 0, 1, 7, 30])
@@ -52,7 +52,7 @@ def test_scaling_never_falls_and_stays_within_32_bits(multiply: object, shift: i
 def test_scaling_of_64_bits_loses_upper_bits() -> None:
     x = np.array([(1 << 47) - 1, -(1 << 47), 12345], np.int64)
     wanted = ((x * 20000 + (1 << 7)) >> 8).astype(np.int32)
-    np.testing.assert_array_equal(multiply_reduced(x, 20000, 7, NUMPY), wanted)
+    np.testing.assert_array_equal(multiply_by_reduced(x, 20000, 7, NUMPY), wanted)
 
 
 @pytest.mark.parametrize("real", [float("nan"), float("inf"), -1.0, 2.0**30, 1e300])

@@ -13,8 +13,8 @@ from microc.base.dtypes import Array
 from microc.numerics import (
     NUMPY,
     doubling_high_mul,
+    multiply_by_reduced,
     multiply_double_rounding,
-    multiply_reduced,
     multiply_single_rounding,
     reduce_multiplier,
 )
@@ -22,12 +22,12 @@ from microc.ops.quantised.scaling import (
     HALF,
     Output,
     Scale,
-    double_rounded,
     float_below,
-    rounded_right,
-    single_rounded,
+    scale_double_rounding,
+    scale_single_rounding,
+    scale_wide,
+    shift_right_rounding,
     to_integer,
-    wide_rounded,
 )
 from microc.tir import interp, ir
 from microc.tir.rewrite import walk_all_exprs
@@ -92,7 +92,7 @@ def test_double_rounding_is_exact(shift: int, bound: int) -> None:
     x = edges(-bound, bound)
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
-        func = kernel(double_rounded(tensor[i], -bound, bound, Scale.of(mantissa, shift), out), tensor, i)
+        func = kernel(scale_double_rounding(tensor[i], -bound, bound, Scale.of(mantissa, shift), out), tensor, i)
         scaled = multiply_double_rounding(x, mantissa, shift, NUMPY) + out.zero_point
         wanted = np.clip(scaled, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
@@ -106,12 +106,12 @@ def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
         if form == "single":
-            func = kernel(single_rounded(tensor[i], bound, Scale.of(mantissa, shift), out), tensor, i)
+            func = kernel(scale_single_rounding(tensor[i], bound, Scale.of(mantissa, shift), out), tensor, i)
             scaled = multiply_single_rounding(x, mantissa, shift, NUMPY)
         else:
             reduced = reduce_multiplier(mantissa)
-            func = kernel(wide_rounded(tensor[i], bound, Scale.of(reduced, shift), out), tensor, i)
-            scaled = multiply_reduced(x, reduced, shift, NUMPY)
+            func = kernel(scale_wide(tensor[i], bound, Scale.of(reduced, shift), out), tensor, i)
+            scaled = multiply_by_reduced(x, reduced, shift, NUMPY)
         wanted = np.clip(scaled + out.zero_point, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
         terse.append(all(e.dtype != "int64" for e in walk_all_exprs(func.body)))
@@ -133,7 +133,7 @@ def test_one_rounding_by_shifts_of_channels_is_exact(shifts: tuple[int, ...], bo
             ir.Var("c"),
         )
         scale = Scale(mantissa, 0 - ir.cast("int32", by[c]), range_of_right)
-        element = single_rounded(tensor[i], bound, scale, out)
+        element = scale_single_rounding(tensor[i], bound, scale, out)
         made = te.Tensor("out", (x.size, 4), element.dtype, te.ComputeDef((i, c), element))
         func = te.create_prim_func("kernel", [tensor, by], [made])
         found = np.zeros((x.size, 4), dtypes.to_numpy(element.dtype))
@@ -147,15 +147,15 @@ def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
     tensor, i = te.placeholder((4,), "int32", "x"), ir.Var("i")
     out = Output(-5, -128, 127, "int8")
     for shift in (0, -1, -9, -31):
-        func = kernel(double_rounded(tensor[i], 1 - HALF, HALF - 1, Scale.of(1518500250, shift), out), tensor, i)
+        func = kernel(scale_double_rounding(tensor[i], 1 - HALF, HALF - 1, Scale.of(1518500250, shift), out), tensor, i)
         assert all(e.dtype != "int64" for e in walk_all_exprs(func.body))
 
 
 def test_zero_point_is_folded_and_relu_drops_the_correction() -> None:
     x = te.placeholder((1,), "int32", "x")[0]
-    plain = rounded_right(x, 1 << 20, Scale.of(HALF, -8), Output(-5, -128, 127, "int8"))
+    plain = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), Output(-5, -128, 127, "int8"))
     assert plain == ((x + (x >> 31) + (128 - (5 << 8))) >> 8, True)
-    relu = rounded_right(x, 1 << 20, Scale.of(HALF, -8), Output(-128, -128, 127, "int8"))
+    relu = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), Output(-128, -128, 127, "int8"))
     assert relu == ((x + (128 - (128 << 8))) >> 8, True)
 
 
