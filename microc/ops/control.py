@@ -1,10 +1,10 @@
-"""Control flow: operators whose attributes hold graphs. The driver makes each one function, the graphs' kernels inside.
+"""Control flow: operators whose attributes hold graphs. The compiler lowers each to one function with the graphs' kernels.
 
 ``loop(carried ..., fixed ..., scanned ...) -> carried ..., stacked ...`` runs graph ``body`` ``count`` times. The body's inputs
-are the number of the turn (int32, scalar), the ``carried`` values, the fixed ones, and of every ``scanned`` one the element of
-that number along its first axis; its outputs the next carried values, then one element of every stacked value, of which the
-turns' make up the first axis. ``guarded``: the first carried value is a bool scalar,
-and from the turn on where it is false nothing happens any more (elements never made are zero).
+are the number of the iteration (int32, scalar), the ``carried`` values, the fixed ones, and of every ``scanned`` value the
+element of that number along its first axis. Its outputs are the next carried values, then one element of every stacked value;
+those of all iterations are its first axis. ``guarded``: the first carried value is a bool scalar, and the loop ends when it is
+false; elements of stacked values that were not computed are zero.
 
 ``branch(condition, fixed ...)`` runs graph ``then`` or graph ``otherwise``, whose inputs are the fixed values.
 
@@ -29,27 +29,27 @@ from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 
 UNBOUNDED = ir.ENDLESS
-"""The ``count`` of a loop that its guard alone ends. It stacks nothing; estimates take it for one turn."""
+"""The ``count`` of a loop that only its guard ends. It stacks nothing; estimates count one iteration."""
 
 
-def _plain(kind: TensorType) -> tuple[tuple[int, ...], str]:
+def _shape_and_dtype(kind: TensorType) -> tuple[tuple[int, ...], str]:
     return kind.shape, kind.dtype
 
 
-def _check(graph: Graph, what: str, wanted: Sequence[TensorType]) -> None:
-    """The inputs of a graph have the types of what it is given."""
-    given = [graph.types[name] for name in graph.inputs]
-    if [_plain(kind) for kind in given] != [_plain(kind) for kind in wanted] or graph.state:
+def _check(graph: Graph, what: str, expected: Sequence[TensorType]) -> None:
+    """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
+    inputs = [graph.types[name] for name in graph.inputs]
+    if [_shape_and_dtype(kind) for kind in inputs] != [_shape_and_dtype(kind) for kind in expected] or graph.state:
         raise ModelError(f"{what} of graph {graph.name} takes other values than it is given")
 
 
 def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """The outputs of a graph, by the meaning of its operators."""
+    """Evaluate a graph by the references of its operators; return its outputs."""
     return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
 def total_macs(graph: Graph) -> int:
-    """Multiply-accumulates of a graph."""
+    """Return the multiply-accumulates of a graph."""
     total = 0
     for node in graph.nodes:
         count = registry.get(node.op).macs
@@ -69,17 +69,17 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(kind.shape[:1] != (attrs["count"],) for kind in types[whole:]):
         raise ModelError(f"a loop of {attrs['count']} turns over rows of values that have others")
-    given = [*types[:whole], *(TensorType(kind.shape[1:], kind.dtype) for kind in types[whole:])]
-    _check(body, "a turn", [TensorType((), "int32"), *given])
-    made = [body.types[name] for name in body.outputs]
-    if [_plain(kind) for kind in made[:carried]] != [_plain(kind) for kind in types[:carried]]:
+    inputs = [*types[:whole], *(TensorType(kind.shape[1:], kind.dtype) for kind in types[whole:])]
+    _check(body, "a turn", [TensorType((), "int32"), *inputs])
+    outputs = [body.types[name] for name in body.outputs]
+    if [_shape_and_dtype(kind) for kind in outputs[:carried]] != [_shape_and_dtype(kind) for kind in types[:carried]]:
         raise ModelError("a loop whose turns change the types of what they carry")
-    if attrs["guarded"] and (not carried or _plain(types[0]) != ((), "bool")):
+    if attrs["guarded"] and (not carried or _shape_and_dtype(types[0]) != ((), "bool")):
         raise ModelError("a guarded loop without a guard")
-    if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(made)):
+    if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
         raise ModelError("a loop without a bound that stacks values, or has no guard")
-    stacked = [TensorType((attrs["count"], *kind.shape), kind.dtype) for kind in made[carried:]]
-    return (*(TensorType(kind.shape, kind.dtype) for kind in made[:carried]), *stacked)
+    stacked = [TensorType((attrs["count"], *kind.shape), kind.dtype) for kind in outputs[carried:]]
+    return (*(TensorType(kind.shape, kind.dtype) for kind in outputs[:carried]), *stacked)
 
 
 def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -88,41 +88,41 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     values, fixed, rows = list(arrays[:carried]), arrays[carried:whole], arrays[whole:]
     kinds = [body.types[name] for name in body.outputs[carried:]]
     stacked = [np.zeros((attrs["count"], *kind.shape), dtypes.to_numpy(kind.dtype)) for kind in kinds]
-    for turn in range(attrs["count"]):
+    for iteration in range(attrs["count"]):
         if attrs["guarded"] and not values[0]:
             break
-        made = run(body, [np.array(turn, np.int32), *values, *fixed, *(array[turn] for array in rows)])
-        values = made[:carried]
-        for array, row in zip(stacked, made[carried:], strict=True):
-            array[turn] = row
+        outputs = run(body, [np.array(iteration, np.int32), *values, *fixed, *(array[iteration] for array in rows)])
+        values = outputs[:carried]
+        for array, row in zip(stacked, outputs[carried:], strict=True):
+            array[iteration] = row
     return (*values, *stacked)
 
 
 def turns_of(node: Node) -> int:
-    """How often a node of control flow runs its graphs, at most and at least once."""
-    return max(_turns(node.attrs), 1) if node.op == "loop" else 1
+    """Return the largest number of iterations of a control-flow node, at least one."""
+    return max(_iteration_count(node.attrs), 1) if node.op == "loop" else 1
 
 
 def scanned_of(node: Node) -> int:
-    """Of how many of its values, the last, a turn of a loop takes a row."""
+    """Return the number of scanned values of a loop: the last ones, of which each iteration reads a row."""
     scanned = node.attrs.get("scanned", 0)
     return scanned if isinstance(scanned, int) else 0
 
 
-def _turns(attrs: Mapping[str, Any]) -> int:
+def _iteration_count(attrs: Mapping[str, Any]) -> int:
     return 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
 
 
 def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return _turns(attrs) * total_macs(attrs["body"])
+    return _iteration_count(attrs) * total_macs(attrs["body"])
 
 
 def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
-    """A loop's body for the tests: carries the sum of a fixed value, stacks it, and stops when it has been told to."""
-    flag, turn, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
+    """Return a loop's body for tests: it carries the sum of a fixed value, stacks it, and may stop early (``guarded``)."""
+    flag, iteration, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
     add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
     copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
-    types = {"turn": turn, "sum": value, "x": value, "next": value, "row": value}
+    types = {"turn": iteration, "sum": value, "x": value, "next": value, "row": value}
     inputs: tuple[str, ...] = ("turn", "sum", "x")
     outputs: tuple[str, ...] = ("next", "row")
     if guarded:
@@ -148,18 +148,18 @@ def _cases_loop() -> Iterable[Case]:
 def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].size != 1 or types[0].dtype != "bool":
         raise ModelError(f"a condition of {types[0].dtype} {types[0].shape}", hint="a condition is one bool")
-    made = []
+    branch_outputs = []
     for graph in (attrs["then"], attrs["otherwise"]):
         _check(graph, "a branch", types[1:])
-        made.append([graph.types[name] for name in graph.outputs])
-    if [_plain(kind) for kind in made[0]] != [_plain(kind) for kind in made[1]]:
+        branch_outputs.append([graph.types[name] for name in graph.outputs])
+    if [_shape_and_dtype(kind) for kind in branch_outputs[0]] != [_shape_and_dtype(kind) for kind in branch_outputs[1]]:
         raise ModelError("branches that make values of different types")
-    return tuple(TensorType(kind.shape, kind.dtype) for kind in made[0])
+    return tuple(TensorType(kind.shape, kind.dtype) for kind in branch_outputs[0])
 
 
 def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    chosen = attrs["then"] if arrays[0].reshape(-1)[0] else attrs["otherwise"]
-    return tuple(run(chosen, arrays[1:]))
+    branch = attrs["then"] if arrays[0].reshape(-1)[0] else attrs["otherwise"]
+    return tuple(run(branch, arrays[1:]))
 
 
 def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -167,7 +167,7 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
 
 
 def one_node(op: str, kind: TensorType) -> Graph:
-    """A branch for the tests: one operator on one value."""
+    """Return a branch for tests: one operator on one value."""
     return Graph(op, ("x",), ("y",), (Node(op, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),), {"x": kind, "y": kind})
 
 

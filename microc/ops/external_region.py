@@ -1,7 +1,8 @@
-"""A part of a network that somebody else's code computes: an operator whose attribute holds that part, which is its meaning.
+"""Operator ``external``: a part of a network that external code computes. Its attribute ``body`` holds that part, which defines
+it.
 
-Readers never write it; :mod:`microc.external.partition` puts it in the place of a region. Where no code is at hand (the host
-that a board is compared with), the driver lowers the graph inside as it does control flow.
+Frontends never create it; :mod:`microc.external.partition` replaces a region by it. Where the external code is not available (on
+the host that a board is compared with), the compiler lowers the body as it does control flow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fusion group becomes one function: extents, rows."""
+"""Lowering of a fusion group to one function: the anchor's tensor expression, then a stage of elementwise operators."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 
-# ---- The loops of elementwise work, and where its operands' elements are in them: shapes of one row-major memory.
+# ---- Loops of elementwise operators, and indices of their operands: different shapes of the same row-major memory.
 
 
 def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
-    """Loops for a purely elementwise group: one if all operands are alike, rows by channels, or the graph's own axes."""
+    """Return the loops of a purely elementwise group: one, rows by channels, or the graph's own axes.
+
+    One loop suffices if every operand has one element or the result's size; rows by channels if the others vary along the last
+    axis only.
+    """
     odd = [t for t in operands if t.size not in (1, result.size)]
-    if not odd or not result.shape:  # of a scalar, tables are odd
+    if not odd or not result.shape:  # if the result is a scalar, the odd operands are tables
         return (result.size,)
     if all(varies_last(t, result) for t in odd):
         return (result.size // result.shape[-1], result.shape[-1])
@@ -34,39 +38,48 @@ def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[in
 
 
 def varies_last(kind: TensorType, result: TensorType) -> bool:
-    """Whether an operand varies along the last axis only."""
+    """Test whether an operand varies along the result's last axis only."""
     return bool(kind.shape) and kind.size == kind.shape[-1] == result.shape[-1]
 
 
 def index_in(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-    """The index in shape ``wanted`` of the element at ``index`` of ``shape`` (same row-major memory)."""
+    """Convert the index of an element in ``shape`` to its index in shape ``wanted`` (same row-major memory)."""
     if shape == wanted:
         return index
     flat: ir.Expr = ir.const(0, "int32")
     for i, extent in zip(index, shape, strict=True):
         flat = flat * extent + i
-    found: list[ir.Expr] = []
+    indices: list[ir.Expr] = []
     for extent in reversed(wanted):
-        found.append(flat % extent)
+        indices.append(flat % extent)
         flat = flat // extent
-    return tuple(simplify(e) for e in reversed(found))
+    return tuple(simplify(e) for e in reversed(indices))
 
 
-# ---- A fusion group for some rows of its result: the graph that a layer that works row by row is lowered from.
+# ---- A fusion group for some rows of its result, which striped layers compute row by row.
 #
-# A group can work so when its anchor says which rows it reads (``OpDef.window``) and everything else that it reads is constant
-# along the height, or has the result's own shape. Tensors are (1, height, width, channels).
+# That is possible if the anchor declares which rows it reads (``OpDef.window``) and all other operands are constant along the
+# height or have the result's shape. Tensors are (1, height, width, channels).
 
 
 def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
-    """Which rows of ``data`` a row of the group's result needs; None if the group cannot work row by row of it."""
+    """Return the window of rows of ``data`` that a row of the group's result needs; None if it cannot be computed row by row.
+
+    These conditions must hold:
+
+    - data and result are images of one batch, and all other values of the group have the result's shape;
+    - the group reads ``data`` once, in its first node, whose other operands are constant;
+    - constants of elementwise nodes are the same for all rows;
+    - elements outside of the data have a value, or there are none.
+    """
     result = graph.types[nodes[-1].outputs[0]]
     values = [data, *(name for node in nodes for name in node.outputs if name), *companions(graph, nodes, data)]
     if any(graph.types[v].shape != result.shape for v in values[1:]) or not (
-        _image(graph.types[data]) and _image(result)
+        _is_image(graph.types[data]) and _is_image(result)
     ):
         return None
-    if sum(node.inputs.count(data) for node in nodes) != 1 or not _alike_in_every_row(graph, nodes):
+    # A second reader of data would need other rows of it than the window's.
+    if sum(node.inputs.count(data) for node in nodes) != 1 or not _constants_equal_in_all_rows(graph, nodes):
         return None
     first, definition = nodes[0], registry.get(nodes[0].op)
     if definition.elementwise:
@@ -79,16 +92,16 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
 
 
 def companions(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...]:
-    """What a group reads beside ``data`` and constants: of these it takes the rows that it makes."""
-    made = {name for node in nodes for name in node.outputs}
+    """Return the values that a group reads beside ``data`` and constants; it reads the rows of these that it computes."""
+    computed = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v)
-    return tuple(v for v in read if v != data and v not in made and v not in graph.consts)
+    return tuple(v for v in read if v != data and v not in computed and v not in graph.consts)
 
 
 def row_group(
     graph: Graph, nodes: Sequence[Node], data: str, window: Window, rows: int
 ) -> tuple[Graph, tuple[Node, ...]]:
-    """The group for ``rows`` rows of its result, alone in a graph: ``data`` is the window that they need."""
+    """Build a graph of the group alone for ``rows`` rows of its result; its ``data`` is the window that these need."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
     beside = companions(graph, nodes, data)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
@@ -99,14 +112,15 @@ def row_group(
     first = nodes[0]
     if "padding" in first.attrs:
         _, left, _, right = window.padding
+        # The caller provides rows above and below; columns are padded here.
         first = replace(first, attrs={**first.attrs, "padding": (0, left, 0, right)})
     alone = replace(graph, inputs=(data, *beside), outputs=nodes[-1].outputs, types=types, state={}, updates={})
     members = (first, *nodes[1:])
     return alone.with_nodes(members), members
 
 
-def _alike_in_every_row(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether the constants of elementwise nodes do not vary along height and width."""
+def _constants_equal_in_all_rows(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Test whether no constant of an elementwise node varies along height and width."""
     for node in nodes:
         definition, channels = registry.get(node.op), graph.types[node.outputs[0]].shape[-1]
         for position, name in enumerate(node.inputs):
@@ -118,22 +132,22 @@ def _alike_in_every_row(graph: Graph, nodes: Sequence[Node]) -> bool:
     return True
 
 
-def _image(kind: TensorType) -> bool:
+def _is_image(kind: TensorType) -> bool:
+    """Test for the shape (1, height, width, channels)."""
     return len(kind.shape) == 4 and kind.shape[0] == 1
 
 
-# ---- A fusion group becomes one function: the anchor's tensor expression, then the elementwise chain as a single
-# stage ``out``.
+# ---- Lowering of a fusion group: the anchor's tensor expression, then the elementwise chain as a single stage ``out``.
 #
-# The anchor may compute in another shape than the graph's (a convolution works on a matrix of pixels by channels); row-major
-# memory is what counts. Elementwise operators then run over the anchor's shape, their operands broadcast as the graph says.
+# The anchor may compute in another shape of the same row-major memory than the graph's (a convolution computes a matrix of pixels
+# by channels). Elementwise operators then run over the anchor's shape; their operands broadcast as in the graph.
 
 _LETTERS = ("x", "y", "z", "u", "v")
 
 
 @frozen
 class Param:
-    """What a kernel parameter is bound to: a graph value, or a constant packed for the kernel (``array``)."""
+    """Binding of a kernel parameter: a graph value, or a constant packed for the kernel (``array``)."""
 
     role: str
     value: str
@@ -144,8 +158,8 @@ class Param:
 class LoweredGroup:
     """A kernel before scheduling. ``params`` follow ``func.params``.
 
-    ``tensors``: the tensor expressions that it was made of, ``consts`` the constant ones that they read; ``tables``: names of
-    those that may become indices, because operators declare their bounds (``OpDef.constants``) or made them (``Operand.packed``).
+    ``tensors``: its tensor expressions. ``consts``: the constant ones that they read. ``tables``: names of constants whose
+    numbers may become indices, because operators bound them (``OpDef.constants``) or computed them (``Operand.packed``).
     """
 
     func: ir.PrimFunc
@@ -159,17 +173,17 @@ class LoweredGroup:
 
     @property
     def algorithm(self) -> str:
-        """Which of its operator's ways to compute it is; ``direct``: as it is written."""
+        """Name of the operator's algorithm; ``direct`` is its plain definition."""
         return str(self.anchor.attrs.get("algorithm") or "direct")
 
     @property
     def text(self) -> str:
-        """The tensor expressions, for people."""
+        """The tensor expressions as text."""
         return te.to_text(self.tensors, self.consts)
 
 
 class _Group:
-    """Collects placeholders while a group is lowered."""
+    """Collects placeholders and parameters while a group is lowered."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self.graph, self.nodes = graph, nodes
@@ -187,7 +201,7 @@ class _Group:
         return name
 
     def placeholder(self, value: str, role: str, shape: tuple[int, ...]) -> te.Tensor:
-        """The tensor that reads an outside value, under a shape of as many elements."""
+        """Return the placeholder of a value from outside of the group, viewed with a shape of as many elements."""
         kind = self.graph.types[value]
         if prod(shape) != kind.size:
             raise InternalError(f"{value} of shape {kind.shape} viewed as {shape}")
@@ -205,7 +219,7 @@ class _Group:
         return tensor
 
     def operand(self, value: str, role: str) -> Operand:
-        """An operand of the anchor."""
+        """Return an operand of the anchor."""
         kind = self.graph.types[value]
 
         def tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
@@ -223,7 +237,7 @@ class _Group:
         return Operand(kind, self.graph.consts.get(value), tensor, packed)
 
     def roles(self, node: Node) -> list[str]:
-        """Parameter names for a node's operands: what the operator calls them, or letters."""
+        """Return parameter names of a node's operands: the operator's own, or letters."""
         given = registry.get(node.op).operand_names
         return [given[k] if k < len(given) else _LETTERS[k % len(_LETTERS)] for k in range(len(node.inputs))]
 
@@ -233,39 +247,39 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, name:
     group = _Group(graph, nodes)
     first, rest = nodes[0], list(nodes)
     if registry.get(first.op).elementwise:
-        outputs: tuple[te.Tensor, ...] = (_elementwise(group, rest, None, first.outputs[0]),)
+        outputs: tuple[te.Tensor, ...] = (_build_elementwise(group, rest, None, first.outputs[0]),)
         names: tuple[str, ...] = (nodes[-1].outputs[0],)
     else:
-        made = _anchor(group, first, multiples)
+        anchor_tensors = _compute_anchor(group, first, multiples)
         names = tuple(o for o in first.outputs if o)
         if len(rest) > 1:
-            if len(made) != 1:
+            if len(anchor_tensors) != 1:
                 raise InternalError(f"{first.op} has several outputs and cannot be fused", where=str(first.loc))
-            outputs = (_elementwise(group, rest[1:], made[0], first.outputs[0]),)
+            outputs = (_build_elementwise(group, rest[1:], anchor_tensors[0], first.outputs[0]),)
             names = (nodes[-1].outputs[0],)
         else:
-            outputs = tuple(_stored(t) for t in made)
-    return _finished(group, name, outputs, names, sum(macs_of(graph, node) for node in nodes))
+            outputs = tuple(_store_sums(t) for t in anchor_tensors)
+    return _create_kernel(group, name, outputs, names, sum(macs_of(graph, node) for node in nodes))
 
 
-def _finished(
+def _create_kernel(
     group: _Group, name: str, outputs: tuple[te.Tensor, ...], names: tuple[str, ...], macs: int
 ) -> LoweredGroup:
-    """The kernel that makes ``outputs``; constants come last among its parameters."""
+    """Create the kernel that computes ``outputs``; constants are its last parameters."""
     inputs, consts = (
         [pair for pair in group.params if (pair[1].array is not None) == known] for known in (False, True)
     )
     tensors, stored = [t for t, _ in inputs], tuple(t for t, _ in consts)
     func = te.create_prim_func(name, tensors, outputs, stored)
     params = tuple(p for _, p in (*inputs, *consts))
-    return LoweredGroup(func, params, names, group.nodes[0], macs, outputs, stored, _tables(group))
+    return LoweredGroup(func, params, names, group.nodes[0], macs, outputs, stored, _table_names(group))
 
 
-def _tables(group: _Group) -> frozenset[str]:
-    """Names of the constants whose numbers are known to be in bounds."""
-    judged = {value for node in group.nodes for value in registry.judged(node, group.graph)}
+def _table_names(group: _Group) -> frozenset[str]:
+    """Return the names of constants whose numbers are known to be within bounds."""
+    bounded = {value for node in group.nodes for value in registry.bounded_operands(node, group.graph)}
     consts = group.graph.consts
-    declared = (t.name for t, p in group.params if p.value in judged and p.array is consts.get(p.value))
+    declared = (t.name for t, p in group.params if p.value in bounded and p.array is consts.get(p.value))
     return frozenset((*declared, *group.tables))
 
 
@@ -277,29 +291,31 @@ def lower_algorithms(
     suits: Callable[[str], bool],
     unbeaten: Callable[[Sequence[str]], Sequence[str]],
 ) -> tuple[LoweredGroup, ...]:
-    """The group as :func:`lower_group` makes it, once for every algorithm that is valid for its anchor, ``suits`` the core and is
-    ``unbeaten`` by another one."""
+    """Lower the group (:func:`lower_group`) once for every algorithm that is worth comparing.
+
+    These are the algorithms that are valid for the anchor, ``suits`` the core, and are in what ``unbeaten`` returns of them.
+    """
     first, *rest = nodes
-    known = registry.get(first.op).algorithms
-    if not known or first.attrs.get("algorithm"):
+    algorithms = registry.get(first.op).algorithms
+    if not algorithms or first.attrs.get("algorithm"):
         return (lower_group(graph, nodes, multiples, name),)
-    call = _call(_Group(graph, nodes), first)
-    found = ("direct", *(algorithm for algorithm, valid in known.items() if suits(algorithm) and valid(call)))
-    anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in unbeaten(found)]
+    call = _build_call(_Group(graph, nodes), first)
+    names = ("direct", *(algorithm for algorithm, valid in algorithms.items() if suits(algorithm) and valid(call)))
+    anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in unbeaten(names)]
     return tuple(lower_group(graph, (anchor, *rest), multiples, name) for anchor in anchors)
 
 
 def lower_update(graph: Graph, node: Node, name: str) -> LoweredGroup:
-    """The kernel that changes a part of a node's first operand where it lies (``OpDef.update``)."""
+    """Lower the kernel that changes a part of a node's first operand in place (``OpDef.update``)."""
     update = registry.get(node.op).update
     if update is None:
         raise InternalError(f"operator {node.op} changes nothing in place", where=str(node.loc))
     group = _Group(graph, (node,))
-    return _finished(group, name, (update(_call(group, node)),), node.outputs, 0)
+    return _create_kernel(group, name, (update(_build_call(group, node)),), node.outputs, 0)
 
 
 def macs_of(graph: Graph, node: Node) -> int:
-    """Multiply-accumulates of a node."""
+    """Return the multiply-accumulates of a node."""
     count = registry.get(node.op).macs
     if count is None:
         return 0
@@ -307,36 +323,36 @@ def macs_of(graph: Graph, node: Node) -> int:
     return count(node.attrs, ins, [graph.types[o] for o in node.outputs if o])
 
 
-def _call(group: _Group, node: Node, multiples: Multiples = ONES) -> OpCall:
-    """The application of an anchor to operands of the group."""
+def _build_call(group: _Group, node: Node, multiples: Multiples = ONES) -> OpCall:
+    """Return an anchor's call on operands of the group."""
     roles = group.roles(node)
     operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
     return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
 
-def _anchor(group: _Group, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
+def _compute_anchor(group: _Group, node: Node, multiples: Multiples) -> tuple[te.Tensor, ...]:
+    """Return the tensors that the operator's ``compute`` gives."""
     definition = registry.get(node.op)
     if definition.compute is None:
         raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
-    made = definition.compute(_call(group, node, multiples))
+    made = definition.compute(_build_call(group, node, multiples))
     return made if isinstance(made, tuple) else (made,)
 
 
-def _stored(tensor: te.Tensor) -> te.Tensor:
-    """A reduction, as it is, a part of it, or scaled, accumulates somewhere else (registers, after scheduling) and stores its
-    result once."""
+def _store_sums(tensor: te.Tensor) -> te.Tensor:
+    """Append a stage ``out`` to a tensor of sums: these accumulate in registers, after scheduling, and are stored once."""
     if not isinstance(tensor.definition, ComputeDef) or not (tensor.name == SCALED or _is_sum(tensor.definition.body)):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], OUT, tuple(v.name for v in tensor.definition.axes))
 
 
 def _is_sum(body: ir.Expr) -> bool:
-    """Whether an element is a sum, or one of a tensor ``acc``."""
+    """Test whether an element is a sum, or one of a tensor ``acc``."""
     return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == ACC)
 
 
-def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
-    """One stage ``out`` that applies the nodes in order; ``base`` is the anchor's tensor, for value ``start``."""
+def _build_elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
+    """Build one stage ``out`` that applies the nodes in order; ``base`` is the anchor's tensor, of value ``start``."""
     graph = group.graph
     result = graph.types[nodes[-1].outputs[0]]
     inner = {o for node in nodes for o in node.outputs} | ({start} if base is not None else set())
@@ -352,27 +368,27 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
         if base is not None:
             values[start] = base[index]
         for node in nodes:
-            values[node.outputs[0]] = _apply(group, node, values, shape, result, index)
+            values[node.outputs[0]] = _apply_node(group, node, values, shape, result, index)
         return values[nodes[-1].outputs[0]]
 
-    notes = (*_bound(nodes[0]), *_magnitude(group)) if base is not None else _magnitude(group)
+    notes = (*_bound_note(nodes[0]), *_magnitude_note(group)) if base is not None else _magnitude_note(group)
     return te.compute(shape, element, OUT, axes, notes)
 
 
-def _bound(node: Node) -> tuple[tuple[str, int | str], ...]:
-    """What the node behind an anchor promises about the anchor's values: their largest magnitude, as a note."""
+def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
+    """Return the bound of the anchor's values that a ``requantize`` behind it declares, as a note."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
     return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
-def _magnitude(group: _Group) -> tuple[tuple[str, int | str], ...]:
-    """What a schedule may know of the group's float constants: the largest magnitude, where all are finite, as a note."""
+def _magnitude_note(group: _Group) -> tuple[tuple[str, int | str], ...]:
+    """Return the largest magnitude of the group's float constants as a note, if all are finite."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
     return ((MAGNITUDE, ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
 
 
-def _apply(
+def _apply_node(
     group: _Group,
     node: Node,
     values: Mapping[str, ir.Expr],
@@ -392,26 +408,26 @@ def _apply(
         elif position in definition.whole:
             args.append(group.placeholder(value, role, group.graph.types[value].shape))
         else:
-            args.append(_element(group, value, role, shape, result, index))
+            args.append(_read_operand(group, value, role, shape, result, index))
     return definition.scalar(node.attrs, args)  # type: ignore[arg-type]
 
 
-def _element(
+def _read_operand(
     group: _Group, value: str, role: str, shape: tuple[int, ...], result: TensorType, index: tuple[ir.Expr, ...]
 ) -> ir.Expr:
-    """One element of an outside operand for the output element at ``index`` of ``shape``."""
-    kind = group.graph.types[value]
-    if kind.size == 1:
+    """Return the element of an outside operand for the output element at ``index`` of ``shape``."""
+    value_type = group.graph.types[value]
+    if value_type.size == 1:
         array = group.graph.consts.get(value)
         if array is not None:
-            return ir.const(array.reshape(-1)[0].item(), kind.dtype)
+            return ir.const(array.reshape(-1)[0].item(), value_type.dtype)
         return group.placeholder(value, role, (1,))[0]
-    if kind.size == result.size:
+    if value_type.size == result.size:
         return group.placeholder(value, role, shape)[index]
-    if varies_last(kind, result) and shape[-1] == kind.size:
-        return group.placeholder(value, role, (kind.size,))[index[-1]]
+    if varies_last(value_type, result) and shape[-1] == value_type.size:
+        return group.placeholder(value, role, (value_type.size,))[index[-1]]
     full = index_in(shape, result.shape, index)
-    padded = (1,) * (len(result.shape) - len(kind.shape)) + kind.shape
-    offset = len(result.shape) - len(kind.shape)
-    where = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))
-    return group.placeholder(value, role, kind.shape)[where]
+    padded = (1,) * (len(result.shape) - len(value_type.shape)) + value_type.shape
+    offset = len(result.shape) - len(value_type.shape)
+    position = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))
+    return group.placeholder(value, role, value_type.shape)[position]

@@ -1,4 +1,4 @@
-"""What a node computes at any stage, and the expansion of composed operators."""
+"""Reference semantics of nodes at any stage of the passes, and the expansion of composed operators."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.attributes import Ties
 
-# ---- Graphs without operators that only name others (``OpDef.expand``).
+# ---- Expansion of composed operators, which only name others (``OpDef.expand``).
 
 
 def expanded(graph: Graph) -> Graph:
-    """The graph without such operators; the same object where there are none. UnsupportedError for one that cannot be so."""
+    """Expand all composed operators; return the graph itself if there are none.
+
+    Raise UnsupportedError for one that cannot be expanded.
+    """
     if all(registry.get(node.op).expand is None for node in graph.nodes):
         return graph
     nodes, types, consts = [], dict(graph.types), dict(graph.consts)
@@ -27,50 +30,50 @@ def expanded(graph: Graph) -> Graph:
         if expand is None:
             nodes.append(node)
             continue
-        made, new_types, new_consts = expand(node, graph)
-        nodes += made
+        new_nodes, new_types, new_consts = expand(node, graph)
+        nodes += new_nodes
         types |= new_types
         consts |= new_consts
     return graph.with_nodes(nodes, types=types, consts=consts)
 
 
-# ---- What a node computes, at any stage of the passes: its operator's reference, or that of the core operators that
-# it stands for.
+# ---- Evaluation of a node: its operator's reference, or that of the core operators that it is rewritten to.
 #
-# A surface operator on quantised tensors, or with an ``activation``, means what ``OpDef.legalize`` makes of it (or ``expand``, of
-# one that names others): how it rounds, and where it saturates, is in the types of its operands, which a reference is not given.
+# The semantics of a surface operator on quantised tensors, or with an ``activation``, is that of its legalisation
+# (``OpDef.legalize``, or ``expand`` of a composed operator): rounding and saturation follow from the types of operands, which a
+# reference does not receive.
 #
-# ``dequantize -> operator -> quantize`` is how files write an operator on integers. Float32 would only approximate it: products
-# by a scale and quotients round, and move ties. Between such nodes sums, products and averages are computed in float64, whose
-# ties are exact: what ends at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
+# Files write an operator on integers as ``dequantize -> operator -> quantize``. Float32 would only approximate it: products by a
+# scale and quotients round, and move ties. Between such nodes sums, products and averages are computed in float64, in which ties
+# are exact: a number at a tie is half an integer times a float32 scale, 24 + 17 bits at most.
 
 
 def meaning(graph: Graph) -> interp.Apply:
-    """How nodes of ``graph`` are applied, for :func:`microc.graph.interp.run`.
+    """Return the function that applies nodes of ``graph``, for :func:`microc.graph.interp.run`.
 
-    A node that no compiled network can have is refused as compiling it would be (UnsupportedError).
+    It raises UnsupportedError for a node that the compiler rejects, too.
     """
 
-    precise, wide = _precise(graph), dict[str, Array]()
+    exact_values, wide = _exact_values(graph), dict[str, Array]()
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
-        if node.outputs and node.outputs[0] in precise:
+        if node.outputs and node.outputs[0] in exact_values:
             names = [name for name in node.inputs if name]
             operands = [wide.get(name, array) for name, array in zip(names, arrays, strict=True)]
             if node.op == "quantize":
-                return (_quantised(node, operands[0]),)
+                return (_quantise(node, operands[0]),)
             wide[node.outputs[0]] = _in_float64(node, operands)
             return (wide[node.outputs[0]].astype(np.float32),)
-        made_of = definition.expand or definition.legalize
-        found = made_of(node, graph) if made_of is not None else None
-        if found is None:
+        rewrite = definition.expand or definition.legalize
+        rewritten = rewrite(node, graph) if rewrite is not None else None
+        if rewritten is None:
             return definition.reference({**definition.defaults, **node.attrs}, arrays)
-        nodes, types, consts = found
+        nodes, types, consts = rewritten
         inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
-        given = dict(zip((name for name in node.inputs if name), arrays, strict=True))
-        part = Graph(graph.name, tuple(given), node.outputs, tuple(nodes), inner.types, consts)
-        values = interp.run(part, given, meaning(inner))
+        inputs = dict(zip((name for name in node.inputs if name), arrays, strict=True))
+        part = Graph(graph.name, tuple(inputs), node.outputs, tuple(nodes), inner.types, consts)
+        values = interp.run(part, inputs, meaning(inner))
         return [values[name] if name else arrays[0] for name in node.outputs]
 
     return apply
@@ -81,18 +84,18 @@ _CLAMPS = frozenset(("relu", "clip"))
 _MOVES = frozenset(("reshape", "transpose"))
 
 
-def _precise(graph: Graph) -> frozenset[str]:
-    """The results of nodes from ``dequantize`` to ``quantize`` with one arithmetic operator between, read by nobody else."""
+def _exact_values(graph: Graph) -> frozenset[str]:
+    """Return the values from ``dequantize`` to ``quantize`` around one arithmetic operator that have no other reader."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return frozenset()
     writers = {name: node for node in graph.nodes for name in node.outputs}
-    users, kept, found = graph.consumers(), {*graph.outputs, *graph.updates.values()}, set[str]()
+    users, public, exact = graph.consumers(), {*graph.outputs, *graph.updates.values()}, set[str]()
 
     def is_private(name: str) -> bool:
-        return name not in kept and len(users.get(name, ())) == 1
+        return name not in public and len(users.get(name, ())) == 1
 
     for node in graph.nodes:
-        if node.op != "quantize" or not _is_one_scale(node) or node.attr("rounding") != Ties.EVEN:
+        if node.op != "quantize" or not _has_one_scale(node) or node.attr("rounding") != Ties.EVEN:
             continue
         chain, name = [node], node.inputs[0]
         while is_private(name) and name in writers and writers[name].op in _CLAMPS | _MOVES:
@@ -102,15 +105,15 @@ def _precise(graph: Graph) -> frozenset[str]:
         if middle is None or middle.op not in _ARITHMETIC or not is_private(name) or middle.attrs.get("activation"):
             continue
         data = middle.inputs[:1] if registry.get(middle.op).tables else middle.inputs
-        operands = [_dequantised(graph, writers, operand) for operand in data if operand]
+        operands = [_dequantised_chain(graph, writers, operand) for operand in data if operand]
         if all(operand is not None for operand in operands) and any(operands):
-            found.update(each.outputs[0] for each in (*chain, middle))
-            found.update(each.outputs[0] for operand in operands for each in operand or ())
-    return frozenset(found)
+            exact.update(each.outputs[0] for each in (*chain, middle))
+            exact.update(each.outputs[0] for operand in operands for each in operand or ())
+    return frozenset(exact)
 
 
-def _dequantised(graph: Graph, writers: Mapping[str, Node], name: str) -> list[Node] | None:
-    """The nodes that make a float operand of stored integers; none make a constant that is one number. None of any other."""
+def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], name: str) -> list[Node] | None:
+    """Return the nodes that compute a float operand from 8-bit integers (none for a constant of one number); else None."""
     chain: list[Node] = []
     while name in writers and writers[name].op in _MOVES:
         chain.append(writers[name])
@@ -119,17 +122,18 @@ def _dequantised(graph: Graph, writers: Mapping[str, Node], name: str) -> list[N
         data = graph.consts[name]
         return chain if data.size and (data == data.flat[0]).all() else None
     node = writers.get(name)
-    if node is None or node.op != "dequantize" or not _is_one_scale(node):
+    if node is None or node.op != "dequantize" or not _has_one_scale(node):
         return None
     return [*chain, node] if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else None
 
 
-def _is_one_scale(node: Node) -> bool:
+def _has_one_scale(node: Node) -> bool:
+    """Test for a single scale instead of one per channel."""
     return node.attr("axis") is None and len(node.attr("scale")) == 1
 
 
 def _in_float64(node: Node, arrays: Sequence[Array]) -> Array:
-    """The result of a node of :func:`_precise`."""
+    """Return the float64 result of a node of :func:`_exact_values`."""
     if node.op == "dequantize":
         scale = np.float64(np.float32(node.attr("scale")[0]))
         return np.asarray((arrays[0].astype(np.int64) - node.attr("zero_point")[0]) * scale)
@@ -138,7 +142,8 @@ def _in_float64(node: Node, arrays: Sequence[Array]) -> Array:
     return np.asarray(definition.reference({**definition.defaults, **node.attrs}, operands)[0], np.float64)
 
 
-def _quantised(node: Node, x: Array) -> Array:
+def _quantise(node: Node, x: Array) -> Array:
+    """Quantise float64 numbers by a ``quantize`` node, ties to even."""
     low, high = dtypes.int_range(node.attr("out_dtype"))
     levels = np.rint(x / np.float64(np.float32(node.attr("scale")[0]))) + node.attr("zero_point")[0]
     return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(node.attr("out_dtype"))))
@@ -147,6 +152,6 @@ def _quantised(node: Node, x: Array) -> Array:
 def evaluate(
     graph: Graph, inputs: Mapping[str, Array], state: Mapping[str, Array] | None = None
 ) -> tuple[list[Array], dict[str, Array]]:
-    """The outputs of a graph and its state afterwards; ``state`` is the one before (the initial one unless given)."""
+    """Evaluate a graph: return its outputs and its new state. ``state``: the state before (default: the initial one)."""
     values = interp.run(graph, inputs, meaning(graph), state)
     return [values[name] for name in graph.outputs], {name: values[value] for name, value in graph.updates.items()}

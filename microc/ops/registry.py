@@ -1,4 +1,4 @@
-"""The operator registry, how an operator's axes relate, what its products are filled up to."""
+"""The operator registry: definitions of operators, relations of axes, padding of products."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from microc.ops.constants import Application, Constants, Sound
 from microc.ops.constants import fault as fault_of_constants
 from microc.tir.ir import Expr
 
-# ---- Which axis of a result is which axis of an operand: what ``OpDef.axes`` and ``OpDef.window`` of an operator
-# say.
+# ---- Relations of the axes of results and operands (``OpDef.axes``, ``OpDef.window``).
 #
-# Graph passes ask the same question of every operator, whether they stream along an axis, drop indices of it or work in another
-# order of axes: does index i of the result depend on index i of the operand alone, and on all i in the same way? Then the two
-# axes are *one*.
+# Passes that stream along an axis, drop indices of it or permute axes need to know: does index i of the result depend only on
+# index i of the operand, and on all i in the same way? If so, the two axes are *one*.
 
 Places = tuple[int | None, ...]
-"""For each axis of an operand the axis of the result (of every result, where there are several) that is one with it; None if
-there is no such axis: it is reduced, parts are taken of it, windows slide along it."""
+"""For each axis of an operand the axis of the result (of all results) that is one with it; None if there is none, because the
+axis is reduced or sliced, or windows slide along it."""
 AxisMap = tuple[Places | None, ...]
-"""One entry for each operand; None: it is read as a whole. Operands that are not mentioned at the end are, too."""
+"""One entry for each operand; None: the operand is read as a whole. So are operands at the end that have no entry."""
 
 
 @frozen
@@ -39,7 +37,7 @@ class Window:
     """Windows that slide along height and width of the first operand (N, H, W, C).
 
     Output (y, x) reads ``kernel`` elements, ``dilation`` apart, from ``(y, x) * strides - (top, left)`` on; ``padding`` is top,
-    left, bottom, right. Elements outside hold ``pad_value``; None: nothing stands in for them, they are left out.
+    left, bottom, right. Elements outside have the value ``pad_value``; None: they are left out.
     """
 
     kernel: tuple[int, ...] = (1, 1)
@@ -49,81 +47,82 @@ class Window:
     pad_value: int | float | None = 0
 
     def reach(self, axis: int) -> int:
-        """From the first element to the last, both counted, along height (0) or width (1)."""
+        """Return the extent of a window, dilation included, along height (0) or width (1)."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
-def kept(rank: int, changed: Collection[int], keepdims: bool = True) -> Places:
-    """All axes but ``changed`` (negative ones count from the end) stay; without ``keepdims`` these are gone."""
+def keep_axes(rank: int, changed: Collection[int], keepdims: bool = True) -> Places:
+    """Map all axes but ``changed`` (negative ones count from the end) to themselves; without ``keepdims`` these are dropped."""
     lost = {axis % rank for axis in changed}
     left = [axis for axis in range(rank) if keepdims or axis not in lost]
     return tuple(None if axis in lost else left.index(axis) for axis in range(rank))
 
 
 def along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """The map of what works along the attribute ``axis``, or the last one, and gives as many axes."""
-    return (kept(len(types[0].shape), (attrs.get("axis", -1),)),)
+    """Map the axes of an operator along the attribute ``axis`` (default: the last) that keeps the number of axes."""
+    return (keep_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
 
 
 def along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """The map of what works along the attribute ``axes``, which go unless ``keepdims`` says that they stay."""
-    return (kept(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
+    """Map the axes of an operator along the attribute ``axes``, which are dropped unless ``keepdims``."""
+    return (keep_axes(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
 
 
 def rows_only(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """The map of layers, which treat elements of a batch alike."""
+    """Map the axes of a layer, which treats all elements of a batch alike."""
     return ((0, *(None,) * (len(types[0].shape) - 1)),)
 
 
-def padded(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """The map of what adds elements to the axes with ``padding``."""
+def map_padding(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """Map the axes of an operator that adds elements to the axes with ``padding``."""
     return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
 
 
-def broadcast(kind: TensorType, shape: Sequence[int], rank: int) -> Places:
-    """The places of an operand in a result of ``rank`` axes, those at the end of ``shape``, as numpy broadcasts."""
+def map_broadcast(kind: TensorType, shape: Sequence[int], rank: int) -> Places:
+    """Map an operand's axes to those of a result of ``rank`` axes, the last ones of ``shape``, as numpy broadcasts."""
     first = rank - len(kind.shape)
     pairs = zip(kind.shape, shape[len(shape) - len(kind.shape) :], strict=True)
-    return tuple(first + axis if extent == wanted else None for axis, (extent, wanted) in enumerate(pairs))
+    return tuple(
+        first + axis if extent == result_extent else None for axis, (extent, result_extent) in enumerate(pairs)
+    )
 
 
-def elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole: Collection[int]) -> AxisMap:
-    """The map of an elementwise operator. The attribute ``axis`` names the one along which its parameters vary."""
+def map_elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole: Collection[int]) -> AxisMap:
+    """Map the axes of an elementwise operator; the attribute ``axis`` is the one along which its parameters vary."""
     shapes = [kind.shape for k, kind in enumerate(types) if kind is not None and k not in whole]
     rank = max(map(len, shapes), default=0)
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result = [max(extents, key=lambda extent: extent != 1) for extents in zip(*aligned, strict=True)]
     varies = attrs.get("axis")
-    places = [None if kind is None or k in whole else broadcast(kind, result, rank) for k, kind in enumerate(types)]
+    places = [None if kind is None or k in whole else map_broadcast(kind, result, rank) for k, kind in enumerate(types)]
     return tuple(p and tuple(None if place == varies else place for place in p) for p in places)
 
 
-def reshaped(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """Where a reshape leaves an axis; None where it is merged with others, or parted."""
-    inner, behind, found = prod(before[axis + 1 :]), 1, None
+def axis_after_reshape(before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+    """Return the axis that a reshape maps an axis to; None if it is merged with others, or split."""
+    inner, behind, result_axis = prod(before[axis + 1 :]), 1, None
     for place in range(len(after) - 1, -1, -1):
-        if behind == inner and after[place] == before[axis] and (found is None or before[axis] == 1):
-            found = place
+        if behind == inner and after[place] == before[axis] and (result_axis is None or before[axis] == 1):
+            result_axis = place
             if before[axis] != 1 or place == axis:
                 break
         behind *= after[place]
-    return found
+    return result_axis
 
 
-# ---- What the rows and columns of a product are filled up to with zeros, where several of their elements are
-# multiplied at once.
+# ---- Padding of a product's rows and columns with zeros, for cores that multiply several elements in one instruction.
 
 WORD = 4
-"""Neighbours that are multiplied at once, where any are."""
+"""Number of neighbours that such cores multiply together: the bytes of a word."""
 
 
 @frozen
 class Multiples:
-    """Of a core (:func:`microc.schedule.rules.rule.multiples_of`); without any, a product is as large as the model says.
+    """Multiples to which a core pads products (:func:`microc.schedule.rules.rule.multiples_of`); by default none.
 
-    - ``factors``: dtypes of two factors of which the products of :data:`WORD` neighbours are summed at once.
-    - ``partly``: matrices are multiplied where they lie, though their rows end within a word.
-    - ``columns``: of vectors that hold columns, the most first.
+    - ``factors``: pairs of dtypes of which one instruction sums the products of :data:`WORD` neighbours.
+    - ``partly``: matrices are multiplied in place even if their rows end within a word.
+    - ``columns``: numbers of columns in a vector, the largest first.
     """
 
     factors: Set[tuple[str, str]] = frozenset()
@@ -131,11 +130,11 @@ class Multiples:
     columns: tuple[int, ...] = ()
 
     def terms(self, depth: int, *factors: str) -> int:
-        """The terms of a sum of products of two dtypes: ``depth``, and zeros up to whole words where those are multiplied."""
+        """Return the terms of a sum of products of two dtypes: ``depth``, padded to whole words if these are multiplied."""
         return -(-depth // WORD) * WORD if factors in self.factors else depth
 
     def units(self, units: int) -> int:
-        """Columns: ``units``, and some of zeros where these fill fewer of the widest vectors than of those without a rest."""
+        """Return ``units``, padded to whole vectors of the widest sort if these are fewer than vectors that fit exactly."""
         if not self.columns:
             return units
         wide = next((n for n in reversed(self.columns) if n >= units), self.columns[0])
@@ -144,23 +143,23 @@ class Multiples:
 
 
 ONES = Multiples()
-"""Nothing is filled up."""
+"""No padding."""
 
 
-# ---- The operator registry: what every operator is called, infers, computes; one :class:`OpDef` per operator.
+# ---- The operator registry: one :class:`OpDef` per operator.
 #
-# An operator comes in one of two forms. *Elementwise* operators give ``scalar``: one output element from one element of
-# every input, operands broadcast as in numpy; fusion and loops are not their business. All others give ``compute``: a
-# tensor expression over their operands.
+# An operator has one of two forms. *Elementwise* operators define ``scalar``: one output element from one element of every input,
+# with operands broadcast as in numpy; fusion and loops are added by the lowering. All others define ``compute``: a tensor
+# expression over their operands.
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One input as ``compute`` sees it: its graph type, its data when constant, and ways to a tensor expression.
+    """One input as ``compute`` receives it: its graph type, its data if constant, and functions that return tensors.
 
-    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (row-major memory is
-    the same). ``packed(array)`` is a constant laid out anew at compile time: any array computed from ``data``;
-    ``packed(array, table=True)`` one that the operator makes of numbers that it bounds, so that they may become indices.
+    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (the row-major memory is the
+    same). ``packed(array)`` is a constant that the operator computes from ``data`` at compile time, in any layout;
+    ``packed(array, table=True)`` one whose numbers the operator bounds, so that they may become indices.
     """
 
     type: TensorType
@@ -171,7 +170,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class OpCall:
-    """One application of an operator, at lowering. ``multiples``: what products are filled up to."""
+    """One call of an operator, at lowering. ``multiples``: padding of products for the core."""
 
     attrs: Mapping[str, Any]
     operands: tuple[Operand | None, ...]
@@ -180,29 +179,29 @@ class OpCall:
 
     @property
     def present(self) -> tuple[Operand, ...]:
-        """The operands that are there: optional ones may be left out."""
+        """The operands without optional ones that are absent."""
         return tuple(operand for operand in self.operands if operand is not None)
 
     @property
     def data(self) -> Operand:
-        """The first operand, which is never left out."""
+        """The first operand, which is never absent."""
         return self.present[0]
 
     @property
     def weighted(self) -> tuple[Operand, Operand, Operand | None]:
-        """Data, weights and the bias, which may be left out, of a layer that has these."""
+        """Data, weights and optional bias of a layer."""
         data, weight, bias = (*self.operands, None)[:3]
         assert data is not None and weight is not None
         return data, weight, bias
 
     @property
     def constant(self) -> bool:
-        """Whether all operands but the data are known."""
+        """True if all operands but the data are constant."""
         return all(operand.data is not None for operand in self.present[1:])
 
 
 Algorithms = Mapping[str, Callable[[OpCall], bool]]
-"""Ways to compute an operator, by name: whether an application may be computed so."""
+"""Algorithms of an operator by name, each with a predicate: whether it can compute a call."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +220,12 @@ class Case:
 
 
 Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
-"""What replaces a node: nodes in order, and the types and constants that they bring along."""
+"""Replacement of a node: nodes in order, and their new types and constants."""
 
 
 @dataclass(frozen=True)
 class Alias:
-    """How an application can be done by placing tensors: nothing is computed.
+    """Sharing of memory by which a node needs no code.
 
     ``source``: the output is the first input's memory from this element on. ``parts``: the inputs are parts of the output's
     memory, each from its element on.
@@ -238,43 +237,44 @@ class Alias:
 
 @dataclass(frozen=True)
 class OpDef:
-    """An operator.
+    """Definition of an operator.
 
-    - ``infer(attrs, types) -> types``: output types; raises ModelError on inputs that make no sense.
-    - ``reference(attrs, arrays) -> arrays``: numpy, exact for integers; the meaning of the operator.
-    - ``scalar(attrs, args) -> Expr`` for elementwise operators: TIR over one element of each operand.
-    - ``compute(call) -> tensor(s)`` for the others; the tensors' elements in row-major order are the outputs'.
-    - ``cases()``: the tests; every operator has some.
-    - ``attrs``: what attributes it has; ``defaults`` follow: those that may be left out when a node is built.
+    - ``infer(attrs, types) -> types``: output types; raises ModelError for invalid inputs.
+    - ``reference(attrs, arrays) -> arrays``: the operator's semantics in numpy, exact for integers.
+    - ``scalar(attrs, args) -> Expr`` of elementwise operators: TIR over one element of each operand.
+    - ``compute(call) -> tensor(s)`` of the others; the tensors' elements in row-major order are the outputs'.
+    - ``cases()``: test cases; every operator has some.
+    - ``attrs``: declarations of its attributes; ``defaults`` follows from them: attributes that may be left out.
     - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
       ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
-    - ``expand(node, graph) -> nodes, types, consts``: of an operator that only names others, for those who know it as a whole
-      (backends of external code); the pass ``expand`` writes these in its place, so that it has neither ``scalar`` nor
-      ``compute``. Quantised applications mean what these do.
-    - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
-    - ``view``: the output is always the input's memory under another shape.
-    - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
-    - ``axes(attrs, types)``: which axis of the result is which axis of an operand (:mod:`microc.ops.registry`); unless given,
-      of an
-      elementwise operator what broadcasting makes it, of others nothing is known.
-    - ``window(attrs, types)``: what slides along height and width, None where nothing does. The same application with ``padding``
-      zero, on a padded part of the data, makes a part of the result.
-    - ``moves``: every element of the result is one of the first operand, whatever it is; other operands only say which.
-    - ``tables``: operands behind the first are tables, which say what is done with it, and are never quantised.
-    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with when it is valid, by numbers and shapes.
-      Where the attribute is empty, all that are valid and suit the core are lowered, and the cost model chooses.
-    - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
-      into a result that holds the operand already: how state is updated in place.
-    - ``operand_names``: what the operands are called in the C code (letters unless given).
-    - ``constants``: operands whose numbers the loops trust (indices, offsets, shifts, counts, factors), by position, with their
-      bounds; a function of the application where these depend on it. ``sound``: what must hold for several numbers together.
-    - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
-    - ``repeats``: ``scalar`` writes its operands down many times, or in several places of a table, so that they are read from
-      memory: whatever computes them is a kernel of its own.
-    - ``formula``: what ``scalar`` computes as people write it, for comments; ``{attribute}`` stands for an attribute's value,
-      ``{x}`` for what it is applied to.
-    - ``edges``: what holds where the formats say nothing, for the page of operators: NaN, overflow, places outside.
-    - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
+    - ``expand(node, graph) -> nodes, types, consts`` of a composed operator, which only names others and exists for backends of
+      external code that implement it as a whole. The pass ``expand`` replaces it, so that it has neither ``scalar`` nor
+      ``compute``. The replacement also defines the semantics of quantised nodes.
+    - ``macs(attrs, types, out_types)``: multiply-accumulates; 0 unless given.
+    - ``view``: the output is always the input's memory with another shape.
+    - ``alias(attrs, types, out_types)``: how tensors share memory so that the node needs no code; None if it needs some.
+    - ``axes(attrs, types)``: relations of the axes of result and operands (:data:`AxisMap`). Unless given, broadcasting
+    determines
+      those of an elementwise operator, and nothing is known of others.
+    - ``window(attrs, types)``: windows along height and width; None if there are none. The same node with ``padding`` zero, on a
+      padded part of the data, computes a part of the result.
+    - ``moves``: every element of the result is an unchanged element of the first operand; other operands only select it.
+    - ``tables``: operands behind the first are tables of parameters and never quantised.
+    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with a predicate of validity. If the
+    attribute
+      is empty, all that are valid and suit the core are lowered, and the cost model chooses.
+    - ``update(call) -> tensor`` of operators that change a part of their first operand: the loops that write only this part, into
+      a result that is the operand. State is updated in place by it.
+    - ``operand_names``: names of the operands in the C code (default: letters).
+    - ``constants``: bounds of operands whose numbers the loops rely on (indices, offsets, shifts, counts, factors), by position,
+      or a function of the application that returns them. ``sound``: checks of several numbers together.
+    - ``whole``: indices of the operands that ``scalar`` receives as a whole ``te.Tensor`` to index, not as one element.
+    - ``repeats``: ``scalar`` uses its operands many times, or at several indices of a table, so that they are read from memory:
+      their producer is never fused into the kernel.
+    - ``formula``: the formula of ``scalar`` for comments; ``{attribute}`` stands for an attribute's value, ``{x}`` for an
+    operand. - ``edges``: behaviour that the formats leave open, for the page of operators: NaN, overflow, indices outside.
+    - ``regions``: attributes that hold graphs, of control flow; the compiler lowers these, so that there is neither ``scalar``
+    nor
       ``compute``.
     """
 
@@ -307,12 +307,12 @@ class OpDef:
 
     @cached_property
     def defaults(self) -> Mapping[str, Attr]:
-        """Attributes that may be left out when a node is built, and what they are then."""
+        """Defaults of the attributes that may be left out."""
         return MappingProxyType(defaults_of(self.attrs))
 
     @property
     def composed(self) -> bool:
-        """Whether it is made of other operators, so that it is no kernel itself."""
+        """True if it consists of other operators, so that it is no kernel itself."""
         return bool(self.regions) or self.expand is not None
 
     @property
@@ -320,13 +320,15 @@ class OpDef:
         return self.scalar is not None
 
     def axis_map(self, node: Node, types: Mapping[str, TensorType]) -> AxisMap:
-        """Which axis of the results is which axis of an operand, for each of the node's operands, those that are absent too."""
-        kinds = [types[name] if name else None for name in node.inputs]
+        """Return the relations of axes for every operand of a node, absent ones included."""
+        operand_types = [types[name] if name else None for name in node.inputs]
         attrs = {**self.defaults, **node.attrs}
         if self.axes is None:
-            return elementwise(attrs, kinds, self.whole) if self.elementwise else (None,) * len(kinds)
-        found = self.axes(attrs, [kind for kind in kinds if kind is not None])
-        return (*found, *(None,) * (len(kinds) - len(found)))
+            return (
+                map_elementwise(attrs, operand_types, self.whole) if self.elementwise else (None,) * len(operand_types)
+            )
+        axes = self.axes(attrs, [kind for kind in operand_types if kind is not None])
+        return (*axes, *(None,) * (len(operand_types) - len(axes)))
 
 
 FAMILIES = (
@@ -379,18 +381,18 @@ FAMILIES = (
 
 @lru_cache(maxsize=1)
 def registry() -> Registry[OpDef]:
-    """Every operator by name: each family module lists its own in ``OPERATORS``, and plugins extend them for a while."""
-    found: dict[str, OpDef] = {}
+    """Return all operators by name: each family module lists its own in ``OPERATORS``, and plugins extend them temporarily."""
+    operators: dict[str, OpDef] = {}
     for family in FAMILIES:
         for definition in importlib.import_module(f"microc.ops.{family}").OPERATORS:
-            if definition.name in found:
+            if definition.name in operators:
                 raise InternalError(f"operator {definition.name} is defined twice")
-            found[definition.name] = definition
-    return Registry("an operator", found)
+            operators[definition.name] = definition
+    return Registry("an operator", operators)
 
 
 def get(name: str) -> OpDef:
-    """The operator called ``name``; asking for an unknown one is a defect (frontends refuse earlier)."""
+    """Return the operator called ``name``; an unknown one is an internal error (frontends reject it earlier)."""
     try:
         return registry()[name]
     except KeyError:
@@ -398,21 +400,21 @@ def get(name: str) -> OpDef:
 
 
 def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Output types by the operator's own inference, attributes that are left out at their defaults.
+    """Infer output types; attributes that are left out have their defaults.
 
-    ModelError on an attribute that is unknown, missing or of a value that it cannot have.
+    Raise ModelError for invalid inputs and for an attribute that is unknown, missing or of an invalid value.
     """
     definition = get(op)
     whole = {**definition.defaults, **attrs}
-    if wrong := fault(definition.attrs, whole):
-        raise ModelError(f"{op}: {wrong}")
+    if reason := fault(definition.attrs, whole):
+        raise ModelError(f"{op}: {reason}")
     return definition.infer(whole, types)
 
 
 def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return what is wrong with the numbers of a node that become indices, shifts and the like, or nothing.
+    """Return what is wrong with the numbers of a node that become indices, shifts and the like, or an empty string.
 
-    ``producers``: the nodes that compute the graph's values. The attributes' own bounds are inference's.
+    ``producers``: the nodes that compute the graph's values. Bounds of attributes are checked by :func:`infer`.
     """
     definition = get(node.op)
     if not (definition.constants or definition.sound):
@@ -421,8 +423,8 @@ def constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> s
     return fault_of_constants(definition.constants, definition.sound, application, definition.operand_names)
 
 
-def judged(node: Node, graph: Graph) -> list[str]:
-    """Return the operands of a node whose numbers it declares bounds of; of an elementwise one all, which it computes with."""
+def bounded_operands(node: Node, graph: Graph) -> list[str]:
+    """Return the operands of a node whose numbers are bounded by declarations; all operands of an elementwise node."""
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names
@@ -432,7 +434,7 @@ def judged(node: Node, graph: Graph) -> list[str]:
 
 
 def applied(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
-    """A node as its constants are judged."""
+    """Return a node in the form that checks of constants receive."""
     names = [name for name in node.inputs if name]
     return Application(
         {**get(node.op).defaults, **node.attrs},

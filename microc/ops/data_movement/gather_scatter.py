@@ -1,4 +1,4 @@
-"""Slices, gathers and scatters with runtime indices."""
+"""Slices, gathers and scatters with run-time indices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from microc.graph.ir import TensorType
 from microc.ops.arithmetic import compute_dtype
 from microc.ops.attributes import REDUCTION, flag, integer, integers, one_axis
 from microc.ops.constants import BOUNDED
-from microc.ops.data_movement.rearrange import INDICES, check_indices, clamped_index
+from microc.ops.data_movement.rearrange import INDICES, check_indices, clamp_index
 from microc.ops.elementwise.scalar_functions import SCATTERED
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- Parts of tensors that begin where data say: ``dynamic_slice``, ``dynamic_update_slice``. The beginning is
-# clamped so that the part lies inside. Source: TFLite ``dynamic_update_slice.cc``.
+# ---- Slices that begin at run-time indices: ``dynamic_slice``, ``dynamic_update_slice``. The beginning is clamped so that the
+# slice is inside. Source: TFLite ``dynamic_update_slice.cc``.
 
 
 def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ def _compute_dynamic_slice(call: OpCall) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, size, strict=True)
-        return x[tuple(i + clamped_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
+        return x[tuple(i + clamp_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
 
     return te.compute(tuple(size), element, "part")
 
@@ -88,7 +88,7 @@ def _compute_update(call: OpCall) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         offsets = [
-            i - clamped_index(first[k], extent - part + 1)
+            i - clamp_index(first[k], extent - part + 1)
             for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
         ]
         inside = ir.all_of(
@@ -100,7 +100,7 @@ def _compute_update(call: OpCall) -> te.Tensor:
 
 
 def _update_in_place(call: OpCall) -> te.Tensor:
-    """The update's elements alone, at their places."""
+    """Build the loops that write only the update's elements."""
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
@@ -108,7 +108,7 @@ def _update_in_place(call: OpCall) -> te.Tensor:
         (new, first), (out,) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(size)))
         places = tuple(
-            i + clamped_index(first[k], extent - part + 1)
+            i + clamp_index(first[k], extent - part + 1)
             for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
         )
         return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
@@ -149,16 +149,16 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- Elements chosen one by one along an axis: ``gather_elements``, ``scatter_elements``. Indices that lie outside
-# are clamped. Sources: ONNX GatherElements, ScatterElements.
+# ---- ``gather_elements``, ``scatter_elements``: an index along an axis for every element. Indices outside are clamped.
+# Sources: ONNX GatherElements, ScatterElements.
 
 
-def _wrapped(index: Expr, extent: int) -> Expr:
-    """An index that counts from the end where it is negative, within the axis."""
-    return clamped_index(ir.select(index < 0, index + extent, index), extent)
+def _wrap_index(index: Expr, extent: int) -> Expr:
+    """Convert a negative index, which counts from the end, and clamp to the axis."""
+    return clamp_index(ir.select(index < 0, index + extent, index), extent)
 
 
-def _wrapped_array(indices: Array, extent: int) -> Array:
+def _wrap_index_array(indices: Array, extent: int) -> Array:
     return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
 
 
@@ -179,7 +179,7 @@ def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
     data, indices = arrays
     axis = attrs["axis"]
     part = data[tuple(slice(None) if k == axis else slice(e) for k, e in enumerate(indices.shape))]
-    return (np.take_along_axis(part, _wrapped_array(indices, data.shape[axis]), axis),)
+    return (np.take_along_axis(part, _wrap_index_array(indices, data.shape[axis]), axis),)
 
 
 def _compute_gather(call: OpCall) -> te.Tensor:
@@ -188,7 +188,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
     x, at = data.tensor(), indices.tensor()
 
     def element(*index: Expr) -> Expr:
-        place = _wrapped(at[index], data.type.shape[axis])
+        place = _wrap_index(at[index], data.type.shape[axis])
         return x[(*index[:axis], place, *index[axis + 1 :])]
 
     return te.compute(indices.type.shape, element, "gathered")
@@ -219,7 +219,7 @@ def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
     data, indices, updates = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
-    at[axis] = _wrapped_array(indices, data.shape[axis])
+    at[axis] = _wrap_index_array(indices, data.shape[axis])
     if attrs["reduction"]:
         reduce: Any = SCATTERED[attrs["reduction"]].array
         reduce.at(result, tuple(at), updates)
@@ -232,7 +232,7 @@ def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _compute_scatter(call: OpCall) -> te.Tensor:
-    """The data copied, then one update after the other."""
+    """Build a copy of the data, then a loop over updates."""
     data, indices, updates = call.present
     axis, reduction, kind = call.attrs["axis"], call.attrs["reduction"], data.type
     compute = compute_dtype(kind.dtype)
@@ -242,7 +242,7 @@ def _compute_scatter(call: OpCall) -> te.Tensor:
         copied = [Var(f"i{k}") for k in range(len(kind.shape))]
         index = tuple(Var(f"j{k}") for k in range(len(kind.shape)))
         copy = ir.loops(zip(copied, kind.shape, strict=True), ir.Store(out, tuple(copied), x[tuple(copied)]))
-        place = (*index[:axis], _wrapped(at[index], kind.shape[axis]), *index[axis + 1 :])
+        place = (*index[:axis], _wrap_index(at[index], kind.shape[axis]), *index[axis + 1 :])
         value: Expr = new[index]
         if reduction:
             combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
@@ -299,14 +299,14 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- Elements at indices that are data: ``one_hot``, ``gather_nd``, ``scatter_nd``. Indices that lie outside are
-# clamped, so that nothing is read or written there.
+# ---- ``one_hot``, ``gather_nd``, ``scatter_nd``: elements at run-time indices. Indices outside are clamped, so that no other
+# memory is accessed.
 #
 # Sources: TFLite ``gather_nd``, ``scatter_nd``; ONNX OneHot, GatherND, ScatterND.
 
 
 def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Indices, the value on, the value off (both of one element)."""
+    """Infer the type from the indices and the values on and off, both of one element."""
     indices, on, off = types
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
@@ -364,7 +364,7 @@ def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _places(data: Sequence[int], indices: Array, batch: int, wrap: bool) -> tuple[Array, ...]:
-    """numpy's index of every element that ``indices`` name."""
+    """Return numpy's index of the elements that ``indices`` select."""
     depth = indices.shape[-1]
     found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch]) if batch else []
     for k in range(depth):
@@ -379,7 +379,7 @@ def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _flat_place(at: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
-    """The row that indices number ``n`` name, in a tensor of ``extents``; negative ones count from the end."""
+    """Build the flat row that the ``n``-th tuple of indices selects in ``extents``; negative ones count from the end."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
         index = at[n, k]
@@ -442,7 +442,7 @@ def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 
 
 def _compute_scatter_nd(call: OpCall) -> te.Tensor:
-    """The data copied, then one update after the other."""
+    """Build a copy of the data, then a loop over updates."""
     data, indices, updates = call.present
     shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])

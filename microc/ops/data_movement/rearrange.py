@@ -13,20 +13,19 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import choice, extents, flag, integer, one_axis, pairs_by_axis, some_axes
 from microc.ops.constants import BOUNDED
-from microc.ops.registry import Case, OpCall, OpDef, along_axes, broadcast, padded
+from microc.ops.registry import Case, OpCall, OpDef, along_axes, map_broadcast, map_padding
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- Elements in other places: ``reverse``, ``mirror_pad``, ``broadcast_to``, ``triangle``; and what operators with
-# indices have in common.
+# ---- ``reverse``, ``mirror_pad``, ``broadcast_to``, ``triangle``; helpers for operators with indices.
 #
 # Sources: TFLite ``reverse.h``, ``mirror_pad``; ONNX Pad, Expand, Trilu.
 
 INDICES = ("int32", "int64")
 
 
-def clamped_index(index: Expr, extent: int) -> Expr:
-    """An index made of data, within 0..extent - 1."""
+def clamp_index(index: Expr, extent: int) -> Expr:
+    """Clamp a run-time index to 0..extent - 1 and convert it to int32."""
     return ir.cast("int32", ir.clamp(index, 0, extent - 1))
 
 
@@ -189,7 +188,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
             "padding": pairs_by_axis("elements before and behind each axis"),
             "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
         },
-        axes=padded,
+        axes=map_padding,
         moves=True,
         infer=_infer_mirror,
         reference=_reference_mirror,
@@ -200,7 +199,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "broadcast_to",
         attrs={"shape": extents("of the result")},
-        axes=lambda attrs, types: (broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
+        axes=lambda attrs, types: (map_broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
         moves=True,
         infer=_infer_broadcast,
         reference=lambda attrs, arrays: (np.broadcast_to(arrays[0], attrs["shape"]).copy(),),
@@ -223,7 +222,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- Rows of sequences: ``reverse_sequence`` and ``cache_update`` (the cache of keys and values of attention).
+# ---- Sequences: ``reverse_sequence`` and ``cache_update`` (the cache of keys and values of attention).
 # Sources: ONNX ReverseSequence, TensorScatter.
 
 
@@ -252,8 +251,8 @@ def _compute_sequence(call: OpCall) -> te.Tensor:
 
     def element(*index: Expr) -> Expr:
         length = ir.cast("int32", ir.clamp(ends[index[batch]], 0, extent))
-        turned = clamped_index(length - 1 - index[time], extent)
-        place = tuple(turned if k == time else i for k, i in enumerate(index))
+        reversed_index = clamp_index(length - 1 - index[time], extent)
+        place = tuple(reversed_index if k == time else i for k, i in enumerate(index))
         return ir.select(index[time] < length, x[place], x[index])
 
     return te.compute(data.type.shape, element, "turned")
@@ -290,7 +289,7 @@ def _reference_cache(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_cache(call: OpCall) -> te.Tensor:
-    """Every place of the cache asks which row of the update, if any, lands on it."""
+    """Build a loop over the cache: each element is that of the update's row that is written to it, if any, or its own."""
     cache, update, starts = call.present
     axis = call.attrs["axis"]
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()
@@ -303,7 +302,7 @@ def _compute_cache(call: OpCall) -> te.Tensor:
         if call.attrs["circular"]:
             row = ir.select(row < 0, row + extent, row)
         inside = ir.Bin("and", row >= 0, row < count)
-        place = tuple(clamped_index(row, count) if k == axis else i for k, i in enumerate(index))
+        place = tuple(clamp_index(row, count) if k == axis else i for k, i in enumerate(index))
         return ir.select(inside, new[place], x[index])
 
     return te.compute(cache.type.shape, element, "updated")

@@ -1,4 +1,4 @@
-"""Reshape, transpose, slice, pad, concat, gather."""
+"""Operators ``reshape``, ``transpose``, ``slice``, ``pad``, ``concat`` and ``gather``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from microc.ops.arithmetic import Rewrite, emit_dequantize, quantize_attrs
 from microc.ops.attributes import ROUNDING, by_axis, extents, integer, integers, number, one_axis, pairs_by_axis
 from microc.ops.constants import BOUNDED, number_fault
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
-from microc.ops.registry import Alias, AxisMap, Case, Legalized, OpCall, OpDef, kept, padded, reshaped
+from microc.ops.registry import (
+    Alias,
+    AxisMap,
+    Case,
+    Legalized,
+    OpCall,
+    OpDef,
+    axis_after_reshape,
+    keep_axes,
+    map_padding,
+)
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import PADDED
 
-# ---- ``concat`` and ``gather``: elements of several tensors, or of chosen places of one. Any dtype.
+# ---- ``concat`` and ``gather``: elements of several tensors, or at indices of one. Any dtype.
 
 # ---------------------------------------------------------------- concat
 
@@ -47,11 +57,11 @@ def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 _FEW = 16
-"""Parts that are told apart one after the other; of more, halves are."""
+"""Up to this many parts an element's part is selected by a chain of comparisons, beyond by binary search."""
 
 
 def _compute_concat(call: OpCall) -> te.Tensor:
-    """Rows made of one row of every operand."""
+    """Build rows that consist of one row of every operand."""
     shape = call.out_types[0].shape
     axis = call.attrs["axis"] % len(shape)
     outer = prod(shape[:axis])
@@ -69,8 +79,8 @@ def _compute_concat(call: OpCall) -> te.Tensor:
     return te.compute((outer, prod(shape[axis:])), lambda n, i: element(n, i), "joined", ("n", "i"))
 
 
-def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
-    """A quantised value with the scale, zero point and dtype of ``like``: through a table, or (16 bits) through floats."""
+def emit_rescale(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
+    """Append the rescaling of a quantised value to the type of ``like``: by a table, or (16 bits) by float operators."""
     kind = rewrite.type(name)
     scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
     if dtypes.nbytes(kind.dtype) == 1:
@@ -80,7 +90,7 @@ def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> st
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Operands with another scale or zero point than the result's are requantised first."""
+    """Rewrite operands with another scale or zero point than the result's: they are requantised first."""
     result = graph.types[node.outputs[0]]
     if result.quant is None or not dtypes.is_integer(result.dtype):
         return None
@@ -89,7 +99,7 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     rounding = str(node.attr("rounding"))
-    operands = [rescaled(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
+    operands = [emit_rescale(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
     rewrite.emit("concat", operands, node.outputs[0], node.attrs)
     return rewrite.legalized()
 
@@ -97,7 +107,7 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
 def _alias_concat(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """The parts lie one after the other when nothing but ones stands before the axis."""
+    """Return the alias if all axes before the concatenated one have one element, so that the parts are contiguous."""
     shape = out_types[0].shape
     axis = attrs["axis"] % len(shape)
     if prod(shape[:axis]) != 1:
@@ -138,7 +148,7 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
 
 
 def _spans(indices: Array, span: int) -> Array:
-    """Places from indices of runs of so many neighbours."""
+    """Return the indices of all elements of runs of ``span`` neighbours, from the indices of runs."""
     if span == 1:
         return indices
     near = np.clip(indices.astype(np.int64), -(1 << 32), 1 << 32)
@@ -146,7 +156,7 @@ def _spans(indices: Array, span: int) -> Array:
 
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """What comes of an index takes the place of the axis that it is along."""
+    """Map the data's axes; the axes of indices replace the gathered one."""
     data, indices = (len(kind.shape) for kind in types)
     if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
         return ()
@@ -182,7 +192,9 @@ def _compute_gather(call: OpCall) -> te.Tensor:
 
     def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
         place = places[g, i]
-        if span > 1:  # indices far outside would overflow: beyond the ends all runs read the same element
+        if (
+            span > 1
+        ):  # indices far outside would overflow; clamping keeps the result, since all runs beyond the ends read the same element
             runs = extent // span + 1
             place = ir.clamp(places[g, i // span], -runs, runs) * span + i % span
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
@@ -215,7 +227,7 @@ CONCAT = OpDef(
     alias=_alias_concat,
     cases=_cases_concat,
     attrs={"axis": one_axis(), "rounding": ROUNDING},
-    axes=lambda attrs, types: tuple(kept(len(kind.shape), (attrs["axis"],)) for kind in types),
+    axes=lambda attrs, types: tuple(keep_axes(len(kind.shape), (attrs["axis"],)) for kind in types),
     legalize=_legalize_concat,
 )
 GATHER = OpDef(
@@ -241,8 +253,7 @@ Negative indices count from the end; beyond the ends the nearest element is read
 """
 
 
-# ---- Operators that move elements and compute nothing: reshape, transpose, slice, pad (concat and gather are in
-# ``concat.py``).
+# ---- ``reshape``, ``transpose``, ``slice``, ``pad``. Any dtype; nothing is computed.
 
 # ---------------------------------------------------------------- reshape
 
@@ -256,7 +267,7 @@ def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 def _axes_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     shape = types[0].shape
-    return (tuple(reshaped(shape, attrs["shape"], axis) for axis in range(len(shape))),)
+    return (tuple(axis_after_reshape(shape, attrs["shape"], axis) for axis in range(len(shape))),)
 
 
 def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -264,7 +275,7 @@ def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 
 def _compute_reshape(call: OpCall) -> te.Tensor:
-    """A copy, for where the result cannot be a view."""
+    """Build a copy, for a result that cannot be a view."""
     data = call.data
     x = data.tensor((data.type.size,))
     return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
@@ -291,9 +302,11 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (arrays[0].transpose(attrs["axes"]).copy(),)
 
 
-def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A transposition of fewer axes with the same effect on memory: axes of one element go, neighbours that stay
-    neighbours become one. ``(shape, axes)`` again."""
+def merge_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return ``(shape, axes)`` of a transposition of fewer axes with the same effect on memory.
+
+    Axes of one element are dropped, and axes that stay neighbours are merged.
+    """
     order = [axis for axis in axes if shape[axis] != 1]
     runs: list[list[int]] = []
     for axis in order:
@@ -311,7 +324,7 @@ def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, .
 
 def _compute_transpose(call: OpCall) -> te.Tensor:
     data = call.data
-    shape, axes = merged_axes(data.type.shape, call.attrs["axes"])
+    shape, axes = merge_axes(data.type.shape, call.attrs["axes"])
     x: te.Tensor = data.tensor(shape)
 
     def element(*index: Expr) -> Expr:
@@ -350,7 +363,7 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 
 
 def _axes_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    """The axes of which everything is taken."""
+    """Map the axes that are not sliced."""
     taken = zip(attrs["begin"], attrs["end"], attrs["strides"], types[0].shape, strict=True)
     return (tuple(k if part == (0, part[3], 1, part[3]) else None for k, part in enumerate(taken)),)
 
@@ -376,7 +389,10 @@ def _compute_slice(call: OpCall) -> te.Tensor:
 def _alias_slice(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """A slice is one run of memory when it is whole along every axis after the first that it cuts to more than one."""
+    """Return the alias of a slice that is one run of memory.
+
+    That is the case if every axis after the first sliced one with more than one element is whole.
+    """
     if any(s != 1 for s in attrs["strides"]):
         return None
     shape, result = types[0].shape, out_types[0].shape
@@ -495,7 +511,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "padding": pairs_by_axis("elements before and behind each axis"),
             "value": number("what they are, as stored", 0),
         },
-        axes=padded,
+        axes=map_padding,
         operand_names=("data",),
     ),
 )

@@ -18,8 +18,7 @@ from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- ``bit_cast``: the bits of every element as another dtype of as many; a bool is a byte, and true whatever bit of
-# it is set.
+# ---- ``bit_cast``: the bits of every element read as another dtype of the same width. A bool is a byte, true if any bit is set.
 #
 # Source: ONNX BitCast.
 
@@ -44,7 +43,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _cases() -> Iterable[Case]:
-    """Zeros of both signs, infinities, the smallest and a NaN with a payload; negative integers."""
+    """Yield zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative integers."""
     special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
     for dtype, other in (
         ("float32", "int32"),
@@ -78,7 +77,7 @@ BIT_CAST_OPERATORS: tuple[OpDef, ...] = (
 )
 
 
-# ---- Comparisons, logic and choice: ``equal`` ... ``less_equal``, ``logical_and``, ``logical_or``, ``logical_not``,
+# ---- Comparisons, logic and selection: ``equal`` ... ``less_equal``, ``logical_and``, ``logical_or``, ``logical_not``,
 # ``where``.
 #
 # Comparisons of quantised numbers compare reals as TFLite does: both sides are shifted left by 8, scaled to int32, and rounded
@@ -95,7 +94,7 @@ COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
     ("greater", "gt", np.greater),
     ("greater_equal", "ge", np.greater_equal),
 )
-"""Operator, TIR's name of it, numpy's function."""
+"""Name of the operator, TIR's name, numpy's function."""
 
 
 def _broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
@@ -157,13 +156,15 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     through_floats = node.attr("rounding") == Rounding.EVEN or kinds[0].dtype == "int16"
-    operands = [emit_dequantize(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]
+    operands = [
+        emit_dequantize(rewrite, name) if through_floats else _emit_scaled(rewrite, name) for name in node.inputs
+    ]
     rewrite.emit(node.op, operands, node.outputs, node.attrs)
     return rewrite.legalized()
 
 
-def _scaled(rewrite: Rewrite, name: str) -> str:
-    """An 8-bit value less its zero point, times 2**8, times its scale, rounded: int32."""
+def _emit_scaled(rewrite: Rewrite, name: str) -> str:
+    """Append (8-bit value - zero point) * 2**8 * scale, rounded to int32."""
     scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
     return emit_shifted_scale(rewrite, name, _SHIFT, float(np.float32(scale)))
 

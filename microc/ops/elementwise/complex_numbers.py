@@ -1,5 +1,6 @@
-"""Arithmetic of complex numbers, (real, imaginary), over numpy and TIR: in fixed point as KISS FFT's, by high halves of products,
-and of floats.
+"""Arithmetic of complex numbers (real, imaginary) over numpy and TIR, for Fourier transforms.
+
+There are three: fixed point as in KISS FFT, 32-bit fixed point by high halves of products, and floats.
 
 Source: KISS FFT 1.3.0 ``_kiss_fft_guts.h``.
 """
@@ -19,52 +20,52 @@ Complex = tuple[Any, Any]
 
 
 class Arithmetic(Protocol):
-    """Arithmetic of complex numbers, (real, imaginary)."""
+    """Operations on complex numbers (real, imaginary) that butterflies need."""
 
-    def times(self, a: Complex, b: Complex) -> Complex:
-        """a b."""
+    def multiply(self, a: Complex, b: Complex) -> Complex:
+        """Return a b."""
 
-    def divided(self, a: Complex, by: int) -> Complex:
-        """What a stage divides its operands by, so that nothing overflows."""
+    def divide(self, a: Complex, by: int) -> Complex:
+        """Divide by a stage's radix so that its sums do not overflow; floats need no division."""
 
-    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
-        """a ``turn``, divided by a stage's radix."""
+    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+        """Return a times ``twiddle``, divided by a stage's radix (not for floats)."""
 
     def add(self, a: Complex, b: Complex) -> Complex:
-        """a + b."""
+        """Return a + b."""
 
     def subtract(self, a: Complex, b: Complex) -> Complex:
-        """a - b."""
+        """Return a - b."""
 
     def half(self, a: Any, b: Any) -> Any:
-        """Half of the sum of two numbers that are not complex."""
+        """Return half of the sum of two real numbers."""
 
     def negative(self, a: Any) -> Any:
-        """-a of a number that is not complex."""
+        """Return -a of a real number."""
 
 
 @frozen
 class Fixed:
-    """Arithmetic of fixed point of a dtype, over numpy (int64) and TIR: ``wrap`` stores, ``wide`` makes room for products."""
+    """KISS FFT's fixed point over numpy (int64) and TIR: ``wrap`` converts to the dtype, ``wide`` to one that holds products."""
 
     fraction: int
     wide: Callable[[Any], Any]
     wrap: Callable[[Any], Any]
 
-    def rounded(self, x: Any) -> Any:
+    def round_shift(self, x: Any) -> Any:
         return self.wrap((x + (1 << self.fraction - 1)) >> self.fraction)
 
-    def times(self, a: Complex, b: Complex) -> Complex:
+    def multiply(self, a: Complex, b: Complex) -> Complex:
         (ar, ai), (br, bi) = ((self.wide(p) for p in x) for x in (a, b))
-        return self.rounded(ar * br - ai * bi), self.rounded(ar * bi + ai * br)
+        return self.round_shift(ar * br - ai * bi), self.round_shift(ar * bi + ai * br)
 
-    def divided(self, a: Complex, by: int) -> Complex:
+    def divide(self, a: Complex, by: int) -> Complex:
         share = ((1 << self.fraction) - 1) // by
-        real, imaginary = (self.rounded(self.wide(part) * share) for part in a)
+        real, imaginary = (self.round_shift(self.wide(part) * share) for part in a)
         return real, imaginary
 
-    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
-        return self.times(self.divided(a, by), turn)
+    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+        return self.multiply(self.divide(a, by), twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.wrap(self.wide(a[0]) + self.wide(b[0])), self.wrap(self.wide(a[1]) + self.wide(b[1]))
@@ -73,7 +74,7 @@ class Fixed:
         return self.wrap(self.wide(a[0]) - self.wide(b[0])), self.wrap(self.wide(a[1]) - self.wide(b[1]))
 
     def half(self, a: Any, b: Any) -> Any:
-        """Half of a + b."""
+        """Return half of a + b."""
         return self.wrap((self.wide(a) + self.wide(b)) >> 1)
 
     def negative(self, a: Any) -> Any:
@@ -82,24 +83,25 @@ class Fixed:
 
 @frozen
 class High:
-    """The same of 32-bit numbers by the high halves of their products, rounded: an instruction each where there is one.
+    """Arithmetic of 32-bit numbers by rounded high halves of products, one instruction each on cores that have it.
 
-    Numbers stay below 2**31 in magnitude if they enter so, for every stage divides by its radix. Turns of stages are of 30 bits,
-    so that a high half is a quarter of the product, as a stage of radix four wants it; those of :meth:`times` are of 31 bits.
+    Numbers stay below 2**31 in magnitude if the inputs are, since every stage divides by its radix. Twiddles of stages have 30
+    fraction bits, so that a high half is a quarter of the product, as a stage of radix four needs; those of :meth:`multiply`
+    have 31 bits.
     """
 
     high: Callable[[Any, Any], Any]
 
-    def times(self, a: Complex, b: Complex) -> Complex:
-        """Half of a b."""
+    def multiply(self, a: Complex, b: Complex) -> Complex:
+        """Return half of a b."""
         return self.high(a[0], b[0]) - self.high(a[1], b[1]), self.high(a[0], b[1]) + self.high(a[1], b[0])
 
-    def divided(self, a: Complex, by: int) -> Complex:
+    def divide(self, a: Complex, by: int) -> Complex:
         return (a[0] + by // 2) >> by // 2, (a[1] + by // 2) >> by // 2
 
-    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
-        """A stage of radix two is the first one, and turns nothing."""
-        return self.times(a, turn) if by == 4 else self.divided(a, by)
+    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+        """Return a quarter of a times ``twiddle``; a stage of radix two is the first one, which has no twiddles."""
+        return self.multiply(a, twiddle) if by == 4 else self.divide(a, by)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return a[0] + b[0], a[1] + b[1]
@@ -108,7 +110,7 @@ class High:
         return a[0] - b[0], a[1] - b[1]
 
     def half(self, a: Any, b: Any) -> Any:
-        """Half of a number and of b's double: b comes from :meth:`times`."""
+        """Return half of a plus b; b comes from :meth:`multiply`, which has halved it already."""
         return ((a + 1) >> 1) + b
 
     def negative(self, a: Any) -> Any:
@@ -116,16 +118,16 @@ class High:
 
 
 class Real:
-    """The same of floats, which need no division."""
+    """Arithmetic of floats, which need no division."""
 
-    def times(self, a: Complex, b: Complex) -> Complex:
+    def multiply(self, a: Complex, b: Complex) -> Complex:
         return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
-    def divided(self, a: Complex, by: int) -> Complex:
+    def divide(self, a: Complex, by: int) -> Complex:
         return a
 
-    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
-        return self.times(a, turn)
+    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+        return self.multiply(a, twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return a[0] + b[0], a[1] + b[1]
@@ -150,14 +152,14 @@ def arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
 
 
 def high_arithmetic(*, loops: bool) -> Arithmetic:
-    """32-bit numbers, by high halves of products."""
+    """Return the arithmetic of 32-bit numbers by high halves of products, over TIR (``loops``) or numpy."""
     if loops:
         return High(lambda a, b: ir.call("high_mul_round", a, b))
     return High(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
 
 
-class Held:
-    """Names for values that are used more than once."""
+class NamedValues:
+    """Collects names for values that are used more than once."""
 
     def __init__(self, stem: str) -> None:
         self.stem = stem
@@ -179,20 +181,20 @@ class Held:
         return body
 
 
-class Named:
-    """Arithmetic whose every result gets a name."""
+class NamingArithmetic:
+    """Wraps an arithmetic so that every result gets a name."""
 
-    def __init__(self, inner: Arithmetic, held: Held) -> None:
-        self.inner, self.held = inner, held
+    def __init__(self, inner: Arithmetic, names: NamedValues) -> None:
+        self.inner, self.held = inner, names
 
-    def times(self, a: Complex, b: Complex) -> Complex:
-        return self.held.pair(self.inner.times(a, b))
+    def multiply(self, a: Complex, b: Complex) -> Complex:
+        return self.held.pair(self.inner.multiply(a, b))
 
-    def divided(self, a: Complex, by: int) -> Complex:
-        return self.held.pair(self.inner.divided(a, by))
+    def divide(self, a: Complex, by: int) -> Complex:
+        return self.held.pair(self.inner.divide(a, by))
 
-    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
-        return self.held.pair(self.inner.turned(a, by, turn))
+    def rotate(self, a: Complex, by: int, twiddle: Complex) -> Complex:
+        return self.held.pair(self.inner.rotate(a, by, twiddle))
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.held.pair(self.inner.add(a, b))

@@ -1,7 +1,7 @@
-"""Operators on one element, or on two that broadcast: activations, arithmetic, ``cast``. Their functions are in ``functions.py``.
+"""Operators on one element, or on two that broadcast: activations, arithmetic, ``cast``.
 
-Integers wrap around, as in numpy; a quotient by zero is zero. Quantised applications become ``lookup``
-(8 bits), ``qadd`` and ``qmul``, a ``clip`` of the stored integers, or go through floats.
+Their functions are in ``scalar_functions.py``. Integers wrap around, as in numpy; a quotient by zero is zero. Quantised operators
+are legalised to ``lookup`` (8 bits), ``qadd`` and ``qmul``, a ``clip`` of the stored integers, or float operators.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from microc.tir.ir import Expr
 
 
 _LITERT = frozenset(("clip", "leaky_relu", "relu"))
-"""Functions whose scales LiteRT divides in another precision than TFLite Micro."""
+"""Functions of which LiteRT divides the scales in another precision than TFLite Micro."""
 
 
 def _unary(function: Unary) -> OpDef:
@@ -95,7 +95,7 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
     assert source.quant is not None and result.quant is not None
     alike = source.quant == result.quant and source.dtype == result.dtype
     if alike and node.op in ("relu", "clip"):
-        return _clip_stored(node, graph, result.quant)
+        return _emit_integer_clip(node, graph, result.quant)
     if dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(result.dtype) <= 2:
         rewrite = Rewrite(node, graph)
         emit_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
@@ -110,8 +110,11 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
     return through_float(node, graph)
 
 
-def _clip_stored(node: Node, graph: Graph, quant: Quant) -> Legalized:
-    """relu and clip without a change of scale clamp the stored integers; the empty ``rounding`` says that bounds are stored."""
+def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
+    """Rewrite relu or clip without a change of scale to a clamp of the stored integers.
+
+    An empty ``rounding`` means that the bounds are stored integers.
+    """
     dtype = graph.types[node.outputs[0]].dtype
     low, high = stored_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
@@ -123,7 +126,7 @@ def _clip_stored(node: Node, graph: Graph, quant: Quant) -> Legalized:
 
 
 def broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
-    """The shape that numpy broadcasting gives; ModelError if there is none."""
+    """Return the shape of numpy broadcasting; raise ModelError if there is none."""
     try:
         return np.broadcast_shapes(*(kind.shape for kind in types))
     except ValueError:
@@ -212,7 +215,7 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "squared_difference": legalize_squared_difference,
 }
 _EVEN = frozenset(("add", "sub", "mul"))
-"""Operators with a form in integers that rounds half to even."""
+"""Operators with an integer form that rounds half to even."""
 
 
 def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
@@ -244,7 +247,7 @@ def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 
 
 def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    """C's conversion; to bool, whether the number differs from zero."""
+    """Convert as C does; to bool by comparison with zero."""
     x, dtype = args[0], attrs["dtype"]
     if x.dtype == dtype:
         return x
@@ -258,8 +261,11 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _to_integer(dtype: str, x: Expr) -> Expr:
-    """The number without its fraction, in 32 bits at least: beyond their range the range's end, of NaN zero. What is narrower
-    takes the lowest bits of that, as numpy and TFLite have it on common machines."""
+    """Truncate a float to an integer.
+
+    It saturates to 32 bits (or 64), NaN becomes zero, and narrower dtypes take the lowest bits, as in numpy and TFLite on common
+    machines.
+    """
     if dtypes.info(dtype).bits < 32:
         return ir.cast(dtype, _to_integer("int32", x))
     low, high = dtypes.int_range(dtype)

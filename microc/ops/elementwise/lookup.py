@@ -1,5 +1,6 @@
-"""``lookup``: a function of one 8-bit number as a table of 256 results; or several functions, one behind the other in the table,
-and for each element where its own begins.
+"""``lookup``: a function of one 8-bit number as a table of 256 results.
+
+The table may hold several functions one after the other; then an operand gives for each element the index where its own begins.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
 
 
 def _constants(application: Application) -> Constants:
-    """Where a function begins it has 256 entries."""
+    """Bound the index where a function begins, so that its 256 entries are in the table."""
     return {2: Constant(Use.OFFSET, 0, application.types[1].size - 256)}
 
 

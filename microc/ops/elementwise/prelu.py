@@ -1,4 +1,4 @@
-"""``prelu``: x where it is not negative, ``slope`` times x where it is; the slope is a tensor that broadcasts.
+"""``prelu``: x, or ``slope`` times x if x is negative; the slope is a tensor that broadcasts.
 
 Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro ``prelu_common.cc``;
 with rounding ``single`` both products are scaled once.

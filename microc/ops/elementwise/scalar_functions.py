@@ -1,4 +1,4 @@
-"""Functions of one number and of two, for numpy, TIR and comments."""
+"""Functions of one number and of two: numpy form, TIR form and formula for comments."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from microc.ops.attributes import Attributes, number, real
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-# ---- exp of float32 numbers that are not positive, in arithmetic that any core has: what softmax asks for, without
-# the library.
+# ---- exp of float32 numbers <= 0 in basic arithmetic, for softmax, without the library.
 #
 #     exp(x) = 2**n p(x - n ln 2),    n = round(x / ln 2),
 #
 # with a polynomial p of degree 5 on -ln 2 / 2 .. ln 2 / 2, one at zero, of the least relative error, 9.2e-8. The product n ln 2
-# is rounded once, relative to x; since -x e**x is 1 / e at most, the error of exp stays below 2e-7 for every x. Powers of two
-# are made of the bits that adding 1.5 * 2**23 leaves, so that NaN is no number to convert, and comes out again.
+# is rounded once, relative to x; since -x e**x is 1 / e at most, the error of exp stays below 2e-7 for every x. The power of two
+# is built from the low bits of x / ln 2 + 1.5 * 2**23, without a conversion, which would be undefined for NaN; NaN propagates.
 
 _LEAST = -87.0
-"""Where results are taken for zero: below, powers of two leave the normal numbers."""
+"""Below this the result is zero, because the power of two is no normal number any more."""
 _POLYNOMIAL = (0.008290272, 0.04189816, 0.16667638, 0.49999148, 0.9999997, 1.0)
 _EXPONENT_BITS, _ONE = 23, 127 << 23
-"""Where a float32 keeps its exponent, and the bits of 1.0; the bits of 1.5 * 2**23 vanish when shifted as far."""
+"""Position of a float32's exponent, and the bits of 1.0; a shift to that position drops the bits of 1.5 * 2**23."""
 
 
 def exp_of_negative(x: Expr) -> Expr:
-    """exp(x) of a float32 x <= 0, or NaN."""
+    """Build exp(x) of a float32 x that is <= 0 or NaN."""
     moved = x * (1 / log(2)) + TO_WHOLE
     rest = x - (moved - TO_WHOLE) * log(2)
     value: Expr = ir.const(_POLYNOMIAL[0], "float32")
@@ -47,15 +46,14 @@ def exp_of_negative(x: Expr) -> Expr:
     return ir.select(x < _LEAST, ir.const(0.0, "float32"), value * ir.reinterpret("float32", bits))
 
 
-# ---- The mathematical functions of one number that elementwise operators apply: each said once for numpy, once in
-# TIR.
+# ---- Mathematical functions of one number for elementwise operators: each has a numpy form and a TIR form.
 #
-# NaN goes through ``relu`` and ``clip`` as ONNX wants; TFLite's do the same.
+# ``relu`` and ``clip`` propagate NaN as in ONNX; TFLite's do the same.
 
 
 @frozen
 class Unary:
-    """``name``: ``array`` over numpy float64 (integers: int64), ``scalar`` over one TIR value of 32 or 64 bits.
+    """A function of one number: ``array`` over numpy float64 (integers: int64), ``scalar`` over a TIR value of 32 or 64 bits.
 
     ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef.
     """
@@ -91,7 +89,7 @@ def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
 
 def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
     low, high = attrs["minimum"], attrs["maximum"]
-    if x.dtype.kind in "iu":  # of 64 bits floats hold the ends only nearly
+    if x.dtype.kind in "iu":  # floats hold the ends of 64-bit ranges only approximately
         low, high = (x.dtype.type(ir.int_value(bound(end, x.dtype.name)) or 0) for end in (low, high))
     return np.where(x < low, low, np.where(x > high, high, x))
 
@@ -109,12 +107,12 @@ def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
-    """log(1 + exp(x)) without overflow."""
+    """Build log(1 + exp(x)) without overflow."""
     return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
 
 
 def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
-    """The factor is made before the product, which would overflow at numbers of which it is one."""
+    """Build x * (relu6(x + 3) / 6); the factor is divided first, because x * relu6(x + 3) overflows for large x."""
     return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
 
 
@@ -130,7 +128,7 @@ def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _numpy(name: str) -> Callable[[Mapping[str, Any], Array], Array]:
-    """numpy spells inverse functions out: ``arcsin`` for ``asin``."""
+    """Return numpy's function of a C name; inverse functions have longer names there: ``arcsin`` for ``asin``."""
     function = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
     return lambda _, x: np.asarray(function(x))
 
@@ -196,21 +194,21 @@ UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function f
 
 
 def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
-    """``function`` of an array, rounded once from double (exact in int64), in the array's dtype."""
+    """Apply ``function`` to an array in double (integers: int64) and round once to the array's dtype."""
     wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
         return np.asarray(function.array(attrs, wide)).astype(x.dtype)
 
 
-# ---- The functions of two numbers that elementwise operators apply: each said once for numpy, once in TIR.
+# ---- Functions of two numbers for elementwise operators: each has a numpy form and a TIR form.
 #
-# NaN goes through ``maximum`` and ``minimum`` as ONNX wants.
+# ``maximum`` and ``minimum`` propagate NaN as in ONNX.
 
 
 @frozen
 class Binary:
-    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits; ``edges``
-    as in OpDef."""
+    """A function of two numbers: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of the same 32- or 64-bit
+    dtype; ``edges`` as in OpDef."""
 
     name: str
     array: Callable[[Array, Array], Array]
@@ -221,7 +219,7 @@ class Binary:
 
 
 def _quotient(op: str, a: Expr, b: Expr) -> Expr:
-    """An integer quotient: by zero it is zero, by -1 the negative, of which the lowest number has none but itself."""
+    """Build an integer quotient; by zero it is zero, by -1 the negative, which wraps around for the lowest number."""
     found: Expr = ir.binary(op, a, b)
     if dtypes.info(a.dtype).kind == "int":
         found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
@@ -229,7 +227,7 @@ def _quotient(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def _remainder(op: str, a: Expr, b: Expr) -> Expr:
-    """What an integer quotient leaves: nothing by zero and by -1."""
+    """Build an integer remainder; by zero and by -1 it is zero."""
     none: Expr = b.eq(0)
     if dtypes.info(a.dtype).kind == "int":
         none = ir.Bin("or", none, b.eq(-1))
@@ -241,7 +239,7 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 
 def _divide_array(a: Array, b: Array) -> Array:
-    """Quotients; of integers rounded to zero, exactly."""
+    """Divide; integer quotients are exact and truncated to zero."""
     if a.dtype.kind == "f":
         return a / b
     by = np.where(b == 0, 1, b)
@@ -267,31 +265,31 @@ def _squared_difference(a: Expr, b: Expr) -> Expr:
 
 
 def _power(a: Expr, b: Expr) -> Expr:
-    """Squares and square roots, which networks ask for most, without ``pow``."""
+    """Build a power; squares and square roots, the most frequent ones, do not call ``pow``."""
     match b:
         case ir.Const(2.0):
             return a * a
-        case ir.Const(0.5):  # the square root of -inf is NaN, that of -0.0 has its sign: powers of them are inf and 0.0
+        case ir.Const(0.5):  # sqrt(-inf) is NaN and sqrt(-0.0) is -0.0, but their powers are inf and 0.0
             return ir.select(a.eq(float("-inf")), ir.const(float("inf"), a.dtype), ir.call("sqrt", a + 0.0))
         case _:
             return ir.call("pow", a, b)
 
 
 def _power_array(a: Array, b: Array) -> Array:
-    """numpy takes square roots where all exponents are one half: those of -inf and -0.0 are no powers."""
+    """Raise to a power; numpy uses sqrt if all exponents are one half, which is wrong for -inf and -0.0."""
     found = np.power(a, b)
     return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
-    """The quotient rounded down. In double it is exact: no quotient of two floats is so close to an integer as to round to it."""
+    """Build the quotient rounded down, in double: no quotient of two floats is so near an integer that it rounds to it."""
     if not dtypes.is_float(a.dtype):
         return _quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """What the quotient rounded down leaves: it has the divisor's sign, as a zero, too."""
+    """Build the remainder of the quotient rounded down; it has the divisor's sign, even if it is zero."""
     if not dtypes.is_float(a.dtype):
         return _remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
@@ -301,7 +299,7 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
 
 
 def _shift(a: Expr, b: Expr, op: str) -> Expr:
-    """Shifts; by as many places as there are bits, or more, nothing is left but the sign of what goes to the right."""
+    """Build a shift; by the number of bits or more the result is zero, or the sign of a right shift."""
     bits = dtypes.info(a.dtype).bits
     if op == "shr" and dtypes.info(a.dtype).kind == "int":
         return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
@@ -359,4 +357,4 @@ _BY_NAME = {function.name: function for function in BINARY}
 SCATTERED: Mapping[str, Binary] = MappingProxyType(
     {"add": _BY_NAME["add"], "mul": _BY_NAME["mul"], "max": _BY_NAME["maximum"], "min": _BY_NAME["minimum"]}
 )
-"""What combines updates with the data that they are scattered into; of numpy's functions it is a ufunc."""
+"""Functions that combine updates with the data into which they are scattered; each numpy function is a ufunc."""

@@ -29,7 +29,7 @@ from microc.ops.elementwise.scalar_functions import UNARY_BY_NAME, apply
 
 @frozen
 class TableCall:
-    """What a table is made for: an operator with its attributes, the quantisations, the dtype of both sides, the rounding."""
+    """Parameters of a table: operator, attributes, quantisation of input and output, their dtype, rounding."""
 
     op: str
     attrs: Mapping[str, Any]
@@ -41,7 +41,7 @@ class TableCall:
 
     @property
     def input(self) -> Array:
-        """Every input less its zero point, from the lowest up (int64)."""
+        """All inputs less their zero point, from the lowest to the highest (int64)."""
         low, high = dtypes.int_range(self.in_dtype)
         return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
 
@@ -52,32 +52,34 @@ class TableCall:
 
     @property
     def ratio(self) -> float:
-        """The input's scale over the output's, in doubles as TFLite Micro is built."""
+        """The input's scale over the output's, in double precision as in TFLite Micro."""
         return float(self.scales[0]) / float(self.scales[1])
 
-    def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
-        """Integers relative to the output's zero point, shifted there and clamped."""
+    def to_output(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+        """Add the output's zero point to integers and clamp them."""
         least, most = dtypes.int_range(self.out_dtype)
         shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
-    def multiplied(self, x: Array, real: float) -> Array:
-        """x times a positive real, rounded as the call asks."""
+    def rescale(self, x: Array, real: float) -> Array:
+        """Multiply x by a positive real in fixed point, in the rounding mode of the table."""
         mantissa, shift = quantize_multiplier(real)
         return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
 
 
 _ROOT_SHIFT = 20
-"""Bits that keep inverse roots integers (``elementwise.cc``)."""
+"""Fraction bits of inverse roots (``elementwise.cc``)."""
 
 IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": -math.inf, "maximum": math.inf}))
-"""The operator whose table only changes the scale."""
+"""Operator and attributes of a table that only changes the scale."""
 
 
 def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str) -> tuple[int, int]:
-    """What ``relu`` or ``clip`` lets through, as integers of the quantised result: bounds rounded in float32 as TFLite does,
-    half to even where ``rounding`` is ``even``."""
+    """Return the bounds of ``relu`` or ``clip`` as integers of the quantised result.
+
+    They are quantised in float32 as TFLite does, half to even if ``rounding`` is ``even``.
+    """
     low, high = dtypes.int_range(dtype)
     rounded = numerics.round_half_even if rounding == Rounding.EVEN else numerics.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
@@ -92,7 +94,7 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
 
 
 def lookup_table(call: TableCall) -> Array:
-    """The 256 results, from the lowest input to the highest."""
+    """Compute the 256 results, from the lowest input to the highest."""
     if call.rounding == Rounding.EVEN:
         return _float_table(call, even=True)
     return _KERNELS.get(call.op, _float_table)(call)
@@ -109,9 +111,13 @@ def emit_lookup(
     return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
 
 
-def emit_rescaled(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str) -> str:
-    """As :func:`emit_lookup`, of values of any bits: what is too wide for a table goes through floats where it rounds half to
-    even, else the operator is left on quantised values, to be legalized."""
+def emit_on_quantised(
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str
+) -> str:
+    """Append ``op`` on a quantised value of any width: :func:`emit_lookup` for 8 bits.
+
+    For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised later.
+    """
     if dtypes.nbytes(rewrite.type(value).dtype) == 1 and dtypes.nbytes(rewrite.type(output).dtype) <= 2:
         return emit_lookup(rewrite, op, attrs, value, output, rounding)
     if rounding != Rounding.EVEN:
@@ -123,78 +129,78 @@ def emit_rescaled(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: st
 
 
 def _float_table(call: TableCall, even: bool = False) -> Array:
-    """The operator's function of floats, rounded."""
-    return _through_floats(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
+    """Compute the table by the operator's float function and quantise it."""
+    return _apply_float(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
 
 
 def _elu(call: TableCall) -> Array:
-    """TFLite rounds exp(x) to a float before it takes one off, which numbers of 1e-6 show."""
+    """Compute ELU; TFLite rounds exp(x) to float32 before it subtracts one, which matters for inputs around 1e-6."""
     alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
-    return _through_floats(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
+    return _apply_float(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
 
 
-def _through_floats(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
-    """TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
+def _apply_float(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
+    """Apply a float function; TFLite multiplies by the inverse output scale, ONNX (``even``) divides. NaN becomes zero."""
     scale_in, scale_out = call.scales
     with np.errstate(all="ignore"):
         real = function(scale_in * call.input.astype(np.float32))
         inverse = np.float32(1) / scale_out
         rounded = numerics.round_half_even(real / scale_out) if even else numerics.round_half_away(real * inverse)
     steps = NUMPY.clamp(rounded.astype(np.float64), numerics.INT32_MIN, numerics.INT32_MAX)
-    return call.finished(np.nan_to_num(steps, nan=0.0).astype(np.int64))
+    return call.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
-def _clipped(call: TableCall) -> Array:
-    """relu and clip: rescaled, then clamped to the quantised bounds."""
+def _clip(call: TableCall) -> Array:
+    """Compute relu and clip: rescale, then clamp to the quantised bounds."""
     low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
-    return call.finished(call.multiplied(call.input, call.ratio), low, high)
+    return call.to_output(call.rescale(call.input, call.ratio), low, high)
 
 
 def _leaky_relu(call: TableCall) -> Array:
-    """Two rescalings; a negative alpha mirrors the result of its size."""
+    """Compute leaky_relu by two rescalings; a negative alpha negates the result of its magnitude."""
     x, alpha = call.input, call.attrs["alpha"]
-    below = call.multiplied(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
-    above = call.multiplied(np.maximum(x, 0), call.ratio)
-    return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below))
+    below = call.rescale(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
+    above = call.rescale(np.maximum(x, 0), call.ratio)
+    return call.to_output(np.where(x >= 0, above, -below if alpha < 0 else below))
 
 
 def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
-    """What leaky_relu multiplies negative numbers by, without its sign."""
+    """Return the magnitude of the factor of negative numbers in leaky_relu, scales included."""
     return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
 def _sigmoid(call: TableCall) -> Array:
-    """Q4.27 through the fixed-point logistic; the kernel only writes scale 1/256 from the lowest value on."""
+    """Compute sigmoid by the fixed-point logistic in Q4.27; the kernel supports only scale 1/256 from the lowest value on."""
     low, _ = dtypes.int_range(call.out_dtype)
     if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
         return _float_table(call)
-    return call.finished(_through_fixed(call, numerics.logistic, 0, 256, 31 - 8))
+    return call.to_output(_apply_fixed_point(call, numerics.logistic, 0, 256, 31 - 8))
 
 
 def _tanh(call: TableCall) -> Array:
-    """Q4.27 through the fixed-point tanh; the kernel only writes scale 1/128 around zero."""
+    """Compute tanh by the fixed-point tanh in Q4.27; the kernel supports only scale 1/128 with zero point 0."""
     if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
         return _float_table(call)
-    return call.finished(_through_fixed(call, numerics.tanh, -128, 127, 31 - 7))
+    return call.to_output(_apply_fixed_point(call, numerics.tanh, -128, 127, 31 - 7))
 
 
-def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
-    """Inputs beyond the radius of Q4.27 give the ends; the others go through ``function`` and are shifted down."""
+def _apply_fixed_point(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
+    """Apply a Q4.27 ``function`` and shift its results right; inputs beyond the radius of Q4.27 give ``low`` or ``high``."""
     real = float(call.scales[0]) * (1 << 27)
     _, left = numerics.mantissa_and_shift(real)
     if not 0 <= left <= 62:
         raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=numerics.FAR_APART)
     x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
-    inner = np.clip(x, 1 - radius, radius - 1)  # without a number in between nothing is multiplied
-    raw = call.multiplied(inner, real) if radius > 1 else np.zeros_like(x)
+    inner = np.clip(x, 1 - radius, radius - 1)  # if the radius is zero nothing is inside
+    raw = call.rescale(inner, real) if radius > 1 else np.zeros_like(x)
     value = numerics.rounding_shift_right(function(raw, 4), shift, NUMPY)
     return np.where(x <= -radius, low, np.where(x >= radius, high, value))
 
 
 def _hard_swish(call: TableCall) -> Array:
-    """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
+    """Compute x * relu6(x + 3) / 6 in 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
     with np.errstate(under="ignore"):
-        fine_scale = float(call.scales[0] / np.float32(128))  # as a float in TFLite: of denormal numbers, bits go
+        fine_scale = float(call.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
     if numerics.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
         return _float_table(call)
     out_mantissa, out_shift = quantize_multiplier(fine_scale / float(call.scales[1]))
@@ -203,26 +209,26 @@ def _hard_swish(call: TableCall) -> Array:
     scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
-        factor = _saturated16(factor << (factor_shift - 1))
+        factor = _saturate16(factor << (factor_shift - 1))
     factor = _high_mul16(factor, numerics.reduce_multiplier(factor_mantissa))
     if factor_shift > 0:
-        factor = _saturated16(factor << 1)
+        factor = _saturate16(factor << 1)
     elif factor_shift < 0:
-        factor = _divided16(factor, -factor_shift)
+        factor = _divide16(factor, -factor_shift)
     factor = (factor + (1 << 15)) >> 1
     product = factor * scaled
     truncated = np.where(product < 0, -(-product >> 15), product >> 15)
-    return call.finished(_divided16(truncated, -out_shift))
+    return call.to_output(_divide16(truncated, -out_shift))
 
 
 def _abs(call: TableCall) -> Array:
-    """The size of x, scaled where the output's scale is another one; the ratio of scales is a float32."""
+    """Compute the magnitude of x, scaled if the output has another scale; the ratio of scales is a float32."""
     size = np.abs(call.input)
-    return call.finished(size if call.scales[0] == call.scales[1] else call.multiplied(size, call.ratio))
+    return call.to_output(size if call.scales[0] == call.scales[1] else call.rescale(size, call.ratio))
 
 
 def _rsqrt(call: TableCall) -> Array:
-    """1 / sqrt(x), of zero the largest number; of negative numbers, which TFLite refuses, as of zero."""
+    """Compute 1 / sqrt(x); the result for zero, and for negative numbers, which TFLite rejects, is the largest number."""
     real = inverse_root_ratio(float(call.scales[0]), float(call.scales[1]))
     _, most = dtypes.int_range(call.out_dtype)
     roots = []
@@ -231,34 +237,36 @@ def _rsqrt(call: TableCall) -> Array:
         roots.append(int(numerics.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
     mantissa, shift = quantize_multiplier(real)
     scaled = numerics.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
-    return np.where(call.input > 0, call.finished(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
+    return np.where(call.input > 0, call.to_output(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
 
 
 def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
-    """What rsqrt of stored numbers is multiplied by: the root and the product in float32, as TFLite does."""
+    """Return the factor of rsqrt of stored integers, with root and product in float32 as in TFLite."""
     with np.errstate(all="ignore"):
         return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
 
 
-def _divided16(x: Any, exponent: int) -> Any:
-    """gemmlowp's RoundingDivideByPOT of 16 bits. From exponent 16 on its mask of the remainder is all ones, and what it makes of
-    zero and all positive numbers is 1, of negative ones -1."""
+def _divide16(x: Any, exponent: int) -> Any:
+    """Return gemmlowp's RoundingDivideByPOT of 16 bits.
+
+    From exponent 16 on its mask of the remainder is all ones, so that the result is 1 for x >= 0 and -1 for negative x.
+    """
     return numerics.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
 
 
 def _high_mul16(a: Any, b: Any) -> Any:
-    """``round(a * b / 2**15)``, ties upwards (SaturatingRoundingDoublingHighMul of 16 bits)."""
+    """Return ``round(a * b / 2**15)``, ties upwards (SaturatingRoundingDoublingHighMul of 16 bits)."""
     return (a * b + (1 << 14)) >> 15
 
 
-def _saturated16(x: Any) -> Any:
+def _saturate16(x: Any) -> Any:
     return np.clip(x, -(1 << 15), (1 << 15) - 1)
 
 
 _KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
     {
-        "relu": _clipped,
-        "clip": _clipped,
+        "relu": _clip,
+        "clip": _clip,
         "leaky_relu": _leaky_relu,
         "elu": _elu,
         "sigmoid": _sigmoid,

@@ -1,4 +1,4 @@
-"""Boxes: roi_align, suppress."""
+"""Operators on boxes: ``roi_align``, ``suppress``."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import REQUIRED, choice, flag, integer, integers, real
 from microc.ops.constants import BOUNDED
-from microc.ops.data_movement.rearrange import clamped_index
-from microc.ops.images.grid_sample import FARTHEST, Side, Taps, near
+from microc.ops.data_movement.rearrange import clamp_index
+from microc.ops.images.grid_sample import FARTHEST, Side, Taps, clamp_coordinate
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- ``roi_align``: boxes (R, 4) of images (N, C, H, W), each divided into ``size`` cells, of which every one is the
-# average (``avg``) or the largest (``max``) of ``samples`` by ``samples`` points between elements.
+# ---- ``roi_align``: boxes (R, 4) of images (N, C, H, W), each divided into ``size`` cells. A cell is the average (``avg``) or
+# maximum (``max``) of ``samples`` by ``samples`` points, interpolated between elements.
 #
-# A box names its left, top, right and bottom edge, in units of ``scale`` elements; ``images`` (R) says which image it is of.
-# ``half_pixel``: edges are those of elements, not their centres, and boxes may be of any size; else they are one element or
-# larger. A point farther than one element outside is 0. The largest is that of the weighted corners of all points.
+# A box is (left, top, right, bottom), in units of ``scale`` elements; ``images`` (R) is the index of its image. ``half_pixel``:
+# coordinates refer to edges of elements, not their centres, and boxes may have any size; otherwise they are enlarged to one
+# element. A point more than one element outside is 0. The maximum is over the weighted corners of all points.
 #
 # Source: ONNX RoiAlign.
 
 _FLOATS = ("float32", "float64")
 _MODES = ("avg", "max")
 MOST_SAMPLES = 256
-"""Points along a side of a cell: their square is how often its taps are found."""
+"""Largest number of points along a side of a cell; the taps of a cell are computed for each of its points."""
 
 
 def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -45,7 +45,7 @@ def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Both axes apart: points (R, cells * samples) with the two elements around each."""
+    """Compute each axis on its own: points (R, cells * samples) with the two elements around each."""
     data, boxes, images = arrays
     samples, size = attrs["samples"], attrs["size"]
     image = data[np.clip(images, 0, len(data) - 1)].astype(np.float64)  # (R, C, H, W)
@@ -73,7 +73,7 @@ def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 
 def _side(extent: int, place: Var) -> Side:
-    """The two elements around a place; beyond the outer centres the outer element twice."""
+    """Return the two elements around a coordinate; beyond the outer centres it is the outer element twice."""
     inside = (place >= -1.0, place <= float(extent))
     within = ir.maximum(ir.minimum(place, float(extent - 1)), 0.0)
 
@@ -86,7 +86,7 @@ def _side(extent: int, place: Var) -> Side:
 
 
 def _roi_align_compute(call: OpCall) -> te.Tensor:
-    """Point after point of every cell: its taps are found once, then gathered for every channel."""
+    """Build a loop over the points of every cell: taps are computed once and read for every channel."""
     data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
@@ -103,7 +103,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
             first, last = box[r, 1 - k] * scale, box[r, 3 - k] * scale
             span = last - first if attrs["half_pixel"] else ir.maximum(last - first, 1.0)
             step = (ir.cast(dtype, cells[k] * samples + points[k]) + 0.5) * (1.0 / (size[k] * samples))
-            return near((first - 0.5 if attrs["half_pixel"] else first) + span * step)
+            return clamp_coordinate((first - 0.5 if attrs["half_pixel"] else first) + span * step)
 
         at = (r, c, *cells)
         term = taps.product(t, lambda index: x[n, c, index])
@@ -124,7 +124,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
             share = ir.Store(out, at, out[at] * (1.0 / samples**2))
             cell = ir.seq(cell, ir.loops([(c, channels)], share))
         whole = ir.loops([*zip(cells, size, strict=True)], cell)
-        return taps.living_in(ir.loops([(r, count)], ir.Let(n, clamped_index(image[r], batch), whole)))
+        return taps.living_in(ir.loops([(r, count)], ir.Let(n, clamp_index(image[r], batch), whole)))
 
     read = (data.tensor((batch, channels, prod(extents))), boxes.tensor(), images.tensor())
     return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build)[0]
@@ -169,8 +169,9 @@ ROI_ALIGN_OPERATORS: tuple[OpDef, ...] = (
 
 # ---- ``suppress``: the best boxes of which no two overlap too much (non-maximum suppression).
 #
-# In every turn the box with the largest score is taken, the first of equals; those that overlap it go, or (``sigma`` above zero)
-# lose score by exp(-overlap**2 / (2 sigma)) and go where too little is left. Boxes are (top, left, bottom, right). Sources:
+# Each iteration selects the box with the largest score, the first of equals. Boxes that overlap it are removed, or (``sigma``
+# above zero) their scores are multiplied by exp(-overlap**2 / (2 sigma)) and they are removed below a threshold. Boxes are
+# (top, left, bottom, right). Sources:
 # TFLite ``non_max_suppression.h``; TFLite Micro ``detection_postprocess.cc``; Bodla et al., "Soft-NMS" (2017).
 
 _GONE = float("-inf")
@@ -206,7 +207,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _overlap_array(boxes: Array, box: Array) -> Array:
-    """Each box's intersection with ``box`` over their union; of boxes without area, zero."""
+    """Return intersection over union of each box with ``box``; zero for boxes without area."""
     top, leftmost = np.maximum(boxes[:, 0], box[0]), np.maximum(boxes[:, 1], box[1])
     bottom, right = np.minimum(boxes[:, 2], box[2]), np.minimum(boxes[:, 3], box[3])
     common = np.maximum(bottom - top, _ZERO) * np.maximum(right - leftmost, _ZERO)
@@ -216,7 +217,7 @@ def _overlap_array(boxes: Array, box: Array) -> Array:
 
 
 def _overlap(x: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
-    """Names, and the same for box ``n``."""
+    """Build intersection over union of box ``n`` and ``box``; return definitions of names and the value."""
     own = [Var(name, "float32") for name in ("top", "leftmost", "bottom", "right")]
     lets: list[tuple[Var, Expr]] = [(var, x[n, side]) for side, var in enumerate(own)]
     area, other, common = Var("area", "float32"), Var("other", "float32"), Var("common", "float32")
@@ -232,7 +233,7 @@ def _overlap(x: Buffer, n: Expr, box: Sequence[Expr]) -> tuple[list[tuple[Var, E
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """A pass that finds the best box and a pass over those that are left, a turn; scores that are left are a workspace."""
+    """Build iterations of two passes: find the best box, and update the scores of the others, which are a workspace."""
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 
@@ -272,13 +273,13 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
             ir.Store(left, (place[0],), gone),
         )
         enough = ir.binary("ge" if attrs["score_inclusive"] else "gt", best[0], attrs["score"])
-        turn = ir.seq(
+        iteration = ir.seq(
             ir.Store(best, (zero,), gone),
             ir.Store(place, (zero,), zero),
             find,
             ir.If(ir.Bin("and", best[0] > gone, enough), take),
         )
-        return ir.seq(start, ir.loops([(d, most)], ir.Alloc(best, ir.Alloc(place, turn))))
+        return ir.seq(start, ir.loops([(d, most)], ir.Alloc(best, ir.Alloc(place, iteration))))
 
     results = (
         ("places", (most,), "int32"),

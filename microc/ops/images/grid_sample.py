@@ -1,4 +1,4 @@
-"""``grid_sample``, and reading between elements."""
+"""``grid_sample``, and tables of taps for reading between elements."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- What is read at a real place between elements: a table of their indices and weights, filled once and used for
-# every channel.
+# ---- Taps of a real coordinate between elements: a table of indices and weights, filled once and used for every channel.
 
 FARTHEST = float(1 << 20)
-"""Places farther away are taken to lie there, so that they can be made integers; so are those that are no numbers."""
+"""Largest magnitude of coordinates: they are clamped to it, NaN too, so that they can be converted to integers."""
 
 
 @frozen
 class Side:
-    """One axis of a place: the axis' ``extent``, the number of ``taps``, and of each tap its index within the axis, its weight,
-    and the conditions on which there is an element."""
+    """One axis of a coordinate: its ``extent``, the number of ``taps``, and for each tap index, weight and conditions.
+
+    The conditions tell whether there is an element at the index.
+    """
 
     extent: int
     taps: int
@@ -37,7 +38,7 @@ class Side:
 
 @frozen
 class Taps:
-    """Tables of ``count`` elements: the flat ``index`` into the image, -1 where nothing is read, and the ``weight``."""
+    """Tables of ``count`` taps: the flat ``index`` into the image, -1 if nothing is read, and the ``weight``."""
 
     count: int
     index: Buffer
@@ -50,11 +51,11 @@ class Taps:
         )
 
     def living_in(self, body: Stmt) -> Stmt:
-        """``body`` with the tables around it."""
+        """Wrap ``body`` in the allocation of the tables."""
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
     def fill(self, sides: Sequence[Side]) -> Stmt:
-        """All combinations of the taps of the axes, the last axis fastest."""
+        """Build the loops that fill the tables with all combinations of the axes' taps, the last axis fastest."""
 
         def level(k: int, number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
             if k == len(sides):
@@ -77,23 +78,22 @@ class Taps:
         return level(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
     def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
-        """Element ``t`` times its weight, or 0; ``element`` reads the image at a flat index."""
+        """Build the element of tap ``t`` times its weight, or 0; ``element`` reads the image at a flat index."""
         value = element(self.index[t]) * self.weight[t]
         return ir.select(self.index[t] >= 0, value, 0.0)
 
 
-def near(place: Expr) -> Expr:
-    """A place that converts to int32."""
+def clamp_coordinate(place: Expr) -> Expr:
+    """Clamp a coordinate so that it can be converted to int32."""
     return ir.select(place > -FARTHEST, ir.minimum(place, FARTHEST), -FARTHEST)
 
 
-# ---- ``grid_sample``: data (N, C, spatial ...) read at real places (N, out ..., axes), by ``nearest``, ``linear`` or
-# ``cubic`` interpolation. ``border``: what lies outside: ``zeros``, the ``edge``, or a ``reflection``.
-# ``coordinates`` of places:
+# ---- ``grid_sample``: data (N, C, spatial ...) read at real coordinates (N, out ..., axes), by ``nearest``, ``linear`` or
+# ``cubic`` interpolation. ``border`` defines elements outside: ``zeros``, the ``edge``, or a ``reflection``. ``coordinates``:
 #
-# - ``corners``: from -1, the centre of the first element, to 1, that of the last; the last axis is named first.
-# - ``edges``: the same from outer edge to outer edge.
-# - ``elements``: in elements, counted from the first one's centre, which is where the border's reflections turn.
+# - ``corners``: from -1, the centre of the first element, to 1, the centre of the last; the last axis comes first.
+# - ``edges``: from -1, the outer edge of the first element, to 1, the outer edge of the last.
+# - ``elements``: in elements, from the centre of the first one, about which reflections mirror.
 #
 # Source: ONNX GridSample, DeformConv.
 
@@ -128,11 +128,11 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         where: list[Array] = [np.arange(data.shape[0]).reshape(-1, *[1] * len(out))]
         met = np.ones((data.shape[0], *out), bool)
         for k, extent in enumerate(data.shape[2:]):
-            place = _place_array(attrs["coordinates"], grid, k, extent)
+            place = _to_elements_array(attrs["coordinates"], grid, k, extent)
             first = np.rint(place) if taps == 1 else np.floor(place)
             share, index = place - first, first.astype(np.int64) + tap[k] - (taps // 2 - 1 if taps > 1 else 0)
-            weight = weight * _share_array(attrs["mode"], share, tap[k])[:, None]
-            index, inside = _bordered_array(attrs, index, extent)
+            weight = weight * _tap_weight_array(attrs["mode"], share, tap[k])[:, None]
+            index, inside = _map_inside_array(attrs, index, extent)
             met &= inside
             where.append(index)
         values = np.moveaxis(data[(where[0], slice(None), *where[1:])], -1, 1)
@@ -140,8 +140,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (total.astype(arrays[0].dtype),)
 
 
-def _place_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
-    """Places along an axis in elements."""
+def _to_elements_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
+    """Convert coordinates along an axis to elements, over numpy."""
     if coordinates == "elements":
         place = grid[..., axis]
     else:
@@ -150,17 +150,17 @@ def _place_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array
     return np.where(place > -FARTHEST, np.minimum(place, FARTHEST), -FARTHEST)
 
 
-def _share_array(mode: str, share: Array, tap: int) -> Array:
+def _tap_weight_array(mode: str, share: Array, tap: int) -> Array:
     if mode == "nearest":
         return np.ones_like(share)
     if mode == "linear":
         return share if tap else 1 - share
     x, a = np.abs(tap - 1 - share), _SHARPNESS
-    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return np.asarray(np.where(x <= 1, near, far))
+    clamp_coordinate, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.asarray(np.where(x <= 1, clamp_coordinate, far))
 
 
-def _bordered_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tuple[Array, Array]:
+def _map_inside_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tuple[Array, Array]:
     inside = (index >= 0) & (index < extent) | (attrs["border"] != "zeros")
     if attrs["border"] == "reflection" and extent > 1:
         ends = int(attrs["coordinates"] == "edges")
@@ -170,8 +170,8 @@ def _bordered_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tupl
     return np.clip(index, 0, extent - 1), inside
 
 
-def _share(mode: str, share: Expr, tap: Expr) -> Expr:
-    """The weight of a tap: all of it, the triangle, or Keys' cubic."""
+def _tap_weight(mode: str, share: Expr, tap: Expr) -> Expr:
+    """Build the weight of a tap: one (nearest), the triangle (linear), or Keys' cubic."""
     if mode == "nearest":
         return ir.const(1.0, share.dtype)
     if mode == "linear":
@@ -181,8 +181,8 @@ def _share(mode: str, share: Expr, tap: Expr) -> Expr:
     return ir.select(x <= 1.0, near_part, far_part)
 
 
-def _bordered(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
-    """An index brought inside."""
+def _map_inside(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
+    """Map an index outside of the data to one inside, by the border's rule."""
     if attrs["border"] == "reflection" and extent > 1:
         ends = int(attrs["coordinates"] == "edges")
         period = 2 * (extent - 1 + ends)
@@ -191,30 +191,30 @@ def _bordered(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
     return ir.clamp(index, 0, extent - 1)
 
 
-def _place(coordinates: str, given: Expr, extent: int) -> Expr:
-    """A place along an axis in elements."""
+def _to_elements(coordinates: str, coordinate: Expr, extent: int) -> Expr:
+    """Convert a coordinate along an axis to elements."""
     if coordinates == "elements":
-        return near(given)
-    from_first = given + 1.0
+        return clamp_coordinate(coordinate)
+    from_first = coordinate + 1.0
     if coordinates == "corners":
-        return near(from_first * ((extent - 1) / 2))
-    return near((from_first * float(extent) - 1.0) * 0.5)
+        return clamp_coordinate(from_first * ((extent - 1) / 2))
+    return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
 
 
 def _side(attrs: Mapping[str, Any], extent: int, place: Var, first: Var) -> Side:
-    """An axis of a place; ``first`` is the element at or before it."""
+    """Return one axis of a coordinate; ``first`` is the element at or before it."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
     def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         at = ir.cast("int32", first) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
-        return _bordered(attrs, at, extent), _share(mode, place - first, t), inside
+        return _map_inside(attrs, at, extent), _tap_weight(mode, place - first, t), inside
 
     return Side(extent, taps, tap)
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Place after place: its taps are found once, then summed for every channel."""
+    """Build a loop over coordinates: taps are computed once, then summed for every channel."""
     data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     rank, count = len(extents), prod(grid.type.shape[1:-1])
@@ -231,7 +231,7 @@ def _compute(call: OpCall) -> te.Tensor:
         for k, extent in reversed(list(enumerate(extents))):
             given = g[n, p, k if attrs["coordinates"] == "elements" else rank - 1 - k]
             fill = ir.Let(firsts[k], ir.call(step, places[k]), fill)
-            fill = ir.Let(places[k], _place(attrs["coordinates"], given, extent), fill)
+            fill = ir.Let(places[k], _to_elements(attrs["coordinates"], given, extent), fill)
         term = taps.product(t, lambda index: x[n, c, index])
         sums = ir.seq(
             ir.Store(total, (zero,), ir.const(0.0, dtype)),

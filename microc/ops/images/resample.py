@@ -1,11 +1,11 @@
 """``resample``: every element along some axes is a weighted sum of a few elements, or one of them.
 
-Which elements and with what weights is known when compiling, so that any rule of resizing (nearest, linear, cubic; corners or
-centres aligned) is a pair of tables per axis: indices (out, taps), and weights of the same shape unless every index stands alone.
-Integers are weighted by integers and scaled by 2**-``shift``, rounded half away from zero. Quantised bytes with weights of floats
-become that where the scale stays, with weights of 14 bits, 11 and 12 along two axes, and halves to even distances from the zero
-point (ONNX): exact where weights are powers of two up to there, as those of scaling by two are; others are off by at most 2**-12,
-so that a result of n taps is off by n 2**-5 steps of its data at most before it is rounded.
+Elements and weights are known at compile time, so any rule of resizing (nearest, linear, cubic; corners or centres aligned) is a
+pair of tables per axis: indices (out, taps), and weights of the same shape unless there is one tap. Integers are weighted by
+integers and scaled by 2**-``shift``, rounded half away from zero. Quantised bytes with float weights are legalised to that if
+the scale stays, with weights of 14 bits (11 and 12 along two axes), and with ties to even distances from the zero point (ONNX).
+That is exact for weights that are multiples of these powers of two, as in scaling by two. Other weights are off by at most
+2**-12, so a result of n taps is off by at most n 2**-5 steps of its data before it is rounded.
 
 Source: TFLite ``reference/resize_bilinear.h`` (ResizeBilinearInteger), ``resize_nearest_neighbor.h``.
 """
@@ -34,13 +34,13 @@ from microc.tir.names import ACC, TWO_ROUNDINGS
 
 INDEX_DTYPES = ("int16", "int32")
 _MOST_BITS = 14
-"""Of a weight, which may exceed one."""
+"""Fraction bits of a weight, which may exceed one."""
 _SUM_BITS = 23
-"""Of the weights of all axes together: bytes times them are summed in int32."""
+"""Fraction bits of the weights of all axes together: bytes times them are summed in int32."""
 
 
 def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Index tables and weight tables (none where elements are picked), one for every axis."""
+    """Return the tables of indices and of weights, one for every axis; no weights if there is one tap."""
     count = len(attrs["axes"])
     return operands[1 : 1 + count], operands[1 + count :]
 
@@ -65,14 +65,14 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Integers axis after axis, in int64."""
+    """Compute axis after axis; integers in int64."""
     data, (indices, weights) = arrays[0], _tables(attrs, arrays)
     if not weights:
         for axis, index in zip(attrs["axes"], indices, strict=True):
             data = np.take(data, index[:, 0], axis=axis)
         return (data,)
     if data.dtype.kind == "f":
-        return (_weighted(attrs["axes"], data, indices, weights),)
+        return (_sum_floats(attrs["axes"], data, indices, weights),)
     total = data.astype(np.int64)
     for axis, index, weight in zip(attrs["axes"], indices, weights, strict=True):
         factors = weight.astype(total.dtype).reshape(*weight.shape, *(1,) * (total.ndim - axis - 1))
@@ -83,8 +83,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return ((np.sign(total) * (abs(total) + half >> shift)).astype(data.dtype),)
 
 
-def _weighted(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
-    """Sums of floats tap by tap in their dtype, as the loops take them: ties of quantised results hang on the last bit."""
+def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
+    """Sum floats tap by tap in their dtype, in the order of the loops: ties of quantised results depend on the last bit."""
     total: Array | None = None
     for taps in np.ndindex(*(weight.shape[1] for weight in weights)):
         factor, part = np.ones((), data.dtype), data
@@ -126,7 +126,7 @@ def _compute(call: OpCall) -> te.Tensor:
         return acc
     half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs.get("even_from")
 
-    def rounded(*index: Expr) -> Expr:
+    def round_sum(*index: Expr) -> Expr:
         total = acc[index]
         if even is not None:
             odd = ((total >> shift) + even % 2) & 1
@@ -134,11 +134,11 @@ def _compute(call: OpCall) -> te.Tensor:
         nearest = total + ir.select(total > 0, ir.const(half, wide), -half)
         return ir.cast(dtype, ir.binary("truncdiv", nearest, 1 << shift))
 
-    return te.compute(shape, rounded, "rounded")
+    return te.compute(shape, round_sum, "rounded")
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Integer weights for quantised data of one scale; other quantised data go through floats."""
+    """Rewrite quantised data of one scale to integer weights, other quantised data to float operators."""
     axes = node.attr("axes")
     weights = [graph.consts.get(name) for name in node.inputs[1 + len(axes) :]]
     if not is_quantised(node, graph) or not weights or any(w is None or w.dtype.kind != "f" for w in weights):
@@ -150,16 +150,18 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     bits = [min(_MOST_BITS, (_SUM_BITS + k) // len(axes)) for k in range(len(axes))]
     rewrite = Rewrite(node, graph)
     levels = [
-        rewrite.constant("weights", whole_weights(w, b)) for w, b in zip(weights, bits, strict=True) if w is not None
+        rewrite.constant("weights", round_weights(w, b)) for w, b in zip(weights, bits, strict=True) if w is not None
     ]
     attrs = {**node.attrs, "shift": sum(bits), "even_from": zero}
     rewrite.emit("resample", (*node.inputs[: 1 + len(axes)], *levels), node.outputs, attrs)
     return rewrite.legalized()
 
 
-def whole_weights(weights: Array, bits: int) -> Array:
-    """Weights (out, taps) in steps of 2**-``bits``, int16; the largest of each row makes its sum what it was, so that zero points
-    pass where it was one."""
+def round_weights(weights: Array, bits: int) -> Array:
+    """Round weights (out, taps) to int16 in steps of 2**-``bits``.
+
+    The largest weight of each row is adjusted so that the row keeps its sum: where that is one, zero points cancel.
+    """
     scaled = weights.astype(np.float64) * (1 << bits)
     levels = np.rint(scaled)
     rows = np.arange(len(weights))
@@ -168,7 +170,7 @@ def whole_weights(weights: Array, bits: int) -> Array:
 
 
 def _constants(application: Application) -> Constants:
-    """Indices lie on their axis; weights of integers are known, for their sums are bounded by them."""
+    """Bound indices by their axis, and require constant weights of integers, which bound the sums."""
     axes, (data, *_) = application.attrs["axes"], application.types
     found = {1 + k: Constant(Use.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
     if not dtypes.is_float(data.dtype) and not _is_surface(application):
@@ -183,7 +185,7 @@ def _is_surface(application: Application) -> bool:
 
 
 def _sound(application: Application) -> str:
-    """Sums of integers, and half a unit, fit the dtype that they are made in."""
+    """Check that sums of integers, plus half a unit, fit their dtype; return the fault."""
     attrs, data = application.attrs, application.types[0]
     weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
     if not weights or dtypes.is_float(data.dtype) or _is_surface(application):

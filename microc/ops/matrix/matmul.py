@@ -27,7 +27,7 @@ from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, eleme
 from microc.ops.constants import Application, centred_range, zero_point_of
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
-from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, broadcast
+from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, COLUMNS, PATCH
@@ -73,7 +73,7 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
     rank, shape = max(ranks), np.broadcast_shapes(*(kind.shape[:-2] for kind in types))
-    leading = [broadcast(replace(kind, shape=kind.shape[:-2]), shape, rank - 2) for kind in types]
+    leading = [map_broadcast(replace(kind, shape=kind.shape[:-2]), shape, rank - 2) for kind in types]
     return (*leading[0], rank - 2, None), (*leading[1], None, rank - 1)
 
 
@@ -102,7 +102,7 @@ class _Side:
     zero_point: int
     element: Callable[..., Expr]
 
-    def centred_range(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
+    def read_centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
         """Return an element of one matrix less the zero point; batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
@@ -166,7 +166,7 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
 
     def element(*index: Var) -> Expr:
         *batch, p, o = index
-        product = left.centred(batch, p, k.var, dtype=dtype) * right.centred(batch, k.var, o, dtype=dtype)
+        product = left.read_centred(batch, p, k.var, dtype=dtype) * right.read_centred(batch, k.var, o, dtype=dtype)
         return te.sum_reduce(product, k)
 
     return te.compute(shape, element, ACC, _names(shape, "p", "o"))
@@ -181,7 +181,7 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
     def copy_side(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
         def element(*index: Var) -> Expr:
             *batch, row, term = index
-            value = ir.cast("int16", side.centred(batch, *at(row, term), dtype="int32"))
+            value = ir.cast("int16", side.read_centred(batch, *at(row, term), dtype="int32"))
             return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
 
         return element

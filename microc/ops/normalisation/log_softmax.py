@@ -51,7 +51,7 @@ _RESULT = Quant((1 / 16,), (127,))
 
 
 def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """log(z) in Q5.26 of z >= 1 in Q12.19. ``hold`` names what is used more than once."""
+    """Return log(z) in Q5.26 of z >= 1 in Q12.19. ``hold`` gives names to values that are used more than once."""
     room = hold(free_bits(z, 31 - SUM_BITS, k))
     wide = saturating_double(hold(doubling_high_mul(hold(z << room), _ROOT_HALF, k)))
     scaled = hold(doubling_high_mul(z, _ROOT_HALF, k))
@@ -152,7 +152,7 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_bytes(call: OpCall) -> te.Tensor:
-    """Three passes over each row: its largest number, the sum, the results."""
+    """Build three passes over each row: its largest number, the sum, the results."""
     data, powers, reals = call.present
     classes, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // classes
@@ -192,7 +192,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
 
 
 def _sound_bytes(application: Application) -> str:
-    """The largest number of a row has an exponential of one, whose logarithm is taken; so many fit the sum."""
+    """Check that the largest number of a row has an exponential of one, and that a row of ones fits the sum."""
     powers, classes = application.data[1], application.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"

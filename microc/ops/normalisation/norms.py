@@ -51,7 +51,7 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _LEAST = 1e-6
 _OUTPUT_BITS = 7
 _MOST_DEPTH = 1 << 15
-"""Elements of a row whose squares are sure to fit 31 bits."""
+"""Largest number of elements of a row whose sum of squares fits 31 bits."""
 
 
 def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -131,7 +131,7 @@ def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_bytes(call: OpCall) -> te.Tensor:
-    """The squares' sum, its inverse root by Newton's method, and the row times it."""
+    """Build the sum of squares, its inverse root by Newton's method, and the row times that."""
     data = call.data
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
@@ -154,7 +154,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
 
 
 def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Names, and the mantissa and shift that :func:`microc.numerics.inverse_square_root` gives."""
+    """Build :func:`microc.numerics.inverse_square_root`; return its definitions of names, mantissa and shift."""
     square, large, small = Var("square"), Var("large", "bool"), Var("small")
     lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]
     more, bits = bit_length(ir.cast("uint32", small), "square")
@@ -214,31 +214,34 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
 # ---- ``qlayer_norm``: normalised rows of integers, times a factor and plus a term for each channel, in integers of
 # any scale.
 #
-# Of the stored numbers q of a row of N, T = N q - sum(q) and V = N sum(q * q) - sum(q) ** 2 + N ** 2 epsilon / scale ** 2 are
-# exact, zero points fall out, and T / sqrt(V) is the normalised number, within the root of N. The root is Newton's (TFLite's
-# GetInvSqrtQuantizedMultiplierExp), off by a few units of 2**-27 of itself. The normalised number is rounded to ``fraction``
-# bits; its product with the channel's factor, and the term, keep ``right`` bits below the result's unit. What is shifted to the
-# right is rounded, ties upwards.
+# For the stored integers q of a row of N, T = N q - sum(q) and V = N sum(q * q) - sum(q) ** 2 + N ** 2 epsilon / scale ** 2 are
+# exact, and zero points cancel. T / sqrt(V) is the normalised number; its magnitude is at most the root of N. The inverse root is
+# computed by Newton's method (TFLite's GetInvSqrtQuantizedMultiplierExp) with a relative error of a few 2**-27. The normalised
+# number is rounded to ``fraction`` bits; its product with the channel's factor, and the term, keep ``right`` bits below the
+# result's unit. Right shifts round, ties upwards.
 
 DTYPES = ("int8", "uint8", "int16")
 LAYER_NORM_FIXED_MOST_DEPTH = 1 << 11
-"""Elements of a row, for which V has 52 bits."""
+"""Largest number of elements of a row; V has 52 bits then."""
 
 MOST_EPSILON = float(1 << 52)
 
 GUARD = 4
-"""V has twice as many fractional bits, for its epsilon."""
+"""Half the number of fractional bits of V, which its epsilon needs."""
 
 _ROOM = 26
-"""Bits of a normalised number in fixed point. Mantissas of inverse roots are 0.088 at least, so that a distance, which is within
-the root of N V, takes at most 2 * 11.4 times as much when it is shifted to the left: 31 bits."""
+"""Bits of a normalised number in fixed point. Mantissas of inverse roots are 0.088 at least, so that T, which is within the root
+of N V, is at most 2 * 11.4 times as large after its left shift: 31 bits."""
 
 
 @frozen
 class Affine:
-    """Factors (Q0.29 of a power of two) and terms (int32, with the zero point and half a unit) of the channels, the normalised
-    numbers' fractional bits, and the result's. Factors are of either sign: what schedules make of products with mantissas, which
-    are not, does not hold for them, so that their operand is doubled twice, as no such product's is."""
+    """Factors and terms of the channels in fixed point, and fractional bits.
+
+    Factors are Q0.29 of a power of two, terms int32 with the zero point and half a unit included; then the fractional bits of
+    normalised numbers, and of results. Factors may be negative, unlike mantissas, so the rewritings of schedules for products
+    with mantissas would be wrong: the operand is doubled twice, which these do not match.
+    """
 
     factors: Array
     terms: Array
@@ -247,7 +250,7 @@ class Affine:
 
 
 def affine(gamma: Array, beta: Array, depth: int, result: Quant, dtype: str) -> Affine | None:
-    """``gamma`` and ``beta`` (depth) over the result's scale in fixed point; None where that has too few bits."""
+    """Convert ``gamma`` and ``beta`` (depth) over the result's scale to fixed point; return None if it has too few bits."""
     scale, zero = float(np.float32(result.scale[0])), result.zero_point[0]
     factors, terms = (np.asarray(part, np.float64) / scale for part in (gamma, beta))
     if not (np.isfinite(factors).all() and np.isfinite(terms).all() and factors.any()):
@@ -290,7 +293,7 @@ def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
-    """Row by row: both sums, the inverse root, the results."""
+    """Build a loop over rows: both sums, the inverse root, the results."""
     data, factors, terms = call.present
     depth, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // depth
@@ -304,7 +307,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
         added = ir.Store(square, (zero,), square[0] + ir.cast(squares, value * value))
         add = ir.Let(value, ir.cast("int32", x[n, i]), ir.seq(ir.Store(total, (zero,), total[0] + value), added))
         spread = ir.cast("int64", square[0]) * depth - ir.cast("int64", total[0]) * ir.cast("int64", total[0])
-        lets, mantissa, shift = _root((spread << 2 * GUARD) + ir.const(attrs["epsilon"], "int64"))
+        lets, mantissa, shift = _inverse_root_of_spread((spread << 2 * GUARD) + ir.const(attrs["epsilon"], "int64"))
         left, right, half, root = Var("left"), Var("right_shift"), Var("half_unit"), Var("inverse_root")
         lets += [
             (root, mantissa),
@@ -325,8 +328,11 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
     return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build)[0]
 
 
-def _root(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Names, and mantissa and shift of the inverse root of a positive ``spread`` of 62 bits, of which 31 are looked at."""
+def _inverse_root_of_spread(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+    """Build the inverse root of a positive ``spread`` of 62 bits, of which the upper 31 are used.
+
+    Return definitions of names, mantissa and shift.
+    """
     whole, halved = Var("spread", "int64"), Var("halved")
     lets: list[tuple[Var, Expr]] = [(whole, spread)]
     high = Var("high", "uint32")
@@ -338,7 +344,7 @@ def _root(spread: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
 
 
 def _layer_norm_fixed_cases() -> Iterable[Case]:
-    """Ends and ties; the last row is constant but for its first number, which is the furthest from a mean that there is."""
+    """Yield ends of ranges and ties; in the last row one number differs from all others, the largest possible distance."""
     for dtype, out_dtype in (("int8", "int8"), ("uint8", "int16"), ("int16", "int16"), ("int16", "int8")):
         low, high = dtypes.int_range(dtype)
         for shape, epsilon in (
@@ -360,14 +366,14 @@ def _layer_norm_fixed_cases() -> Iterable[Case]:
 
 
 def _sound(application: Application) -> str:
-    """A normalised number, at most the root of the row's length, keeps 26 bits, as :func:`affine` makes it."""
+    """Check that a normalised number, at most the root of the row's length, has 26 bits; return the fault."""
     attrs, depth = application.attrs, application.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 
 
 def attrs_of(made: Affine, epsilon: float, dtype: str) -> dict[str, Attr]:
-    """The attributes for a result of this dtype; ``epsilon`` is added to V."""
+    """Return the attributes of ``qlayer_norm`` for a result of ``dtype``; ``epsilon`` is added to V."""
     low, high = dtypes.int_range(dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": dtype}
     return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": made.fraction, "right": made.right}
@@ -399,7 +405,7 @@ QLAYER_NORM = OpDef(
 # ---- ``layer_norm``: rows less their mean, over the root of their variance: (x - mean) / sqrt(variance + epsilon),
 # in float32.
 #
-# Of integers it works on the stored numbers q: a scale s divides epsilon by s * s, and zero points fall out. Their sums are
+# Integers are normalised as their stored numbers q: a scale s divides epsilon by s * s, and zero points cancel. Their sums are
 # exact:
 #
 #     N (q - mean)  =  N q - sum(q),        N * N * variance  =  N sum(q * q) - sum(q) ** 2.
@@ -407,7 +413,7 @@ QLAYER_NORM = OpDef(
 # Sources: ONNX LayerNormalization.
 
 LAYER_NORM_MOST_DEPTH = 1 << 20
-"""Elements of a row of floats or bytes; N q of bytes fits 31 bits."""
+"""Largest number of elements of a row of floats or bytes; N q of bytes fits 31 bits."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -427,15 +433,19 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Stages of a row, then ``normal``."""
+    """Build the stages of a row's statistics, then ``normal``."""
     (data,) = call.present
     depth = data.type.shape[-1]
     x = data.tensor((prod(data.type.shape[:-1]), depth))
-    return _of_integers(x, call.attrs["epsilon"]) if data.type.dtype in DTYPES else _of_floats(x, call.attrs["epsilon"])
+    return (
+        _normalise_integers(x, call.attrs["epsilon"])
+        if data.type.dtype in DTYPES
+        else _normalise_floats(x, call.attrs["epsilon"])
+    )
 
 
-def _of_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
-    """Stages ``total``, ``mean``, ``squares``, ``factor``."""
+def _normalise_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
+    """Build stages ``total``, ``mean``, ``squares``, ``factor`` of floats."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     total = te.compute((rows,), lambda n: te.sum_reduce(x[n, k.var], k), "total", ("n",))
     mean = te.compute((rows,), lambda n: total[n] / float(depth), "mean", ("n",))
@@ -448,8 +458,8 @@ def _of_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
     return te.compute(x.shape, lambda n, i: (x[n, i] - mean[n]) * factor[n], "normal", ("n", "i"))
 
 
-def _of_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
-    """Stages ``total``, ``squares``, ``factor``."""
+def _normalise_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
+    """Build stages ``total``, ``squares``, ``factor`` of integers."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     largest = max(abs(end) for end in dtypes.int_range(x.dtype))
     wide = "int32" if (depth * largest) ** 2 <= dtypes.int_range("int32")[1] else "int64"

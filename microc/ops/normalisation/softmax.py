@@ -1,4 +1,4 @@
-"""Softmax of floats and in fixed point."""
+"""Softmax of floats, in TFLite's fixed point, and of bytes with any output scale."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from microc.tir.ir import Expr
 
 # ---- Softmax in fixed point as TFLite Micro computes it: ``qsoftmax`` of 8-bit data, ``qsoftmax16`` of 16-bit data.
 #
-# ``qsoftmax`` looks exponentials up by the distance from the row's largest value (TFLite computes the same numbers anew for every
+# ``qsoftmax`` looks up exponentials by the distance from the row's largest value (TFLite computes the same numbers for every
 # element) and scales by a Newton reciprocal of their sum. ``qsoftmax16`` interpolates both functions in tables.
 #
 # Sources: TFLite ``reference/softmax.h``, ``quantization_util.cc`` (PreprocessSoftmaxScaling, CalculateInputRadius), ``common.h``
 # (GetReciprocal, LUTPopulate, LUTLookup) and ``softmax_common.cc`` of TFLite Micro.
 
 SUM_BITS = 12
-"""Integer bits of the 8-bit kernel's sum of exponentials; more classes than 2**12 - 1 could overflow it."""
+"""Integer bits of the sum of exponentials in the 8-bit kernel; 2**12 classes or more can overflow it."""
 
 
 def free_bits(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX) -> Any:
-    """How far ``total``, within 2**lowest_bit .. ``most``, can be shifted left and stay an int32."""
+    """Return the largest left shift of ``total``, within 2**lowest_bit .. ``most``, that keeps it an int32."""
     zero = total * 0
     highest = min(most.bit_length(), 31)
     count = zero + (31 - highest)
@@ -61,7 +61,7 @@ def free_bits(total: Any, lowest_bit: int, k: Arith[Any], most: int = INT32_MAX)
 
 
 def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
-    """exp(beta * scale * d) in Q0.31 for d = 0, -1 ... -255, exactly zero where TFLite skips the term (int32)."""
+    """Return exp(beta * scale * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
     real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
         raise UnsupportedError(f"a quantised softmax with scale {scale} and beta {beta}, too small for fixed point")
@@ -84,15 +84,18 @@ def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Ten
 
 
 def row_reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """The reciprocal of ``total`` (Q12.19) in Q0.31, up to the power of two that ``headroom`` says: ``total`` shifted up is
-    (1 + x) / 2 in Q0.31."""
+    """Return the reciprocal of ``total`` (Q12.19) shifted left by ``headroom``, in Q0.31.
+
+    The shifted ``total`` is (1 + x) / 2 in Q0.31.
+    """
     return numerics.saturating_double(numerics.reciprocal(total << headroom, k))
 
 
 def _probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith[Any]) -> Any:
-    """The result for one exponential, before clamping: power * scale, shifted to the output's bits, from the lowest value up.
+    """Return the result of one exponential before clamping: power * scale, shifted to the output's bits, plus the lowest value.
 
-    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; where the exponent passes 32, all is zero.
+    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; if the exponent exceeds 32, the result is
+    zero.
     """
     low, _ = dtypes.int_range(out_dtype)
     most = SUM_BITS - 2 + 31 - dtypes.info(out_dtype).bits
@@ -112,13 +115,13 @@ def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array
 
 
 def largest_of_rows(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tensor:
-    """``largest``: the largest element of every row (rows, classes), at least ``low``."""
+    """Build stage ``largest``: the largest element of every row (rows, classes), at least ``low``."""
     k = te.reduce_axis(classes, "k")
     return te.compute((rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",))
 
 
 def _compute_q(call: OpCall) -> te.Tensor:
-    """Stages ``largest``, ``total``, ``headroom``, ``scale`` per row, then ``softmax``."""
+    """Build stages ``largest``, ``total``, ``headroom``, ``scale`` per row, then ``softmax``."""
     data, table_operand = call.present
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
     rows, classes = prod(shape[:-1]), shape[-1]
@@ -144,7 +147,7 @@ def _compute_q(call: OpCall) -> te.Tensor:
 
 
 def _sound_q(application: Application) -> str:
-    """The largest number of a row has an exponential of one: so much is in the sum whose reciprocal is taken."""
+    """Check that the largest number of a row has an exponential of one, the least sum of a row; return the fault."""
     table = application.data[1]
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
@@ -166,9 +169,9 @@ _RANGE = np.float32(65535)
 
 
 def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: int, out_scale: Any) -> Array:
-    """513 points of ``function`` over the whole int16 range of (scale, zero_point) as int16 of ``out_scale``.
+    """Return 513 points of ``function`` over the whole int16 range of (scale, zero_point), as int16 of ``out_scale``.
 
-    Each point is corrected by half the error in the middle of its segment. All arithmetic is float32, as LUTPopulateInt16's.
+    Each point is corrected by half the error in the middle of its segment. All arithmetic is float32, as in LUTPopulateInt16.
     """
     one = np.float32
     low, high = (scale * one(limit - zero_point) for limit in (-32768, 32767))
@@ -185,15 +188,18 @@ def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: 
     return clipped.astype(np.int16)
 
 
-def interpolated(table: Callable[[Any], Any], x: Any) -> Any:
-    """The table of 513 points at an x within int16: nine bits choose the segment, seven the place in it (LUTLookup)."""
+def interpolate(table: Callable[[Any], Any], x: Any) -> Any:
+    """Interpolate a table of 513 points at an int16 x: nine bits select the segment, seven the position in it (LUTLookup)."""
     index = (x + 32768) >> 7
     base = table(index)
     return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
 
 
 def tables16(scale: float, beta: float, rounding: Multiplier) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
-    """Attributes of ``qsoftmax16`` for data of ``scale``; tables of exp on -10 .. 0 and of 1 / (1 + x) on 0 .. 1, in Q0.15."""
+    """Return attributes and tables of ``qsoftmax16`` for data of ``scale``.
+
+    The tables are exp on -10 .. 0 and 1 / (1 + x) on 0 .. 1, in Q0.15.
+    """
     mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
     if shift > 14:
         raise UnsupportedError(f"a 16-bit softmax with scale {scale} and beta {beta}, too large for fixed point")
@@ -216,19 +222,19 @@ def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 
 def _distance16(distance: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """A distance <= 0 where -65535 stands for -10, shifted to the middle of int16."""
+    """Scale a distance <= 0 so that -65535 stands for -10, and shift it to the middle of int16."""
     scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], k)
     return k.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
-def _centred(total: Any, headroom: Any, k: Arith[Any]) -> Any:
-    """The total shifted up to 1 + x, and x to the middle of int16."""
+def _shift_to_middle(total: Any, headroom: Any, k: Arith[Any]) -> Any:
+    """Shift the total left to 1 + x, and x to the middle of int16."""
     x = numerics.shift_right_half_up(total << headroom, 14) - ((1 << 15) + (1 << 16))
     return k.select(x < 32767, x, x * 0 + 32767)
 
 
 def _probability16(power: Any, scale: Any, headroom: Any) -> Any:
-    """power * scale (each Q0.15), shifted to Q0.15, ties upwards, before clamping."""
+    """Return power * scale (each Q0.15), shifted to Q0.15, ties upwards, before clamping."""
     shift = 30 - headroom
     half = (shift * 0 + 1) << (shift - 1)
     return (power * scale + half) >> shift
@@ -236,15 +242,15 @@ def _probability16(power: Any, scale: Any, headroom: Any) -> Any:
 
 def _reference_q16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
-    powers = interpolated(lambda i: exp[i], _distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
+    powers = interpolate(lambda i: exp[i], _distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
     headroom = free_bits(total, 14, NUMPY)
-    scale = interpolated(lambda i: reciprocal[i], _centred(total, headroom, NUMPY))
+    scale = interpolate(lambda i: reciprocal[i], _shift_to_middle(total, headroom, NUMPY))
     return (np.clip(_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
 
 def _compute_q16(call: OpCall) -> te.Tensor:
-    """Stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then ``softmax``."""
+    """Build stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then ``softmax``."""
     data, *table_operands = call.present
     exp, reciprocal = (operand.tensor() for operand in table_operands)
     rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
@@ -263,12 +269,12 @@ def _compute_q16(call: OpCall) -> te.Tensor:
         "distance",
         ("n", "c"),
     )
-    power = te.compute((rows, classes), lambda n, c: interpolated(read(exp), distance[n, c]), "power", ("n", "c"))
+    power = te.compute((rows, classes), lambda n, c: interpolate(read(exp), distance[n, c]), "power", ("n", "c"))
     j = te.reduce_axis(classes, "j")
     total = row("total", lambda n: te.sum_reduce(power[n, j.var], j))
     headroom = row("headroom", lambda n: free_bits(total[n], 14, TIR, classes << 15))
-    place = row("place", lambda n: _centred(total[n], headroom[n], TIR))
-    scale = row("scale", lambda n: interpolated(read(reciprocal), place[n]))
+    place = row("place", lambda n: _shift_to_middle(total[n], headroom[n], TIR))
+    scale = row("scale", lambda n: interpolate(read(reciprocal), place[n]))
 
     def element(n: Expr, c: Expr) -> Expr:
         return clamp_to_dtype(_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
@@ -277,7 +283,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
 
 
 def _sound_q16(application: Application) -> str:
-    """The exponential of zero, at the end of the table, is about one: so much is in the sum whose reciprocal is taken."""
+    """Check that the exponential of zero, at the end of the table, is about one, the least sum of a row; return the fault."""
     table = application.data[1]
     if table is None or table[-2:].min() >= 1 << 14:
         return ""
@@ -315,34 +321,33 @@ QSOFTMAX16 = OpDef(
 )
 
 
-# ---- Softmax of bytes into bytes of any scale: ``qsoftmax_scaled``, what ``dequantize -> softmax -> quantize``
-# becomes.
+# ---- ``qsoftmax_scaled``: softmax of bytes to bytes of any scale, to which ``dequantize -> softmax -> quantize`` is rewritten.
 #
-# Exponentials are looked up by the distance from the row's largest number, as integers of F bits: so many that the sum of a row
-# fits 30. The sum's reciprocal, by Newton's method, and the output's scale are one multiplier for all elements of a row.
+# Exponentials are looked up by the distance from the row's largest number, as integers of F fraction bits, F such that the sum of
+# a row fits 30 bits. The sum's reciprocal, by Newton's method, and the output's scale are one multiplier for all elements of a
+# row.
 #
-# Against exact real numbers: a sum of C classes is off by C / 2 units of 2**-F at most, an exponential by half a unit, so that a
-# result differs by less than (C + 1) / 2**(F + 1) of a probability before it is rounded. F = 30 - log2(C) makes that 0.03 of a
-# probability's 256th for 512 classes and less than 0.13 for 1024, the most: results are one step apart at most, where floats
-# come as close to a tie.
+# Error: a sum of C classes is off by C / 2 units of 2**-F at most, an exponential by half a unit, so that a result differs by
+# less than (C + 1) / 2**(F + 1) of a probability before it is rounded. With F = 30 - log2(C) that is 0.03 of 1 / 256 for 512
+# classes and less than 0.13 for 1024, the most. So a result differs from the float one by one step at most, and only near ties.
 
 MOST_CLASSES = 1024
 _TOTAL_BITS = 30
 
 
 def table_bits(classes: int) -> int:
-    """F, for which the sum of so many exponentials fits, and twice an exponential fits 31 bits."""
+    """Return F such that the sum of ``classes`` exponentials fits, and twice an exponential fits 31 bits."""
     return _TOTAL_BITS - max((classes - 1).bit_length(), 1)
 
 
 def scaled_exponentials(scale: float, classes: int) -> Array:
-    """exp(-scale * d) for d = 0 ... 255, int32 with :func:`table_bits` fractional bits."""
+    """Return exp(-scale * d) for d = 0 ... 255, int32 with :func:`table_bits` fractional bits."""
     distance = np.arange(256) * float(np.float32(scale))
     return np.asarray(np.rint(np.exp(-distance) * (1 << table_bits(classes))), np.int32)
 
 
 def fits(out_scale: float, classes: int) -> bool:
-    """Whether the integers suffice for rows of so many classes and an output of this scale."""
+    """Test whether ``qsoftmax_scaled`` can compute rows of ``classes`` classes with an output of ``out_scale``."""
     if not 0 < classes <= MOST_CLASSES:
         return False
     return 0 <= quantize_multiplier(1 / float(np.float32(out_scale)))[1] < table_bits(classes)
@@ -358,7 +363,7 @@ def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def _row_multiplier(total: Any, headroom: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    """1 / total / the output's scale as a mantissa in Q0.31; :func:`_shift` says how far its products go to the right."""
+    """Return 1 / total / the output's scale as a mantissa in Q0.31; :func:`_shift` is the right shift of its products."""
     return doubling_high_mul(row_reciprocal(total, headroom, k), attrs["multiplier"], k)
 
 
@@ -377,7 +382,7 @@ def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
 
 
 def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
-    """Stages ``largest``, ``total``, ``headroom``, ``multiplier``, ``shift`` per row, then ``softmax``."""
+    """Build stages ``largest``, ``total``, ``headroom``, ``multiplier``, ``shift`` per row, then ``softmax``."""
     data, table_operand = call.present
     shape, attrs = data.type.shape, call.attrs
     rows, classes = prod(shape[:-1]), shape[-1]
@@ -402,7 +407,7 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
 
 
 def _sound(application: Application) -> str:
-    """Exponentials are at most one, which the largest number of a row has; a result is shifted to the right."""
+    """Check that exponentials are at most one, that of the largest number is one, and results are shifted right."""
     bits, table = table_bits(application.types[0].shape[-1]), application.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
         return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
@@ -411,7 +416,7 @@ def _sound(application: Application) -> str:
 
 
 def scaled_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Attr]:
-    """The attributes for an output of this quantisation."""
+    """Return the attributes of ``qsoftmax_scaled`` for an output of this quantisation."""
     multiplier, shift = quantize_multiplier(1 / float(np.float32(scale)))
     return {"multiplier": multiplier, "shift": shift, "zero_point": zero_point, "out_dtype": out_dtype}
 
@@ -443,8 +448,7 @@ QSOFTMAX_SCALED = OpDef(
 )
 
 
-# ---- Softmax: of floats, and what quantised applications become (``qsoftmax``, ``qsoftmax16`` in
-# ``softmax_fixed.py``).
+# ---- Softmax of floats, and the legalisation of quantised ones to the operators above.
 
 
 def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
@@ -473,10 +477,10 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
+    """Build stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
 
-    In float32 a power is off by 2e-7 at most (``exponential.py``), where the largest element's is 1, and so a result by 1e-6 of
-    the largest one, with the rounding of the factor that all elements share.
+    In float32 the error of a power is at most 2e-7 (``scalar_functions.py``), where the largest element's power is 1. So the
+    error of a result is at most 1e-6 of the largest one, including the rounding of the common factor.
     """
     data = call.data
     shape = data.type.shape
@@ -513,7 +517,7 @@ def _cases() -> Iterable[Case]:
 
 # ---------------------------------------------------------------- quantised
 
-_RESULTS = {  # what TFLite's kernels write: by dtypes of data and result, the result's scale and zero point
+_RESULTS = {  # scale and zero point of the results of TFLite's kernels, by dtypes of data and result
     ("int8", "int8"): (1 / 256, -128),
     ("uint8", "uint8"): (1 / 256, 0),
     ("int8", "int16"): (1 / 65536, -32768),
@@ -530,7 +534,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     wanted = _RESULTS.get((source.dtype, result.dtype))
     last = _axis(node.attrs, source.shape) == len(source.shape) - 1
     if node.attr("rounding") == Rounding.EVEN:
-        return _looked_up(node, graph) if last else through_float(node, graph)
+        return _legalize_by_table(node, graph) if last else through_float(node, graph)
     if not last or wanted is None:
         return through_float(node, graph)
     if abs(scale_out - wanted[0]) > 0.001 * wanted[0] or zero_out != wanted[1]:
@@ -553,8 +557,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _looked_up(node: Node, graph: Graph) -> Legalized:
-    """Bytes to bytes by a table of exponentials; else through floats."""
+def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
+    """Rewrite bytes to ``qsoftmax_scaled``, a table of exponentials; other dtypes to float operators."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale, _ = scalar_quant(node, graph, node.inputs[0])
     out_scale, zero = scalar_quant(node, graph, node.outputs[0])

@@ -1,4 +1,4 @@
-"""Pools over height and width, of floats and integers."""
+"""Operators ``max_pool2d``, ``avg_pool2d`` and ``sum_pool2d`` over height and width, of floats and integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from microc.ops.arithmetic import (
 )
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
 from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
+from microc.ops.elementwise.tables import IDENTITY, emit_on_quantised
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, Window
@@ -35,38 +35,38 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, PADDED
 
-# ---- What quantised pools become; float pools only lose their activation.
+# ---- Legalisation of quantised pools; of float pools only the activation is split off.
 
 
 def legalize_max(node: Node, graph: Graph) -> Legalized | None:
-    """The maximum of the stored integers; then another scale and the activation where there are any."""
+    """Rewrite to the maximum of the stored integers, then a change of scale and the activation if there are any."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    return _with_epilogue(node, graph) if _alike(node, graph) else _requantised_max(node, graph)
+    return _emit_with_clamp(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
 
 
 def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
-    """TFLite: the average of the stored integers. ONNX: their sum, rescaled. Through floats where neither is exact."""
+    """Rewrite to the average of the stored integers (TFLite), or their sum, rescaled (ONNX); to floats if neither is exact."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
     beyond = prod(node.attr("kernel")) << dtypes.info(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
     plain = node.attr("rounding") != Rounding.EVEN and not node.attr("count_include_pad") and not beyond
-    if plain and _alike(node, graph):
-        return _with_epilogue(node, graph)
-    return _averaged(node, graph) if beyond or partial else _summed(node, graph)
+    if plain and _has_same_quant(node, graph):
+        return _emit_with_clamp(node, graph)
+    return _emit_float_average(node, graph) if beyond or partial else _emit_scaled_sum(node, graph)
 
 
-def _alike(node: Node, graph: Graph) -> bool:
-    """Whether data and result are quantised alike; TFLite takes scales within 1e-6 for equal."""
+def _has_same_quant(node: Node, graph: Graph) -> bool:
+    """Test whether data and result have the same quantisation; as in TFLite scales within 1e-6 count as equal."""
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     close = scale_in == scale_out if node.attr("rounding") == Rounding.EVEN else abs(scale_in - scale_out) <= 1e-6
     return close and zero_in == zero_out and graph.types[node.inputs[0]].dtype == graph.types[node.outputs[0]].dtype
 
 
-def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
-    """The pool of the stored integers, clamped where an activation asks."""
+def _emit_with_clamp(node: Node, graph: Graph) -> Legalized | None:
+    """Rewrite to the pool of the stored integers and the clamp of an activation."""
     activation = str(node.attr("activation"))
     if not activation:
         return None
@@ -80,22 +80,22 @@ def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _requantised_max(node: Node, graph: Graph) -> Legalized:
-    """The maximum of the stored integers, taken to the result's scale, with the activation."""
+def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
+    """Rewrite to the maximum of the stored integers, rescaled to the result, with the activation."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     activation = str(node.attr("activation"))
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
-    emit_rescaled(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_on_quantised(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
-def _averaged(node: Node, graph: Graph) -> Legalized:
-    """The average of floats that hold the stored integers less their zero point, scaled, with the activation, and quantised.
+def _emit_float_average(node: Node, graph: Graph) -> Legalized:
+    """Rewrite to the average of floats that hold the stored integers less their zero point, scaled, activated and quantised.
 
-    Sums of such floats are exact below 2**24, in any order, so that ties are rounded alike wherever this is computed.
+    Sums of such floats are exact below 2**24, in any order, so that ties are rounded the same way on every core.
     """
     rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
     scale, zero = scalar_quant(node, graph, node.inputs[0])
@@ -115,7 +115,10 @@ def _averaged(node: Node, graph: Graph) -> Legalized:
 
 
 def _emit_even(rewrite: Rewrite, mean: str) -> None:
-    """Append what scales means, ties to even. Times a common multiple of their counts they are integers, but for rounding."""
+    """Append the scaling of means, ties to even.
+
+    Times a common multiple of their counts the means are integers, but for rounding.
+    """
     node, result = rewrite.node, rewrite.type(rewrite.node.outputs[0])
     (scale, zero), (scale_out, zero_out) = (
         scalar_quant(node, rewrite.graph, name) for name in (node.inputs[0], node.outputs[0])
@@ -141,7 +144,7 @@ def _emit_even(rewrite: Rewrite, mean: str) -> None:
 
 
 def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[int]:
-    """Count the elements that windows average over."""
+    """Return the numbers of elements that windows average over."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
     first = 2 if node.attr("layout") == "NCHW" else 1
@@ -153,9 +156,11 @@ def _counts(node: Node, data: tuple[int, ...], result: tuple[int, ...]) -> set[i
     return {rows * columns for rows in sides[0] for columns in sides[1]}
 
 
-def _summed(node: Node, graph: Graph) -> Legalized:
-    """round(sum(x - zero point) * scale / (result scale * count)) + zero point; half to even, scales are in float32 as ONNX
-    Runtime's."""
+def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
+    """Rewrite to round(sum(x - zero point) * scale / (result scale * count)) + zero point.
+
+    Rounding is half to even, and scales are computed in float32, as in ONNX Runtime.
+    """
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
@@ -216,9 +221,9 @@ def sum_cases() -> Iterable[Case]:
 # ---- Pools over height and width. ``max_pool2d`` and ``avg_pool2d`` of integers work on the stored numbers as
 # TFLite's kernels do.
 #
-# Padding never contributes to a maximum, nor to an average unless ``count_include_pad`` (zeros that count); a window must hold
-# one element at least. ``sum_pool2d`` is what quantised averages of ONNX are made of. The channels-first layout is for before the
-# layout pass: inference and reference know it, tensor expressions do not.
+# Padding never contributes to a maximum, nor to an average unless ``count_include_pad`` (zeros that count); a window must contain
+# one element at least. Quantised averages of ONNX are legalised to ``sum_pool2d``. The channels-first layout exists only before
+# the layout pass: inference and reference support it, tensor expressions do not.
 #
 # Source of the integer average: TFLite ``reference/integer_ops/pooling.h`` (AveragePool).
 
@@ -237,7 +242,7 @@ def _spatial(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int
 
 
 def _extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of the result."""
+    """Return height and width of the result."""
     top, left, bottom, right = attrs["padding"]
     sizes = zip(_spatial(attrs, shape), attrs["kernel"], attrs["strides"], (top + bottom, left + right), strict=True)
     height, width = ((size + padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
@@ -267,7 +272,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _windows(attrs: Mapping[str, Any], x: Array, value: float) -> Array:
-    """All windows of the padded data: (N, H, W, C, kernel height, kernel width)."""
+    """Return all windows of the padded data: (N, H, W, C, kernel height, kernel width)."""
     if attrs["layout"] == "NCHW":
         x = x.transpose(0, 2, 3, 1)
     height, width = _extents({**attrs, "layout": "NHWC"}, x.shape)
@@ -277,14 +282,14 @@ def _windows(attrs: Mapping[str, Any], x: Array, value: float) -> Array:
     return windows[:, :: attrs["strides"][0], :: attrs["strides"][1]][:, :height, :width]
 
 
-def _restored(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ...]:
+def _restore_layout(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ...]:
     y = y.transpose(0, 3, 1, 2) if attrs["layout"] == "NCHW" else y
     return (np.ascontiguousarray(y).astype(dtype),)
 
 
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return _restored(attrs, _windows(attrs, x, _lowest(x.dtype.name)).max(axis=(4, 5)), x.dtype)
+    return _restore_layout(attrs, _windows(attrs, x, _lowest(x.dtype.name)).max(axis=(4, 5)), x.dtype)
 
 
 def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -295,21 +300,24 @@ def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     if not attrs["count_include_pad"]:
         count = _windows(attrs, np.ones(x.shape, np.int64), 0).sum(axis=(4, 5))
     if x.dtype.kind == "f":
-        return _restored(attrs, total / count, x.dtype)
+        return _restore_layout(attrs, total / count, x.dtype)
     half = np.where(total > 0, total + count // 2, count // 2 - total) // count
-    return _restored(attrs, np.where(total > 0, half, -half), x.dtype)
+    return _restore_layout(attrs, np.where(total > 0, half, -half), x.dtype)
 
 
 def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = _windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
-    return _restored(attrs, total, np.int32)
+    return _restore_layout(attrs, total, np.int32)
 
 
 # ---------------------------------------------------------------- tensor expressions
 
 
-def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
-    """Stage ``acc``: every window reduced in the computing dtype. A window over the whole image needs no windows at all."""
+def _reduce_windows(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
+    """Build stage ``acc``: every window reduced in the computing dtype.
+
+    A window over the whole image is a plain reduction of height and width.
+    """
     data = call.data
     if call.attrs["layout"] != "NHWC":
         raise InternalError("a pool is lowered in layout NHWC only")
@@ -323,7 +331,7 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
             return te.Reduce(combine, ir.cast(dtype, image[n, k.var, c]), (k,), start)
 
         return te.compute((batch, channels), whole, ACC, ("n", "c"))
-    x = _padded(call, data.tensor(), pad)
+    x = _pad(call, data.tensor(), pad)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
@@ -335,12 +343,12 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
 
 
 def _sides(call: OpCall) -> tuple[int, ...]:
-    """Where there is padding; ``open`` as in :class:`microc.ops.convolution.geometry.Geometry`."""
+    """Return the largest padding of each side; ``open`` as in :class:`microc.ops.convolution.geometry.Geometry`."""
     return tuple(call.attrs.get("open") or call.attrs["padding"])
 
 
-def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
-    """Stage ``padded``: the data between rows and columns of ``value``; the data itself where nothing is added."""
+def _pad(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
+    """Build stage ``padded``: the data with a border of ``value``; return the data itself if there is no padding."""
     top, left, bottom, right = call.attrs["padding"]
     above, ahead, below, behind = _sides(call)
     if not any(_sides(call)):
@@ -369,19 +377,19 @@ def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
 def _max_compute(call: OpCall) -> te.Tensor:
     data = call.data
     lowest = _lowest(data.type.dtype)
-    acc = _reduced(call, "maximum", lowest, lowest)
+    acc = _reduce_windows(call, "maximum", lowest, lowest)
     return _epilogue(acc, lambda value, *_: ir.cast(data.type.dtype, value))
 
 
 def _lowest(dtype: str) -> int | float:
-    """What no maximum notices."""
+    """Return the neutral element of the maximum."""
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
 def _avg_compute(call: OpCall) -> te.Tensor:
     data = call.data
     dtype = data.type.dtype
-    acc = _reduced(call, "add", 0, 0)
+    acc = _reduce_windows(call, "add", 0, 0)
 
     def element(value: Expr, *index: Expr) -> Expr:
         count = _count(call, data.type.shape, index)
@@ -396,7 +404,7 @@ def _avg_compute(call: OpCall) -> te.Tensor:
 
 
 def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
-    """How many elements the window at ``index`` averages over, as int32."""
+    """Build the number of elements that the window at ``index`` averages over, in int32."""
     kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _sides(call)
     if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
@@ -411,14 +419,14 @@ def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
 
 
 def _epilogue(acc: te.Tensor, element: Any) -> te.Tensor:
-    """Stage ``pool``: what each reduced window becomes."""
+    """Build stage ``pool``: ``element`` of each reduced window."""
     assert isinstance(acc.definition, te.ComputeDef)
     axes = tuple(axis.name for axis in acc.definition.axes)
     return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
 
 
 def _sum_compute(call: OpCall) -> te.Tensor:
-    return _reduced(call, "add", call.attrs["pad_value"], call.attrs["offset"])
+    return _reduce_windows(call, "add", call.attrs["pad_value"], call.attrs["offset"])
 
 
 # ---------------------------------------------------------------- registry
@@ -438,7 +446,7 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
 
 
 def _sums_fit(application: Application) -> str:
-    """Sums of a window's integers, begun with ``offset``, fit int32."""
+    """Check that ``offset`` plus the sum of a window's integers fits int32; return the fault."""
     attrs, count = application.attrs, prod(application.attrs["kernel"])
     if "offset" not in attrs:
         return window_fault(application, count, half=count)

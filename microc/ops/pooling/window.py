@@ -1,6 +1,7 @@
-"""Windows over any number of spatial axes: ``window_sum`` and ``window_max`` of data (N, C, spatial ...), and ``window_argmax``,
-which also says where each largest element stands. ``padding`` is all amounts before, then all after; it counts for nothing.
-Source: ONNX AveragePool, LpPool, MaxPool. Networks' usual pools, of two axes, are ``avg_pool2d`` and ``max_pool2d``.
+"""Windows over any number of spatial axes: ``window_sum``, ``window_max`` and ``window_argmax`` of data (N, C, spatial ...).
+
+``window_argmax`` also returns the index of each largest element. ``padding`` is all amounts before, then all after; it does not
+contribute. The usual pools, of two axes, are ``avg_pool2d`` and ``max_pool2d``. Source: ONNX AveragePool, LpPool, MaxPool.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _neutral(combine: str, dtype: str) -> float:
 
 
 def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int]) -> Array:
-    """The windows' elements, one tap after the other along a new first axis."""
+    """Return the windows' elements, with the taps along a new first axis."""
     rank = x.ndim - 2
     ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
     padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=fill)
@@ -72,7 +73,7 @@ def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 
 
 def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Expr], taps: Sequence[Expr]) -> Any:
-    """Where a tap lies, and whether that is inside (None: always)."""
+    """Return the index of a tap, and the condition that it is inside (None: always)."""
     rank = len(extents)
     places, inside = [], []
     for k, extent in enumerate(extents):
@@ -89,7 +90,7 @@ def _compute(combine: str, call: OpCall) -> te.Tensor:
     x, kind = data.tensor(), data.type
     wide = compute_dtype(kind.dtype)
     if combine == "add" and kind.dtype in ("int32", "int64"):
-        wide = f"u{kind.dtype}"  # sums wrap around, which C defines without a sign
+        wide = f"u{kind.dtype}"  # sums wrap around, which C defines for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral(combine, kind.dtype), wide)
 
@@ -135,7 +136,7 @@ def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 
 def _strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
-    """Steps between neighbours along every spatial axis, last axis first unless ``column_major``."""
+    """Return the strides of flat indices along the spatial axes, row-major unless ``column_major``."""
     order = range(len(shape)) if attrs["column_major"] else reversed(range(len(shape)))
     steps, step = [0] * len(shape), 1
     for axis in order:
@@ -152,7 +153,7 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
     value, place = np.zeros(shape, x.dtype), np.full(shape, -1, np.int64)
     taps = zip(_taps(attrs, x, 0, shape[2:]), _taps(attrs, flat + planes, -1, shape[2:]), strict=True)
-    for tap, where in taps:  # in the data's own dtype: float64 confounds wide integers
+    for tap, where in taps:  # in the data's own dtype: float64 cannot tell all wide integers apart
         larger = (tap > value) | (np.isnan(tap) & ~np.isnan(value))
         better = (where >= 0) & ((place < 0) | larger)
         value, place = np.where(better, tap, value), np.where(better, where, place)

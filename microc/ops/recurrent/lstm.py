@@ -1,4 +1,4 @@
-"""LSTM over a sequence: the operator, and the loop that it is."""
+"""LSTM over a sequence: the composed operator, and its expansion to a loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from microc.ops.arithmetic import Rewrite
 from microc.ops.attributes import DYNAMIC, SURFACE, Rounding, flag, real
 from microc.ops.registry import Case, Legalized, OpDef
 
-# ---- A turn of a loop over time, written node by node: the graph that stands in a ``loop``.
+# ---- Builder of a loop's body: the graph of one iteration over time.
 
 
 class Turn:
-    """Nodes and types so far. ``loc``: what they are from; their values are named after it."""
+    """Builds the graph of an iteration node by node. ``loc``: origin of the nodes, after which their values are named."""
 
     def __init__(self, loc: Loc) -> None:
         self.loc = loc
@@ -39,7 +39,7 @@ class Turn:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
-        """What an application makes; ``quant`` and ``stored``, a dtype: of a result whose integers stand for something."""
+        """Append a node and return its result; ``quant`` and ``stored`` (a dtype): for a quantised result."""
         whole = {**registry.get(op).defaults, **attrs}
         (kind,) = registry.infer(op, whole, [self.types[name] for name in inputs])
         name = new_value(self.types, self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
@@ -47,17 +47,17 @@ class Turn:
         return name
 
     def node(self, node: Node, kinds: Sequence[TensorType]) -> tuple[str, ...]:
-        """The results of a node as it is, but for their names."""
+        """Append a node with new names of its results; return these."""
         made = tuple(new_value(self.types, name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
         self._nodes.append(replace(node, outputs=made))
         return made
 
     def ending(self, name: str, outputs: Sequence[str]) -> Graph:
-        """The finished turn, whose ``outputs`` are values as they are called."""
+        """Return the graph; its outputs keep the names of the values ``outputs``."""
         return Graph(name, tuple(self._inputs), tuple(outputs), (), self.types, self._consts).with_nodes(self._nodes)
 
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
-        """The finished turn; ``outputs``: what each is called, and the value that it is."""
+        """Return the graph; ``outputs``: values by the names of outputs."""
         made = []
         for label, value in outputs.items():
             made.append(new_value(self.types, label, self.types[value]))
@@ -66,19 +66,18 @@ class Turn:
         return self.ending(name, made)
 
 
-# ---- An ``lstm`` as a loop over time, whose turns are dense layers and elementwise work.
+# ---- Expansion of ``lstm`` to a loop over time, whose iterations are dense layers and elementwise operators.
 #
-# Of integers, the sums of the gates are int16 with twelve fractional bits, what sigmoid and tanh give has fifteen; the cell has
-# the scale of its state. Products and sums are saturated one by one. Source: TFLite Micro ``lstm_eval.h``,
-# ``lstm_eval_common.cc``.
+# In integers, the sums of gates are int16 with twelve fractional bits, results of sigmoid and tanh have fifteen; the cell has the
+# scale of its state. Products and sums are saturated one by one. Source: TFLite Micro ``lstm_eval.h``, ``lstm_eval_common.cc``.
 
-_SUMS, _BENT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
+_SUMS, _ACTIVATED = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
 _FUNCTIONS = ("sigmoid", "sigmoid", "tanh", "sigmoid")
-"""Of the gates, in their order: input, forget, cell, output."""
+"""Activations of the gates in order: input, forget, cell, output."""
 
 
-def as_loop(node: Node, graph: Graph) -> Legalized:
-    """Loop, and what puts the rows in the order of the data. UnsupportedError where weights are computed."""
+def expand_lstm(node: Node, graph: Graph) -> Legalized:
+    """Expand to a loop and a transposition of its rows to the data's order; raise UnsupportedError for computed weights."""
     rewrite = Rewrite(node, graph)
     data, _, _, hidden, cell, *_ = node.inputs
     if computed := [name for name in (*node.inputs[1:3], *node.inputs[5:]) if name and name not in graph.consts]:
@@ -88,7 +87,7 @@ def as_loop(node: Node, graph: Graph) -> Legalized:
     time_major, (batch, units) = bool(node.attr("time_major")), graph.types[hidden].shape
     shape = graph.types[data].shape
     steps = shape[0 if time_major else 1]
-    attrs: Mapping[str, Attr] = {"body": _turn(node, graph), "count": steps, "carried": 2, "guarded": False}
+    attrs: Mapping[str, Attr] = {"body": _build_body(node, graph), "count": steps, "carried": 2, "guarded": False}
     rows, last, state = node.outputs
     kind = graph.types[hidden]
     stacked = rewrite.value("rows", (steps, batch, units), kind.dtype, kind.quant)
@@ -100,18 +99,18 @@ def as_loop(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _turn(node: Node, graph: Graph) -> Graph:
-    """Hidden and cell of the last step, the whole data; hidden, cell, and the hidden once more as the row.
+def _build_body(node: Node, graph: Graph) -> Graph:
+    """Build the body: from hidden and cell of the last step and the whole data to hidden, cell and hidden as a row.
 
-    Floats by integer weights are dense layers as any others, of floats or (``dynamic``) of rows quantised as they come.
+    Float data with integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time.
     """
     kinds = [graph.types[name] for name in node.inputs]
     body = Turn(node.loc)
-    turn = body.input("turn", TensorType((), "int32"))
+    iteration = body.input("turn", TensorType((), "int32"))
     hidden, cell, x = (body.input(name, kinds[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
     step = _Step(body, kinds[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", "")))
-    (batch, units), of_cell = kinds[3].shape, kinds[4].quant or _BENT
-    now = body.emit("gather", (x, turn), kinds[0].quant, axis=0 if node.attr("time_major") else 1)
+    (batch, units), of_cell = kinds[3].shape, kinds[4].quant or _ACTIVATED
+    now = body.emit("gather", (x, iteration), kinds[0].quant, axis=0 if node.attr("time_major") else 1)
     bias = [body.constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
     matrices = [step.weights(graph, name) for name in node.inputs[1:3]]
     total = step.add(step.layer(now, matrices[0], *bias), step.layer(hidden, matrices[1]), _SUMS)
@@ -119,29 +118,29 @@ def _turn(node: Node, graph: Graph) -> Graph:
     for k, function in enumerate(_FUNCTIONS):
         begin, end = (0, k * units), (batch, (k + 1) * units)
         gate = body.emit("slice", (total,), body.types[total].quant, begin=begin, end=end, strides=(1, 1))
-        gates.append(step.apply(function, (gate,), _BENT))
+        gates.append(step.apply(function, (gate,), _ACTIVATED))
     kept = step.apply("mul", (gates[1], cell), of_cell)
     new = step.apply("mul", (gates[0], gates[2]), of_cell)
     cell = step.add(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
-    bent = step.apply("tanh", (cell,), _BENT)
-    hidden = step.apply("mul", (bent, gates[3]), kinds[3].quant or _BENT, kinds[3].dtype)
+    bent = step.apply("tanh", (cell,), _ACTIVATED)
+    hidden = step.apply("mul", (bent, gates[3]), kinds[3].quant or _ACTIVATED, kinds[3].dtype)
     return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
 
 
 class _Step:
-    """The arithmetic of a step: of floats, or of integers with their scales."""
+    """Arithmetic of a step, of floats or of quantised integers."""
 
     def __init__(self, body: Turn, real: bool, rounding: str, dynamic: str) -> None:
         self.body, self.real, self.rounding, self.dynamic = body, real, Rounding.NONE if real else rounding, dynamic
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
-        """A surface operator whose integer result has a scale."""
+        """Append a surface operator with a quantised result."""
         if self.real:
             return self.body.emit(op, inputs, rounding=Rounding.NONE)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
 
     def weights(self, graph: Graph, name: str) -> str:
-        """Constant weights; of floats by integers, what these stand for."""
+        """Add constant weights; integer weights of float data are dequantised."""
         quant = graph.types[name].quant
         made = self.body.constant("weights", graph.consts[name], quant)
         if quant is None or not self.real:
@@ -149,13 +148,13 @@ class _Step:
         return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
 
     def layer(self, *inputs: str) -> str:
-        """The sums of all gates."""
+        """Append the sums of all gates."""
         if self.dynamic:
             return self.body.emit("dense", inputs, rounding=Rounding.NONE, dynamic=self.dynamic)
         return self.apply("dense", inputs, _SUMS)
 
     def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
-        """The sum within +- ``limit``; of integers the stored ones, saturated."""
+        """Append a sum, clamped to +- ``limit``; of integers the stored numbers are added and saturated."""
         body = self.body
         if self.real:
             total = body.emit("add", (a, b), rounding=Rounding.NONE)
@@ -167,21 +166,20 @@ class _Step:
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
     def limit(self, clip: float, of_cell: Quant) -> float | None:
-        """What the cell is held within, in stored integers where it has a scale."""
+        """Return the limit of the cell, in stored integers if it has a scale."""
         if not clip > 0:
             return None
         return clip if self.real else float(int(min(clip / of_cell.scale[0], 32767.0)))
 
 
-# ---- LSTM over a sequence, as the formats and vendors' libraries know it: a name for the loop that it is
-# (``lstm_loop.py``).
+# ---- Operator ``lstm``: a layer over a sequence as formats and vendors' libraries define it.
 #
 #     i, f, o = sigmoid(W x + R h + b)    g = tanh(W x + R h + b)    c' = clip(f c + i g)    h' = o tanh(c')
 #
 # Weights (4 H, D), recurrent ones (4 H, H) and the bias (4 H,) hold the gates in the order i, f, g, o. Data are (T, B, D) or
-# (B, T, D); hidden and cell (B, H) are what the step before left. Results: hidden of every step in the order of the data, hidden
-# and cell behind the last one. Of integers the scales are on the types: one for each row of weights, which are int8, and a
-# power of two for the cell, which is int16.
+# (B, T, D); hidden and cell (B, H) are the state of the step before. Results: hidden of every step in the order of the data, and
+# hidden and cell after the last step. Integers have their scales in their types: one for each row of weights, which are int8, and
+# a power of two for the cell, which is int16.
 #
 # Source: TFLite Micro ``lstm_eval.h`` (its plain cell), ``lstm_eval_common.cc``.
 
@@ -190,10 +188,10 @@ _DTYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "int8": (("int8",), "int16", "int32"),
     "int16": (("int8",), "int16", "int64"),
 }
-"""By the data's: of weights, of the cell, of the bias."""
+"""Dtypes of weights, cell and bias, by dtype of the data."""
 
 _SHAPES = ((1, 5, 4, 3, False, 0.0), (2, 3, 2, 4, False, 0.5), (2, 3, 4, 1, True, 0.0))
-"""Of cases: batch, steps, depth, units, time_major, cell_clip."""
+"""Test cases: batch, steps, depth, units, time_major, cell_clip."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -215,7 +213,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Of floats; integers mean what the loop computes."""
+    """Compute in floats; quantised layers are evaluated by their expansion."""
     data, weights, recurrent, hidden, cell, *bias = (np.asarray(array, np.float64) for array in arrays)
     rows = []
     for x in data if attrs["time_major"] else data.swapaxes(0, 1):
@@ -259,7 +257,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "dynamic": DYNAMIC,
             **SURFACE,
         },
-        expand=as_loop,
+        expand=expand_lstm,
         macs=_macs,
         operand_names=("data", "weights", "recurrent", "hidden", "cell", "bias"),
     ),

@@ -1,11 +1,12 @@
-"""What streams keep of their past: ``shift_in``, ``ring_slice``, ``ring_write``. Any dtype; nothing is computed.
+"""Histories of streams: ``shift_in``, ``ring_slice``, ``ring_write``. Any dtype; nothing is computed.
 
-``shift_in(history, data)``: the history without its oldest frames, the data behind it. Where the result is the history's next
+``shift_in(history, data)`` drops the oldest frames of a history and appends the data. If the result is the history's next
 contents it is written in place.
 
-A ring of R frames gets the k frames of each step in place of its oldest, R a multiple of k; ``position`` (int32, one element)
-counts the steps, in a cycle that is a multiple of R / k. ``ring_slice(ring, position, data)`` reads ``count`` frames, ``step``
-apart, the first ``back`` frames before the end of what is in the ring and, newer, in the data. ``ring_write`` puts the data in.
+In a ring of R frames the k frames of each step replace the oldest ones; R is a multiple of k. ``position`` (int32, one element)
+counts the steps, modulo a multiple of R / k. ``ring_slice(ring, position, data)`` reads ``count`` frames, ``step`` apart, from
+the frames of the ring and the newer ones of the data; the first is ``back`` frames before the end. ``ring_write`` stores the
+data.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _check(history: TensorType, data: TensorType, axis: int) -> None:
-    """Data and history differ in their number of frames only."""
+    """Check that data and history differ only in their number of frames; raise ModelError if not."""
     others = [(*kind.shape[:axis], *kind.shape[axis + 1 :]) for kind in (history, data)]
     if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
         raise ModelError(f"{data.dtype} {data.shape} along axis {axis} of a history of {history.dtype} {history.shape}")
 
 
 def _planes(kind: TensorType, axis: int) -> tuple[int, int, int]:
-    """A shape as (outer, frames, elements of a frame)."""
+    """Return a shape as (outer, frames, elements of a frame)."""
     return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
 
 
@@ -58,7 +59,7 @@ def _reference_shift(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_shift(call: OpCall) -> te.Tensor:
-    """Row after row: what stays moves to the front, then the data."""
+    """Build a loop over rows: the remaining frames move to the front, the data follows."""
     history, data = call.present
     (outer, frames, inner), fresh = _planes(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
     kept, added = (frames - fresh) * inner, fresh * inner
@@ -84,7 +85,7 @@ def _cases_shift() -> Iterable[Case]:
 
 
 def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
-    """Frames of the ring, and of the data."""
+    """Check attributes and types; return the frames of the ring and of the data."""
     ring, position, data = types
     axis = attrs["axis"]
     _check(ring, data, axis)
@@ -113,13 +114,13 @@ def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _start(position: Buffer, slots: int, fresh: int) -> Expr:
-    """Where the oldest frame of a ring stands, and the data will."""
+    """Build the index of the oldest frame of a ring, which the data will replace."""
     zero = ir.const(0, "int32")
     return zero if slots == 1 else position[zero] % slots * fresh
 
 
 def _compute_slice(call: OpCall) -> te.Tensor:
-    """Frame after frame, first those of the ring, then those of the data."""
+    """Build a loop over frames, first those of the ring, then those of the data."""
     ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
     (outer, kept, inner), fresh = _planes(ring.type, axis), data.type.shape[axis]
@@ -158,7 +159,7 @@ def _reference_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
-    """The data put in, and (``whole``) before that the ring copied."""
+    """Build the write of the data, and with ``whole`` the copy of the ring before it."""
     ring, position, data = call.present
     (outer, kept, inner), fresh = _planes(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 

@@ -1,4 +1,4 @@
-"""SVDF of floats and in fixed point."""
+"""Operators ``svdf`` (floats, and quantised as formats have it) and ``qsvdf`` (fixed point)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
-# ---- What float and fixed-point SVDF share: shapes, one step of the state, tensor expressions.
+# ---- Shared by float and fixed-point SVDF: shapes, one step of the state, tensor expressions.
 
 SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
 """Batch, depth, filters, memory, rank."""
 
 
 def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Output and new state of operands data, feature weights, time weights, bias, state."""
+    """Infer output and new state from data, feature weights, time weights, bias and state."""
     data, feature, time, bias, state = types
     if len(data.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or attrs["rank"] < 1:
         raise ModelError(f"svdf of data {data.shape}, weights {feature.shape} and {time.shape}, rank {attrs['rank']}")
@@ -56,29 +56,29 @@ def check_shapes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return TensorType((batch, units), dtype), TensorType(state.shape, state.dtype)
 
 
-def stepped(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
-    """(sums by time weights, new state) of a state (B, F, M) and new features (B, F), in the arrays' dtype."""
+def step_state(state: Array, feature: Array, time: Array, bias: Array, rank: int) -> tuple[Array, Array]:
+    """Return (sums by time weights, new state) of a state (B, F, M) and new features (B, F), in the arrays' dtype."""
     following = np.concatenate((state[:, :, 1:], feature[:, :, None]), axis=2)
     by_filter = (following * time).sum(axis=2)
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
 def sizes(call: OpCall) -> tuple[int, int, int, int]:
-    """(batch, depth, filters, memory)"""
+    """Return (batch, depth, filters, memory)."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
 def tensors(call: OpCall) -> list[te.Tensor]:
-    """The operands' tensors; the state as (batch, filters, memory)."""
+    """Return the operands' tensors; the state as (batch, filters, memory)."""
     batch, _, filters, memory = sizes(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
 
 def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
-    """Stage ``state``: the old one a step on, with ``newest(b, f)`` at the end."""
+    """Build stage ``state``: the old state without its oldest features, with ``newest(b, f)`` at the end."""
     batch, _, filters, memory = sizes(call)
 
     def element(b: Expr, f: Expr, m: Expr) -> Expr:
@@ -88,7 +88,7 @@ def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
 
 
 def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
-    """Stage ``acc``: bias plus features by time weights."""
+    """Build stage ``acc``: bias plus features by time weights."""
     batch, _, filters, memory = sizes(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
@@ -102,7 +102,7 @@ def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor,
 
 
 def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None) -> te.Tensor:
-    """Stage ``feature``: data by feature weights."""
+    """Build stage ``feature``: data by feature weights."""
     batch, depth, filters, _ = sizes(call)
     d = te.reduce_axis(depth, "d")
 
@@ -121,9 +121,8 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
 # ---- ``qsvdf``: TFLite Micro's integer SVDF. int8 data and feature weights, int16 or int8 time weights and state.
 #
 # Zero points of data and state are folded into ``feature_bias`` (F) and ``bias``. As in TFLite a fused activation does nothing
-# beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest absolute values of the two sums, as
-# far as the weights tell. What does not fit 32 bits loses its upper bits: so sums that fit are right, however they are added
-# up.
+# beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest magnitudes of the two sums, derived from
+# the weights. Sums that do not fit 32 bits lose their upper bits, so sums that fit are right in any order of additions.
 #
 # Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
 
@@ -139,12 +138,12 @@ def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
     multiply = Multiplier(attrs["rounding"]).times
-    features = NUMPY.wrapped(data @ weights.T + feature_bias)
+    features = NUMPY.wrap(data @ weights.T + feature_bias)
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
-    total, memory = stepped(old, new, time, bias, attrs["rank"])
-    scaled = multiply(NUMPY.wrapped(total), attrs["multiplier"], attrs["shift"], NUMPY)
+    total, memory = step_state(old, new, time, bias, attrs["rank"])
+    scaled = multiply(NUMPY.wrap(total), attrs["multiplier"], attrs["shift"], NUMPY)
     result = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
 
@@ -178,12 +177,12 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _sums(bound: int) -> str:
-    """The dtype of sums: where they may leave 32 bits one whose overflow C defines."""
+    """Return the dtype of sums: uint32, whose overflow C defines, if they may exceed int32."""
     return "int32" if bound <= INT32_MAX else "uint32"
 
 
-def legalize_quantised(node: Node, graph: Graph) -> Legalized:
-    """A quantised ``svdf`` with constant weights as ``qsvdf``. Multipliers are made of the scales as doubles."""
+def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
+    """Rewrite a quantised ``svdf`` with constant weights to ``qsvdf``; multipliers are computed from the scales in double."""
     rounding = str(node.attr("rounding"))
     data, weights, time, bias, state = node.inputs
     constants = [constant(graph, name) for name in (weights, time, bias)]
@@ -217,14 +216,14 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
 
 
 def _constants(application: Application) -> Constants:
-    """Weights and biases are known where sums are promised to fit 32 bits; else these lose their upper bits."""
+    """Require constant weights and biases if the attributes bound the sums to 32 bits; otherwise these may wrap around."""
     known = Constant(Use.TERM, INT32_MIN, INT32_MAX)
     fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
     return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
 
 
 def _sound(application: Application) -> str:
-    """The sums stay within the attributes that say so."""
+    """Check that the sums are within the bounds in the attributes; return the fault."""
     attrs, (data, *kinds) = application.attrs, application.types
     dtypes_ = [kind.dtype for kind in (data, *kinds)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
@@ -302,7 +301,7 @@ QSVDF = OpDef(
 #
 # Data (B, D), feature weights (F, D), time weights (F, M), bias (F / rank), state (B, F * M): the last M features of every
 # filter, oldest first. A step drops the oldest, appends the new one, and sums features by time weights over the rank filters of
-# a unit. The new state is an output of its own. The quantised form is in ``svdf_fixed.py``.
+# a unit. The new state is an output of its own. The quantised form is ``qsvdf`` above.
 #
 # Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
 
@@ -316,7 +315,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, time, bias, state = (np.asarray(array, np.float64) for array in arrays)
     old = state.reshape(len(data), *time.shape)
-    total, memory = stepped(old, data @ weights.T, time, bias, attrs["rank"])
+    total, memory = step_state(old, data @ weights.T, time, bias, attrs["rank"])
     return total.astype(np.float32), memory.reshape(state.shape).astype(np.float32)
 
 
@@ -328,11 +327,11 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    return legalize_quantised(node, graph) if is_quantised(node, graph) else _split_activation(node, graph)
+    return legalize_to_qsvdf(node, graph) if is_quantised(node, graph) else _split_activation(node, graph)
 
 
 def _split_activation(node: Node, graph: Graph) -> Legalized | None:
-    """The float operator, and its activation as an operator of its own."""
+    """Rewrite a float operator with an activation to the operator and the activation."""
     activation = str(node.attr("activation"))
     if not activation:
         return None

@@ -1,7 +1,7 @@
-"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins.
+"""Operators ``argmax``, ``argmin`` and ``topk``. The first of equal elements is selected.
 
-NaN: ``topk`` takes it for larger than any number, as ONNX Runtime and PyTorch do. For ``argmax`` and ``argmin`` it compares
-with nothing, as for TFLite and ONNX Runtime: it is passed over, but where it comes first nothing beats it.
+NaN: ``topk`` orders it above all numbers, as ONNX Runtime and PyTorch do. In ``argmax`` and ``argmin`` comparisons with it are
+false, as in TFLite and ONNX Runtime: it is skipped, but if it comes first no element replaces it.
 
 Sources: TFLite ``reference/arg_min_max.h``, ``topk_v2.cc``; ONNX ArgMax, TopK.
 """
@@ -21,21 +21,21 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import rank_nan_last, replaces_best
 from microc.ops.attributes import INDEX, flag, integer, one_axis
-from microc.ops.registry import Case, OpCall, OpDef, along_axis, kept
+from microc.ops.registry import Case, OpCall, OpDef, along_axis, keep_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _axis(name: str, attrs: Mapping[str, Any], kind: TensorType) -> int:
-    """The axis, from 0; ModelError if there is none, or nothing along it."""
+    """Return the axis counted from 0; raise ModelError if there is none or it has no elements."""
     rank = len(kind.shape)
     if not -rank <= attrs["axis"] < rank or not kind.shape[attrs["axis"]] or kind.dtype == "bool":
         raise ModelError(f"{name} of {kind.dtype} {kind.shape} along axis {attrs['axis']}")
     return int(attrs["axis"] % rank)
 
 
-def _around(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """Elements before, along and behind an axis."""
+def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """Return the numbers of elements before, along and behind an axis."""
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
 
@@ -63,10 +63,10 @@ def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any
 
 
 def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
-    """One pass that keeps the best element and its place in scalars."""
+    """Build one pass that keeps the best element and its index in scalars."""
     data = call.data
     axis = _axis("argmax", call.attrs, data.type)
-    outer, extent, inner = _around(data.type.shape, axis)
+    outer, extent, inner = _split_shape(data.type.shape, axis)
     dtype = call.out_types[0].dtype
     better = "gt" if largest else "lt"
     better = better.replace("t", "e") if call.attrs["last"] else better
@@ -117,7 +117,7 @@ def _arg(name: str, largest: bool) -> OpDef:
             "last": flag("of equal elements the last"),
             "out_dtype": INDEX,
         },
-        axes=lambda attrs, types: (kept(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
+        axes=lambda attrs, types: (keep_axes(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
         operand_names=("data",),
     )
 
@@ -147,10 +147,10 @@ def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Every element sinks through a sorted list of the best k so far: what it displaces sinks on."""
+    """Build insertion of every element into a sorted list of the best k so far; a displaced element moves down."""
     data = call.data
     axis, count = _axis("topk", call.attrs, data.type), int(call.attrs["k"])
-    outer, extent, inner = _around(data.type.shape, axis)
+    outer, extent, inner = _split_shape(data.type.shape, axis)
     kind, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
 

@@ -1,8 +1,8 @@
-"""``cumsum``: sums of all elements up to each along an axis, from either end, with or without the element itself.
+"""``cumsum``: running sums along an axis, from either end, with or without the element itself; ``cumprod`` likewise.
 
 The quantised form, ``qcumsum``, adds scaled integers as TFLite does (sources: TFLite ``reference/cumsum.h``, TFLite Micro
-``cumsum.cc``): every element less its zero point is shifted left by 20, halved, and added; the sum is scaled to the output. It
-starts, as TFLite's does, from what an element of zero would add, and wraps around. With rounding ``single`` it starts from zero,
+``cumsum.cc``): every element less its zero point is shifted left by 20, halved, and added; the sum is scaled to the output. As in
+TFLite the sum starts from what an element of zero would add, and wraps around. With rounding ``single`` it starts from zero,
 nothing is shifted, and the sum is scaled once.
 """
 
@@ -57,11 +57,11 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _running(attrs: Mapping[str, Any], x: Array) -> Array:
-    """The sums of float64 or int64 numbers."""
+    """Return the running sums of float64 or int64 numbers."""
     axis = attrs["axis"]
-    turned = np.flip(x, axis) if attrs["reverse"] else x
-    total = np.cumsum(turned, axis=axis)
-    if attrs["exclusive"]:  # what comes before: taking the element off again would not undo an infinity
+    ordered = np.flip(x, axis) if attrs["reverse"] else x
+    total = np.cumsum(ordered, axis=axis)
+    if attrs["exclusive"]:  # sums of the elements before: subtracting the element again would not undo an infinity
         total = np.concatenate([np.zeros_like(total.take([0], axis)), total], axis).take(range(x.shape[axis]), axis)
     return np.flip(total, axis) if attrs["reverse"] else total
 
@@ -74,8 +74,10 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 def _loops(
     call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr], combine: str = "add"
 ) -> te.Tensor:
-    """One pass along the axis that keeps ``start`` and the sum (or product) of ``term`` of the elements in a scalar, and stores
-    ``result`` of it."""
+    """Build one pass along the axis.
+
+    A scalar starts from ``start`` and accumulates ``term`` of each element by ``combine``; ``result`` of it is stored.
+    """
     data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -117,11 +119,11 @@ def _cases() -> Iterable[Case]:
 def _reference_product(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, axis = arrays[0], attrs["axis"]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
-    turned = np.flip(wide, axis) if attrs["reverse"] else wide
+    ordered = np.flip(wide, axis) if attrs["reverse"] else wide
     if attrs["exclusive"]:
-        turned = np.roll(turned, 1, axis)
-        turned[tuple(0 if k == axis % x.ndim else slice(None) for k in range(x.ndim))] = 1
-    total = np.cumprod(turned, axis=axis)
+        ordered = np.roll(ordered, 1, axis)
+        ordered[tuple(0 if k == axis % x.ndim else slice(None) for k in range(x.ndim))] = 1
+    total = np.cumprod(ordered, axis=axis)
     return ((np.flip(total, axis) if attrs["reverse"] else total).astype(x.dtype),)
 
 
@@ -152,7 +154,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _infer_quantised(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kind = types[0]
     if dtypes.nbytes(kind.dtype) != 1 or kind.dtype == "bool":
         raise ModelError(f"a quantised cumsum of {kind.dtype}")
@@ -161,8 +163,8 @@ def _infer_quantised(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType(kind.shape, kind.dtype),)
 
 
-def _reference_quantised(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    start, left = _of_rounding(attrs)
+def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    start, left = _start_and_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
     total = (_running(attrs, x) + start).astype(np.int32).astype(np.int64)
     scaled = Multiplier(attrs["rounding"]).times(total, attrs["multiplier"], attrs["shift"], NUMPY)
@@ -170,21 +172,21 @@ def _reference_quantised(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
 
 
-def _of_rounding(attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """What the sum starts from, and how far elements are shifted left."""
+def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the initial sum and the left shift of elements in a rounding mode."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
     return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1
 
 
-def _compute_quantised(call: OpCall) -> te.Tensor:
+def _compute_qcumsum(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
     out = Output(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
-    start, left = _of_rounding(attrs)
+    start, left = _start_and_shift(attrs)
     bound = min(call.out_types[0].size << 8, INT32_MAX)
 
-    def scaled(total: Expr) -> Expr:
+    def scale_total(total: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
             return scale_single_rounding(ir.cast("int32", total), bound, scale, out)
         return scale_double_rounding(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out)
@@ -193,11 +195,11 @@ def _compute_quantised(call: OpCall) -> te.Tensor:
         call,
         ir.const(start % (1 << 32), "uint32"),
         lambda x: ir.cast("uint32", (ir.cast("int32", x) - attrs["input_zero_point"]) << left),
-        scaled,
+        scale_total,
     )
 
 
-def _cases_quantised() -> Iterable[Case]:
+def _cases_qcumsum() -> Iterable[Case]:
     for shape, axis, exclusive in (((6,), 0, False), ((2, 40, 2), 1, True)):
         attrs = {"axis": axis, "exclusive": exclusive, "reverse": exclusive}
         scaling = {"input_zero_point": 3, "zero_point": -7, "multiplier": 1500000000, "shift": -19}
@@ -239,11 +241,11 @@ OPERATORS: tuple[OpDef, ...] = (
             "input_zero_point": integer("of the data"),
             "rounding": MULTIPLIER_ROUNDING,
         },
-        infer=_infer_quantised,
-        reference=_reference_quantised,
+        infer=_infer_qcumsum,
+        reference=_reference_qcumsum,
         axes=along_axis,
-        compute=_compute_quantised,
-        cases=_cases_quantised,
+        compute=_compute_qcumsum,
+        cases=_cases_qcumsum,
         sound=(check_stored, zero_point_of("input_zero_point", 0)),
         operand_names=("data",),
     ),

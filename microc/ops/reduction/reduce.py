@@ -1,9 +1,9 @@
-"""Reductions over axes: sum, mean, max, min, prod. Axes that are neighbours are walked as one.
+"""Reductions over axes: sum, mean, max, min, prod. Neighbouring axes are reduced by one loop.
 
-Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
-rounds to zero; what overflows wraps around, as in numpy. NaN goes through all. Quantised sums and
-means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with ``even``.
-What the multiplier of a mean is made of stays there as ``average``, for means over as many elements as a run has.
+Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 if quantised); ``mean`` of plain integers
+rounds to zero; overflow wraps around, as in numpy. All reductions propagate NaN. Quantised sums and means are legalised to
+``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with rounding ``even``. The
+attribute ``average`` of these keeps the parts of a mean's multiplier, for means whose number of elements varies at run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from microc.numerics import quantize_multiplier
 from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, through_float
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
 from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
+from microc.ops.elementwise.tables import IDENTITY, emit_on_quantised
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
 from microc.ops.quantised.exact_rounding import ratio
 from microc.ops.quantised.requantize import clip_to_float32, emit_scaled_sum
@@ -35,7 +35,7 @@ from microc.tir.names import ACC
 
 
 def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """The reduced axes, sorted and counted from the front; ModelError if they are not axes of ``shape``."""
+    """Return the reduced axes, sorted and counted from the front; raise ModelError if they are not axes of ``shape``."""
     rank = len(shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
     if not axes or len(axes) != len(attrs["axes"]) or 0 in shape:
@@ -55,14 +55,14 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 @frozen
 class Reduction:
-    """How a reduction combines: by what of :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
+    """A reduction: its combiner in :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
 
     name: str
     combine: str
     array: Any
 
     def start(self, dtype: str, narrow: str) -> float:
-        """The neutral element; for max and min the end of the range of the data's own dtype."""
+        """Return the neutral element; for max and min the end of the range of the data's own dtype."""
         if self.combine in ("add", "mul"):
             return int(self.combine == "mul")
         if dtypes.is_float(dtype):
@@ -96,8 +96,11 @@ def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[
     return (np.asarray(result).astype(attrs.get("out_dtype") or x.dtype),)
 
 
-def merged_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """(extent, reduced) of the runs of kept or reduced axes; axes of one element belong to either."""
+def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """Merge neighbouring axes that are both kept or both reduced; return (extent, is reduced) of each run.
+
+    Axes of one element join either.
+    """
     runs: list[tuple[int, bool]] = []
     for axis, extent in enumerate(shape):
         if extent == 1:
@@ -112,7 +115,7 @@ def merged_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[
 def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
     kind, attrs = data.type, call.attrs
-    runs = merged_extents(kind.shape, _axes(attrs, kind.shape, reduction.name))
+    runs = merge_axes(kind.shape, _axes(attrs, kind.shape, reduction.name))
     if not any(reduced for _, reduced in runs):
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
@@ -145,7 +148,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
 
 
 def _accumulator(reduction: Reduction, dtype: str) -> str:
-    """What sums and products of a dtype are made in: unsigned where they may overflow, so that they wrap around."""
+    """Return the dtype of sums and products: unsigned if they may overflow, so that they wrap around."""
     if reduction.combine == "mul" and dtypes.is_integer(dtype) and dtypes.nbytes(dtype) < 4:
         return "uint32"
     if (reduction.name, dtype) == ("mean", "uint32"):
@@ -169,19 +172,22 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
-    """The extremum of the stored integers, then taken to the result's scale if that differs."""
+    """Rewrite to the extremum of the stored integers, rescaled if the result has another scale."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if source.quant == result.quant and source.dtype == result.dtype:
         return None
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, node.attrs)
-    emit_rescaled(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_on_quantised(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
 def _legalize_sum(node: Node, graph: Graph) -> Legalized:
-    """sum(x - zero point) scaled to the result, a mean's multiplier includes 1 / count; in floats where it may leave 32 bits."""
+    """Rewrite to sum(x - zero point) scaled to the result, in floats if the sum may exceed 32 bits.
+
+    The multiplier of a mean includes 1 / count.
+    """
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
@@ -241,7 +247,7 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
 
 
 def _sums_fit(application: Application) -> str:
-    """Sums of narrow integers, which are made in int32, fit it."""
+    """Check that sums of narrow integers, which are computed in int32, fit it; return the fault."""
     kind, attrs = application.types[0], application.attrs
     narrow = dtypes.is_integer(kind.dtype) and dtypes.nbytes(kind.dtype) < 4
     count = _count({"axes": _axes(attrs, kind.shape, "sum")}, kind.shape)

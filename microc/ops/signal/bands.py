@@ -1,7 +1,7 @@
-"""``band_sums``: weighted sums of neighbours along the last axis, as of a filter bank: only products that are not zero.
+"""``band_sums``: weighted sums of neighbours along the last axis: a filter bank without its zero weights.
 
-Band b sums ``widths[b]`` elements from ``starts[b]`` on, each times its weight; the weights of all bands lie one behind the
-other. Floats, or uint64 elements by uint16 weights, modulo 2**64.
+Band b sums ``widths[b]`` elements from ``starts[b]`` on, each times its weight; the weights of all bands are concatenated.
+Elements and weights are floats, or uint64 and uint16 with sums modulo 2**64.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integers
-from microc.ops.registry import AxisMap, Case, OpCall, OpDef, kept
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
@@ -52,7 +52,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """Band after band, in a register."""
+    """Build a loop over bands, each summed in a register."""
     data, weights = call.present
     dtype, size, bands = data.type.dtype, data.type.shape[-1], len(call.attrs["starts"])
     rows, most = prod(data.type.shape[:-1]), max(call.attrs["widths"])
@@ -65,7 +65,7 @@ def _compute(call: OpCall) -> te.Tensor:
         total, first = Buffer("total", (1,), dtype, "register"), Buffer("first", (1,), "int32", "register")
         product = x[n, start + j] * ir.cast(dtype, factors[first[0] + j])
         add = ir.For(j, width, ir.Store(total, (_ZERO,), total[0] + product))
-        turn = ir.seq(
+        iteration = ir.seq(
             ir.Store(total, (_ZERO,), ir.const(0, dtype)),
             add,
             ir.Store(out, (n, b), total[0]),
@@ -73,8 +73,8 @@ def _compute(call: OpCall) -> te.Tensor:
         )
         known = [(start, ir.cast("int32", places[b, 0])), (width, ir.minimum(ir.cast("int32", places[b, 1]), most))]
         for var, value in reversed(known):
-            turn = ir.Let(var, value, turn)
-        each = ir.seq(ir.Store(first, (_ZERO,), _ZERO), ir.For(b, ir.const(bands, "int32"), turn))
+            iteration = ir.Let(var, value, iteration)
+        each = ir.seq(ir.Store(first, (_ZERO,), _ZERO), ir.For(b, ir.const(bands, "int32"), iteration))
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(first, each)))
 
     operands = (data.tensor((rows, size)), weights.tensor(), table)
@@ -82,7 +82,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (kept(len(types[0].shape), (-1,)), None)
+    return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

@@ -1,7 +1,7 @@
-"""``biquads``: a cascade of second-order sections along an axis, a filter of infinite impulse response, with its state.
+"""``biquads``: a cascade of second-order sections along an axis, an infinite impulse response filter, with its state.
 
-Operands are the data, the coefficients (S, 5), rows of b0 b1 b2 a1 a2 with a0 = 1, and the state before the first sample; results
-the filtered data and the state behind the last. All other axes are channels, each filtered alike. Section after section
+Operands are the data, the coefficients (S, 5), rows of b0 b1 b2 a1 a2 with a0 = 1, and the state before the first sample. Results
+are the filtered data and the state after the last sample. All other axes are channels, each filtered alike. Each section computes
 
     y[n] = b0 x[n] + b1 x[n - 1] + b2 x[n - 2] - a1 y[n - 1] - a2 y[n - 2].
 
@@ -34,13 +34,13 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 SIGNAL_BITS, COEFFICIENT_BITS = 12, 28
 """Fractional bits of signals between sections, and of coefficients."""
 LIMIT = (1 << 29) - 1
-"""What a signal between sections is at most: five products by any 32 bits fit 64."""
+"""Largest magnitude of a signal between sections: the sum of five products with 32-bit coefficients fits 64 bits."""
 _HALF = 1 << COEFFICIENT_BITS - 1
 _ZERO = ir.const(0, "int32")
 
 
 def state_shape(data: Sequence[int], axis: int, sections: int, dtype: str) -> tuple[int, ...]:
-    """The shape of the state of a filter over data of a shape and dtype."""
+    """Return the shape of the state of a filter over data of a shape and dtype."""
     channels = [extent for place, extent in enumerate(data) if place != axis % len(data)]
     return (*channels, sections, 4 if dtype == "int16" else 2)
 
@@ -71,7 +71,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     x = x if floats else x << SIGNAL_BITS
     now = state.astype(wide) if floats else np.clip(state.astype(wide), -LIMIT, LIMIT)
     for section, row in enumerate(coefficients.astype(wide)):
-        step = _step if floats else _step_fixed
+        step = _filter_float if floats else _filter_fixed_point
         made, kept_ = np.empty_like(x), now[..., section, :].copy()
         for n in range(x.shape[-1]):
             made[..., n] = step(row, x[..., n], kept_)
@@ -81,8 +81,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return np.ascontiguousarray(np.moveaxis(x, -1, axis)).astype(data.dtype), now.astype(state.dtype)
 
 
-def _step(row: Array, x: Array, state: Array) -> Array:
-    """A sample of floats; the state moves on."""
+def _filter_float(row: Array, x: Array, state: Array) -> Array:
+    """Filter a sample of floats by one section and update its state."""
     b0, b1, b2, a1, a2 = row
     y: Array = b0 * x + state[..., 0]
     state[..., 0] = b1 * x - a1 * y + state[..., 1]
@@ -90,7 +90,8 @@ def _step(row: Array, x: Array, state: Array) -> Array:
     return y
 
 
-def _step_fixed(row: Array, x: Array, state: Array) -> Array:
+def _filter_fixed_point(row: Array, x: Array, state: Array) -> Array:
+    """Filter a sample of integers by one section and update its state."""
     b0, b1, b2, a1, a2 = row
     total = b0 * x + b1 * state[..., 0] + b2 * state[..., 1] - a1 * state[..., 2] - a2 * state[..., 3]
     y: Array = np.clip((total + _HALF) >> COEFFICIENT_BITS, -LIMIT, LIMIT)
@@ -100,7 +101,7 @@ def _step_fixed(row: Array, x: Array, state: Array) -> Array:
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Channel by channel, sample by sample, through all sections; the new state is what works."""
+    """Build loops over channels, samples and sections; the new state is the working memory."""
     data, coefficients, state = call.present
     axis, shape = call.attrs["axis"] % len(data.type.shape), data.type.shape
     outer, samples, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -116,17 +117,17 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
         sample = x[o, t, c] if floats else ir.cast("int32", x[o, t, c]) * (1 << SIGNAL_BITS)
         places = [(channel, s * kept_ + k) for k in range(kept_)]
         row = [rows[s, k] for k in range(5)]
-        step = (_stored if floats else _stored_fixed)(row, line, now, places)
+        step = (_build_float_section if floats else _build_fixed_section)(row, line, now, places)
         value: Expr = line[0]
         if not floats:
             rounded = (value + (1 << SIGNAL_BITS - 1)) >> SIGNAL_BITS
             value = ir.cast("int16", ir.clamp(rounded, -32768, 32767))
-        turn = ir.seq(
+        iteration = ir.seq(
             ir.Store(line, (_ZERO,), sample),
             ir.loops([(s, sections)], step),
             ir.Store(out, (o, t, c), value),
         )
-        each = ir.seq(begin, ir.loops([(t, samples)], turn))
+        each = ir.seq(begin, ir.loops([(t, samples)], iteration))
         return ir.loops([(o, outer), (c, inner)], ir.Alloc(line, each))
 
     channels = outer * inner
@@ -135,8 +136,8 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("biquads", operands, results, build)
 
 
-def _stored(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
-    """A section of floats: what comes out of it goes on along the line."""
+def _build_float_section(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
+    """Build a section of floats; its output is stored back to ``line``, the input of the next section."""
     x, y = Var("x", "float32"), Var("y", "float32")
     b0, b1, b2, a1, a2 = row
     stores = (
@@ -147,7 +148,8 @@ def _stored(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tup
     return with_names([(x, line[0]), (y, b0 * x + now[places[0]])], ir.seq(*stores))
 
 
-def _stored_fixed(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
+def _build_fixed_section(row: Sequence[Expr], line: Buffer, now: Buffer, places: Sequence[tuple[Expr, ...]]) -> Stmt:
+    """Build a section of integers; its output is stored back to ``line``, the input of the next section."""
     x, y, total = Var("x"), Var("y"), Var("total", "int64")
     signals = (x, *(now[place] for place in places))
     products = [ir.cast("int64", factor) * ir.cast("int64", value) for factor, value in zip(row, signals, strict=True)]

@@ -15,13 +15,12 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer
-from microc.ops.elementwise.complex_numbers import Arithmetic, Complex, Held, Named, arithmetic
+from microc.ops.elementwise.complex_numbers import Arithmetic, Complex, NamedValues, NamingArithmetic, arithmetic
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- The stages that the fast Fourier transform and its inverse share: radices, turns, butterflies; over numpy and
-# as loops.
+# ---- Stages of the transform and its inverse: radices, twiddle factors, butterflies; over numpy and as loops.
 #
 # Source: KISS FFT 1.3.0 ``kiss_fft.c``.
 
@@ -30,7 +29,7 @@ _ZERO = ir.const(0, "int32")
 
 
 def factors(size: int) -> tuple[int, ...]:
-    """Radices of a power of two, outermost first: fours, then a two where one is left."""
+    """Return the radices of a power of two, outermost first: fours, and a two if one remains."""
     found = []
     while size > 1:
         found.append(4 if size % 4 == 0 else 2)
@@ -39,7 +38,7 @@ def factors(size: int) -> tuple[int, ...]:
 
 
 def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
-    """(count, 2): e to the -2 pi i (k + first) / size; fixed point rounds halves up."""
+    """Return twiddle factors (count, 2): e to the -2 pi i (k + first) / size; fixed point rounds halves up."""
     angle = -2 * np.pi * (np.arange(count) + first) / size
     table = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     if dtype.startswith("float"):
@@ -48,28 +47,28 @@ def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
 
 
 def super_twiddles(length: int, dtype: str) -> Array:
-    """The turns that put the spectrum of reals together: those of ``length``, a quarter ahead."""
+    """Return the twiddle factors that combine the spectrum of reals: those of ``length``, a quarter period ahead."""
     return twiddles(length, length // 4, 1 + length / 4, dtype)
 
 
-def _butterfly(k: Arithmetic, x: Sequence[Complex], turns: Sequence[Complex]) -> list[Complex]:
-    """Two or four numbers, all but the first turned (or none), become their sums and differences."""
+def _butterfly(k: Arithmetic, x: Sequence[Complex], twiddle_factors: Sequence[Complex]) -> list[Complex]:
+    """Return sums and differences of two or four numbers, all but the first times a twiddle factor if there are any."""
     first, *others = x
-    first = k.divided(first, len(x))
-    if turns:
-        turned = [k.turned(value, len(x), turn) for value, turn in zip(others, turns, strict=True)]
+    first = k.divide(first, len(x))
+    if twiddle_factors:
+        rotated = [k.rotate(value, len(x), twiddle) for value, twiddle in zip(others, twiddle_factors, strict=True)]
     else:
-        turned = [k.divided(value, len(x)) for value in others]
+        rotated = [k.divide(value, len(x)) for value in others]
     if len(x) == 2:
-        return [k.add(first, turned[0]), k.subtract(first, turned[0])]
-    difference, total = k.subtract(first, turned[1]), k.add(first, turned[1])
-    outer, cross = k.add(turned[0], turned[2]), k.subtract(turned[0], turned[2])
+        return [k.add(first, rotated[0]), k.subtract(first, rotated[0])]
+    difference, total = k.subtract(first, rotated[1]), k.add(first, rotated[1])
+    outer, cross = k.add(rotated[0], rotated[2]), k.subtract(rotated[0], rotated[2])
     ahead, behind = (cross[1], k.negative(cross[0])), (k.negative(cross[1]), cross[0])
     return [k.add(total, outer), k.add(difference, ahead), k.subtract(total, outer), k.add(difference, behind)]
 
 
-def transformed(k: Arithmetic, z: Array, table: Array) -> Array:
-    """The complex transform (n, 2), stage by stage."""
+def transform_array(k: Arithmetic, z: Array, table: Array) -> Array:
+    """Transform complex numbers (n, 2) stage by stage, over numpy."""
     size, radices = len(z), factors(len(z))
     steps = [1, *accumulate(radices, mul)]
     parts = [size // step for step in steps[1:]]
@@ -79,15 +78,15 @@ def transformed(k: Arithmetic, z: Array, table: Array) -> Array:
     z = z[order.reshape(-1)]
     for radix, part, step in reversed(list(zip(radices, parts, steps, strict=False))):
         blocks = z.reshape(-1, radix, part, 2)
-        turns = [table[np.arange(part) * step * j] for j in range(1, radix)]
+        twiddle_table = [table[np.arange(part) * step * j] for j in range(1, radix)]
         x = [(blocks[:, j, :, 0], blocks[:, j, :, 1]) for j in range(radix)]
-        made = _butterfly(k, x, [(t[:, 0], t[:, 1]) for t in turns])
+        made = _butterfly(k, x, [(t[:, 0], t[:, 1]) for t in twiddle_table])
         z = np.stack([np.stack(value, -1) for value in made], axis=1).reshape(-1, 2)
     return z
 
 
-def enter(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
-    """Complex numbers, given by index and part, in the order that the butterflies want."""
+def load_reversed(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
+    """Store complex numbers, given by index and part, in digit-reversed order for the butterflies."""
     radices = factors(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
@@ -101,8 +100,8 @@ def enter(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     return ir.loops(loops, ir.Store(work, (place, part), value(source, part)))
 
 
-def enter_first(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic) -> Stmt:
-    """As :func:`enter`, through the first butterflies, which turn nothing."""
+def load_first_stage(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic) -> Stmt:
+    """Store as :func:`load_reversed`, but through the first stage of butterflies, which has no twiddle factors."""
     *radices, last = factors(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     source: Expr = _ZERO
@@ -111,15 +110,15 @@ def enter_first(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic
     for digit, radix in zip(digits, radices, strict=True):
         rest //= radix
         source, place, step = source + digit * step, place + digit * rest, step * radix
-    held, parts = Held("e"), [ir.const(part, "int32") for part in (0, 1)]
+    held, parts = NamedValues("e"), [ir.const(part, "int32") for part in (0, 1)]
     x = [held.pair((value(source + j * step, parts[0]), value(source + j * step, parts[1]))) for j in range(last)]
-    made = [held.pair(pair) for pair in _butterfly(Named(k, held), x, ())]
+    made = [held.pair(pair) for pair in _butterfly(NamingArithmetic(k, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
     return ir.loops(list(zip(digits, radices, strict=True)), held.around(ir.seq(*stores)))
 
 
-def stages(work: Buffer, turns: Buffer, k: Arithmetic | None = None, done: int = 0) -> Iterable[Stmt]:
-    """The butterflies, the smallest first, ``done`` stages of which are done; ``k``: the dtype's arithmetic unless given."""
+def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = None, done: int = 0) -> Iterable[Stmt]:
+    """Build the stages of butterflies, the smallest first, without the first ``done``; ``k``: default the dtype's arithmetic."""
     k = k or arithmetic(work.dtype, loops=True)
     size, radices = work.shape[0], factors(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
@@ -128,10 +127,10 @@ def stages(work: Buffer, turns: Buffer, k: Arithmetic | None = None, done: int =
         b, i = Var("b"), Var("i")
         places = [b * (radix * part) + i + j * part for j in range(radix)]
         x = [(work[place, 0], work[place, 1]) for place in places]
-        turned = [(turns[i * (step * j), 0], turns[i * (step * j), 1]) for j in range(1, radix)]
-        held = Held(f"s{stage}")
+        stage_twiddles = [(twiddle_table[i * (step * j), 0], twiddle_table[i * (step * j), 1]) for j in range(1, radix)]
+        held = NamedValues(f"s{stage}")
         inputs = [held.pair(value) for value in x]
-        made = [held.pair(value) for value in _butterfly(Named(k, held), inputs, turned)]
+        made = [held.pair(value) for value in _butterfly(NamingArithmetic(k, held), inputs, stage_twiddles)]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])
             for place, value in zip(places, made, strict=True)
@@ -142,9 +141,9 @@ def stages(work: Buffer, turns: Buffer, k: Arithmetic | None = None, done: int =
 
 # ---- ``rfft``: the spectrum of real numbers along the last axis, interleaved (real, imaginary).
 #
-# ``fft_length``, a power of two, is what shorter rows are filled up to with zeros. Integers are those of KISS FFT in fixed point,
-# bit for bit: a row of reals is taken for half as many complex numbers, which go through butterflies of four and two, each of
-# which divides by its radix; at the end the spectrum of the reals is put together.
+# Shorter rows are padded with zeros to ``fft_length``, a power of two. Integers are KISS FFT's fixed point, bit for bit: a row of
+# reals is read as half as many complex numbers, which pass through butterflies of four and two, each of which divides by its
+# radix; at the end the spectrum of the reals is combined from theirs.
 #
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``rfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fft.c``, ``kiss_fftr.c``.
 
@@ -163,58 +162,61 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     if x.dtype == np.float32:
         spectrum = np.fft.rfft(x.astype(np.float64), length)
         return (np.stack([spectrum.real, spectrum.imag], -1).reshape(*x.shape[:-1], -1).astype(np.float32),)
-    rows = [_row(np.asarray(row, np.int64), length, x.dtype.name) for row in x.reshape(-1, x.shape[-1])]
+    rows = [_transform_row(np.asarray(row, np.int64), length, x.dtype.name) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length + 2).astype(x.dtype),)
 
 
-def _row(x: Array, length: int, dtype: str) -> Array:
-    """One row in fixed point."""
+def _transform_row(x: Array, length: int, dtype: str) -> Array:
+    """Transform one row in fixed point, over numpy."""
     k, half = arithmetic(dtype, loops=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: x.size] = x
-    z = transformed(k, pairs.reshape(half, 2), twiddles(half, half, 0, dtype).astype(np.int64))
+    z = transform_array(k, pairs.reshape(half, 2), twiddles(half, half, 0, dtype).astype(np.int64))
     out = np.zeros((half + 1, 2), np.int64)
-    real, imaginary = k.divided((z[0, 0], z[0, 1]), 2)
+    real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
     out[0, 0], out[half, 0] = k.add((real, 0), (imaginary, 0))[0], k.subtract((real, 0), (imaginary, 0))[0]
     table = super_twiddles(length, dtype).astype(np.int64)
     for i in range(1, half // 2 + 1):
-        out[i], out[half - i] = together(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
+        out[i], out[half - i] = combine_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
     return out.reshape(-1)
 
 
-def together(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[Complex, Complex]:
-    """Frequencies k and n - k of the reals from those of the complex numbers."""
-    low, high = k.divided(low, 2), k.divided((high[0], k.negative(high[1])), 2)
-    total, turned = k.add(low, high), k.times(k.subtract(low, high), turn)
-    below = k.half(total[0], turned[0]), k.half(total[1], turned[1])
-    return below, (k.half(total[0], k.negative(turned[0])), k.half(k.negative(total[1]), turned[1]))
+def combine_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
+    """Return frequencies k and n - k of the reals from those of the complex numbers."""
+    low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
+    total, rotated = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
+    below = k.half(total[0], rotated[0]), k.half(total[1], rotated[1])
+    return below, (k.half(total[0], k.negative(rotated[0])), k.half(k.negative(total[1]), rotated[1]))
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """The rows one after the other, each through a workspace of complex numbers."""
+    """Build a loop over rows, each transformed in a workspace of complex numbers."""
     data = call.data
     length, dtype, size = int(call.attrs["fft_length"]), data.type.dtype, data.type.shape[-1]
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
-        (x, turns, last), (out, work) = operands, results
+        (x, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
         def sample(index: Expr, part: Expr) -> Expr:
             at = index * 2 + part
             return ir.select(at < size, x[n, at], ir.const(0, x.dtype)) if size < length else x[n, at]
 
-        return ir.loops([(n, rows)], ir.seq(enter(sample, work), *stages(work, turns), _finish(work, last, out, n)))
+        return ir.loops(
+            [(n, rows)],
+            ir.seq(load_reversed(sample, work), *build_stages(work, twiddle_table), _combine_rows(work, last, out, n)),
+        )
 
     results = (("out", (rows, half + 1, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, size)), *tables), results, build)[0]
 
 
-def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
-    """The spectrum of the reals."""
-    k, half, i, held = arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), Held("r")
-    first = held.pair(k.divided((work[0, 0], work[0, 1]), 2))
+def _combine_rows(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
+    """Build the spectrum of the reals from that of the complex numbers."""
+    k, half, i, held = arithmetic(work.dtype, loops=True), work.shape[0], Var("f"), NamedValues("r")
+    first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
         k.add((first[0], first[0]), (first[1], first[1]))[0],
         k.subtract((first[0], first[0]), (first[1], first[1]))[0],
@@ -226,9 +228,9 @@ def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
         for part, value in enumerate(pair)
     ]
     edge = held.around(ir.seq(*stores))
-    held = Held("m")
+    held = NamedValues("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
-    pairs = together(Named(k, held), low, high, (last[i, 0], last[i, 1]))
+    pairs = combine_frequencies(NamingArithmetic(k, held), low, high, (last[i, 0], last[i, 1]))
     stores = [
         ir.Store(out, (n, place, ir.const(part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
@@ -258,8 +260,8 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
 
 # ---- ``irfft``: real numbers from their spectrum along the last axis, interleaved (real, imaginary).
 #
-# In fixed point, KISS FFT's inverse bit for bit: the way of ``rfft`` back, through the same butterflies with real and imaginary
-# parts exchanged. Floats are divided by the length, integers are not.
+# In fixed point it is KISS FFT's inverse, bit for bit: the steps of ``rfft`` in reverse, with the same butterflies on exchanged
+# real and imaginary parts. Floats are divided by the length, integers are not.
 #
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``irfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fftr.c``.
 
@@ -279,64 +281,66 @@ def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
     if x.dtype == np.float32:
         numbers = pairs[..., 0].astype(np.float64) + 1j * pairs[..., 1]
         return (np.fft.irfft(numbers, length).reshape(*x.shape[:-1], length).astype(np.float32),)
-    rows = [_samples(row.astype(np.int64), length, x.dtype.name) for row in pairs]
+    rows = [_inverse_row(row.astype(np.int64), length, x.dtype.name) for row in pairs]
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length).astype(x.dtype),)
 
 
-def _samples(x: Array, length: int, dtype: str) -> Array:
-    """One row in fixed point; the complex numbers lie the other way round, (imaginary, real)."""
+def _inverse_row(x: Array, length: int, dtype: str) -> Array:
+    """Transform one row back in fixed point, over numpy; complex numbers are stored as (imaginary, real)."""
     k, half = arithmetic(dtype, loops=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
-    z[0] = _ends(k, x[0, 0], x[half, 0])[::-1]
+    z[0] = _combine_ends(k, x[0, 0], x[half, 0])[::-1]
     for i in range(1, half // 2 + 1):
-        turn = (table[i - 1, 0], -table[i - 1, 1])
-        low, high = _apart(k, tuple(x[i]), tuple(x[half - i]), turn)
+        twiddle = (table[i - 1, 0], -table[i - 1, 1])
+        low, high = _split_frequencies(k, tuple(x[i]), tuple(x[half - i]), twiddle)
         z[i], z[half - i] = low[::-1], high[::-1]
-    return transformed(k, z, twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
+    return transform_array(k, z, twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
-def _ends(k: Arithmetic, first: Any, last: Any) -> Complex:
-    """The complex number made of the lowest and the highest frequency."""
+def _combine_ends(k: Arithmetic, first: Any, last: Any) -> Complex:
+    """Return the complex number that combines the lowest and the highest frequency."""
     total, difference = k.add((first, first), (last, last))[0], k.subtract((first, first), (last, last))[0]
-    return k.divided((total, difference), 2)
+    return k.divide((total, difference), 2)
 
 
-def _apart(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[Complex, Complex]:
-    """The complex numbers k and n - k of frequencies k and n - k."""
-    low, high = k.divided(low, 2), k.divided((high[0], k.negative(high[1])), 2)
-    even, odd = k.add(low, high), k.times(k.subtract(low, high), turn)
+def _split_frequencies(k: Arithmetic, low: Complex, high: Complex, twiddle: Complex) -> tuple[Complex, Complex]:
+    """Return the complex numbers k and n - k of frequencies k and n - k."""
+    low, high = k.divide(low, 2), k.divide((high[0], k.negative(high[1])), 2)
+    even, odd = k.add(low, high), k.multiply(k.subtract(low, high), twiddle)
     above = k.subtract(even, odd)
     return k.add(even, odd), (above[0], k.negative(above[1]))
 
 
 def _compute_inverse(call: OpCall) -> te.Tensor:
-    """The rows one after the other, through two workspaces of complex numbers."""
+    """Build a loop over rows, each transformed in two workspaces of complex numbers."""
     data = call.data
     length, dtype = int(call.attrs["fft_length"]), data.type.dtype
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
-        (x, turns, last), (out, front, work) = operands, results
+        (x, twiddle_table, last), (out, front, work) = operands, results
         n, i, part = Var("n"), Var("i"), Var("part")
         value = work[i, 1 - part]
         sample = value / float(length) if dtype == "float32" else value
         leave = ir.loops([(i, half), (part, 2)], ir.Store(out, (n, i * 2 + part), sample))
-        moved = enter(lambda index, which: front[index, which], work)
-        return ir.loops([(n, rows)], ir.seq(*_begin(x, last, front, n), moved, *stages(work, turns), leave))
+        moved = load_reversed(lambda index, which: front[index, which], work)
+        return ir.loops(
+            [(n, rows)], ir.seq(*_load_frequencies(x, last, front, n), moved, *build_stages(work, twiddle_table), leave)
+        )
 
     results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build)[0]
 
 
-def _begin(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
-    """The complex numbers whose transform are the samples, (imaginary, real)."""
-    k, half, i, held = arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), Held("a")
-    ends = enumerate(_ends(k, x[n, 0, 0], x[n, half, 0]))
+def _load_frequencies(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
+    """Build the complex numbers (imaginary, real) whose transform are the samples."""
+    k, half, i, held = arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), NamedValues("a")
+    ends = enumerate(_combine_ends(k, x[n, 0, 0], x[n, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (held.pair((x[n, place, 0], x[n, place, 1])) for place in (i + 1, half - 1 - i))
-    named = Named(k, held)
-    pairs = _apart(named, low, high, (last[i, 0], named.negative(last[i, 1])))
+    named = NamingArithmetic(k, held)
+    pairs = _split_frequencies(named, low, high, (last[i, 0], named.negative(last[i, 1])))
     stores = [
         ir.Store(front, (place, ir.const(1 - part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)

@@ -19,7 +19,7 @@ from microc.ops.arithmetic import bit_length, with_names
 from microc.ops.attributes import integer
 from microc.ops.constants import Application, Constant, Use
 from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.signal.spectrum import wants
+from microc.ops.signal.spectrum import check_dtypes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
@@ -27,8 +27,11 @@ _ZERO = ir.const(0, "int32")
 
 
 def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Energies, weights, their complements, first frequency, first weight and width of every channel and one before."""
-    wants("filter_bank", types, "uint32", *("int16",) * 5)
+    """Infer the type from energies, weights, their complements, and first frequency, first weight and width of each channel.
+
+    There is one channel more, in front.
+    """
+    check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
     if any(len(kind.shape) != 1 for kind in types[:3]):
         raise ModelError(f"filter_bank of shapes {', '.join(str(kind.shape) for kind in types[:3])}, expected one axis")
     if any(kind.shape != (attrs["channels"] + 1,) for kind in types[3:]):
@@ -53,7 +56,7 @@ def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_bank(call: OpCall) -> te.Tensor:
-    """Channel by channel: what falls off one channel rises in the next."""
+    """Build a loop over channels; the falling edge of a channel is the rising edge of the next."""
     operands, channels = call.present, int(call.attrs["channels"])
     widest = operands[5].data
     most = int(widest.max(initial=0)) if widest is not None else operands[1].type.size
@@ -72,9 +75,11 @@ def _compute_bank(call: OpCall) -> te.Tensor:
         width = ir.minimum(ir.cast("int32", widths[c]), most)
         store = ir.If(c > 0, ir.Store(out, (c - 1,), rise[0]))
         none = ir.const(0, "uint64")
-        turn = ir.seq(ir.For(j, width, each), store, ir.Store(rise, (_ZERO,), fall[0]), ir.Store(fall, (_ZERO,), none))
+        iteration = ir.seq(
+            ir.For(j, width, each), store, ir.Store(rise, (_ZERO,), fall[0]), ir.Store(fall, (_ZERO,), none)
+        )
         start = ir.seq(ir.Store(rise, (_ZERO,), none), ir.Store(fall, (_ZERO,), none))
-        return ir.Alloc(rise, ir.Alloc(fall, ir.seq(start, ir.For(c, ir.const(channels + 1, "int32"), turn))))
+        return ir.Alloc(rise, ir.Alloc(fall, ir.seq(start, ir.For(c, ir.const(channels + 1, "int32"), iteration))))
 
     results = (("out", (channels,), "uint64"),)
     return te.extern("bank", [operand.tensor() for operand in operands], results, build)[0]
@@ -89,7 +94,7 @@ _TABLES = {3: _PLACE, 4: _PLACE, 5: Constant(Use.COUNT, 0, (1 << 15) - 1)}
 
 
 def _sound_bank(application: Application) -> str:
-    """Every channel's part lies inside of the energies, the weights and their complements."""
+    """Check that every channel's part is inside of the energies, the weights and their complements; return the fault."""
     energies, weights, complements = (kind.size for kind in application.types[:3])
     places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
@@ -113,11 +118,11 @@ def _cases_bank() -> Iterable[Case]:
 
 
 _MOST_RIGHT = 31
-"""Places that a root of 32 bits is shifted by at most."""
+"""Largest right shift of a 32-bit root."""
 
 
 def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    wants("filter_bank_square_root", types, "uint64", "int32")
+    check_dtypes("filter_bank_square_root", types, "uint64", "int32")
     if types[1].size != 1:
         raise ModelError(f"filter_bank_square_root with {types[1].size} scales")
     return (TensorType(types[0].shape, "uint32"),)
@@ -138,12 +143,12 @@ def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _compute_root(call: OpCall) -> te.Tensor:
-    """Digit by digit, rounded to the nearest, shifted to the right."""
+    """Build square roots bit by bit, rounded to nearest and shifted right."""
     data, scale = call.present
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, right), (out,) = operands, results
-        i, turn, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
+        i, iteration, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
         rest, root = Buffer("rest", (1,), "uint64", "register"), Buffer("root", (1,), "uint64", "register")
         one = ir.const(1, "uint64")
         digit = ir.If(
@@ -154,13 +159,13 @@ def _compute_root(call: OpCall) -> te.Tensor:
             ),
             ir.Store(root, (_ZERO,), root[0] >> one),
         )
-        step = ir.Let(bit, one << ir.cast("uint64", 62 - turn * 2), digit)
+        step = ir.Let(bit, one << ir.cast("uint64", 62 - iteration * 2), digit)
         limit = ir.select(ir.binary("lt", x[i], 1 << 32), ir.const(0xFFFF, "uint64"), 0xFFFFFFFF)
         up = ir.If(ir.Bin("and", rest[0] > root[0], root[0].ne(most)), ir.Store(root, (_ZERO,), root[0] + one))
         places = ir.cast("uint32", ir.clamp(right[0], 0, _MOST_RIGHT))
         shifted = ir.binary("shr", ir.cast("uint32", root[0]), places)
         start = ir.seq(ir.Store(rest, (_ZERO,), x[i]), ir.Store(root, (_ZERO,), ir.const(0, "uint64")))
-        body = ir.seq(start, ir.For(turn, ir.const(32, "int32"), step), up, ir.Store(out, (i,), shifted))
+        body = ir.seq(start, ir.For(iteration, ir.const(32, "int32"), step), up, ir.Store(out, (i,), shifted))
         each = ir.Alloc(rest, ir.Alloc(root, ir.Let(most, limit, body)))
         return ir.For(i, ir.const(x.size, "int32"), each)
 
@@ -180,13 +185,13 @@ _LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
 
 
 def log_table() -> Array:
-    """65536 (log2(1 + i / 128) - i / 128), i = 0 .. 128."""
+    """Return 65536 (log2(1 + i / 128) - i / 128), i = 0 .. 128."""
     x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
     return np.floor((1 << _LOG_SCALE) * (np.log2(1 + x) - x) + 0.5).astype(np.uint16)
 
 
 def _infer_log(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    wants("filter_bank_log", types, "uint32")
+    check_dtypes("filter_bank_log", types, "uint32")
     return (TensorType(types[0].shape, "int16"),)
 
 
@@ -210,7 +215,7 @@ def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _compute_log(call: OpCall) -> te.Tensor:
-    """Natural logarithms by a table with interpolation."""
+    """Build natural logarithms by interpolation in a table."""
     (data,), size = call.present, call.out_types[0].size
     correction = ir.const(call.attrs["input_correction_bits"], "uint32")
     table = data.packed(log_table())

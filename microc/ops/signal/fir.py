@@ -13,19 +13,18 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
-from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, kept
+from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, keep_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-# ---- ``frame``: overlapping pieces of a sequence: samples, rows or images along an axis become frames of ``length``
-# of them, which begin ``step`` apart; what does not fill a frame at the end is left out. Any dtype; nothing is
-# computed.
+# ---- ``frame``: overlapping frames of a sequence. Samples, rows or images along an axis become frames of ``length``, which begin
+# ``step`` apart; an incomplete frame at the end is dropped. Any dtype; nothing is computed.
 #
 # Source: ``tf.signal.frame``.
 
 
-def frames_of(samples: int, length: int, step: int) -> int:
-    """How many frames so many samples have."""
+def count_frames(samples: int, length: int, step: int) -> int:
+    """Return the number of complete frames in ``samples``."""
     return max(0, (samples - length) // step + 1)
 
 
@@ -38,7 +37,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     if not -len(data.shape) <= attrs["axis"] < len(data.shape):
         raise ModelError(f"frame of shape {data.shape} along axis {attrs['axis']}")
     axis = _axis(attrs, data)
-    count = frames_of(data.shape[axis], length, attrs["step"])
+    count = count_frames(data.shape[axis], length, attrs["step"])
     if not count:
         raise ModelError(f"frames of {length} from {data.shape[axis]} samples")
     return (TensorType((*data.shape[:axis], count, length, *data.shape[axis + 1 :]), data.dtype),)
@@ -47,7 +46,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, length, step = arrays[0], attrs["length"], attrs["step"]
     axis = attrs["axis"] % data.ndim
-    places = np.arange(frames_of(data.shape[axis], length, step))[:, None] * step + np.arange(length)
+    places = np.arange(count_frames(data.shape[axis], length, step))[:, None] * step + np.arange(length)
     return (np.take(data, places, axis),)
 
 
@@ -55,7 +54,7 @@ def _compute(call: OpCall) -> te.Tensor:
     (data,) = call.present
     axis, length, step = _axis(call.attrs, data.type), call.attrs["length"], call.attrs["step"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
-    count = frames_of(samples, length, step)
+    count = count_frames(samples, length, step)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
@@ -68,7 +67,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _alias(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> Alias | None:
-    """Frames that do not overlap, or a single one, are the samples themselves."""
+    """Return the alias of frames that do not overlap, or of a single one: they are the samples themselves."""
     axis = _axis(attrs, types[0])
     single = out_types[0].shape[axis] == 1 or attrs["step"] == attrs["length"]
     return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
@@ -117,9 +116,9 @@ FRAMES_OPERATORS: tuple[OpDef, ...] = (
 #
 #     y[P i + p] = sum_k taps[p, k] x[i down + k],  0 <= p < P, 0 <= k < K
 #
-# for all i whose samples are there: who wants the beginning pads in front. With one phase that is a correlation, with taps
-# reversed a filter; with P phases of a filter at P times the rate it is resampling by P / down. int16 data by int16 taps are
-# summed exactly, rounded by ``shift`` places (halves up) and saturated to int16.
+# for all i whose samples exist; pad the data in front to filter its beginning. With one phase this is a correlation, with
+# reversed taps a filter; with P phases of a filter at P times the rate it is resampling by P / down. int16 data by int16 taps
+# are summed exactly, rounded by ``shift`` places (halves up) and saturated to int16.
 #
 # Source: the polyphase form of a rational resampler, Crochiere and Rabiner, *Multirate Digital Signal Processing*, 1983.
 
@@ -136,7 +135,7 @@ def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
         raise ModelError(f"fir of {data.dtype} shifted by {attrs['shift']}", hint=f"integers by {MOST_SHIFT} at most")
     axis = attrs["axis"] % len(data.shape)
-    count = taps.shape[0] * frames_of(data.shape[axis], taps.shape[1], attrs["down"])
+    count = taps.shape[0] * count_frames(data.shape[axis], taps.shape[1], attrs["down"])
     if not count:
         raise ModelError(f"fir of {taps.shape[1]} taps over {data.shape[axis]} samples")
     return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), data.dtype),)
@@ -146,7 +145,7 @@ def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     data, taps = arrays
     wide = np.float64 if data.dtype == np.float32 else np.int64
     x = np.moveaxis(data, attrs["axis"], -1).astype(wide)
-    count = frames_of(x.shape[-1], taps.shape[1], attrs["down"])
+    count = count_frames(x.shape[-1], taps.shape[1], attrs["down"])
     places = np.arange(count)[:, None] * attrs["down"] + np.arange(taps.shape[1])
     made = (x[..., places] @ taps.T.astype(wide)).reshape(*x.shape[:-1], count * len(taps))
     if wide is np.int64:
@@ -155,12 +154,12 @@ def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _half(shift: int) -> int:
-    """What rounds halves up before a shift."""
+    """Return the addend that rounds halves up before a shift."""
     return 1 << shift - 1 if shift else 0
 
 
 def _fir_compute(call: OpCall) -> te.Tensor:
-    """Sums (outer, steps, phases, inner), then what is rounded."""
+    """Build sums (outer, steps, phases, inner), and for integers their rounding."""
     data, taps = call.present
     axis, shift, down = call.attrs["axis"] % len(data.type.shape), call.attrs["shift"], call.attrs["down"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
@@ -178,20 +177,20 @@ def _fir_compute(call: OpCall) -> te.Tensor:
         product = ir.cast("int32", factors[0]) * ir.cast("int32", factors[1])
         return te.sum_reduce(ir.cast(sums, product), k)
 
-    shape = (outer, frames_of(samples, count, down), phases, inner)
+    shape = (outer, count_frames(samples, count, down), phases, inner)
     acc = te.compute(shape, term, "sums", ("n", "i", "p", "c"))
     if dtype == "float32":
         return acc
 
-    def rounded(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
+    def round_sum(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
         moved = (acc[n, i, p, c] + _half(shift)) >> shift if shift else acc[n, i, p, c]
         return ir.cast("int16", ir.clamp(moved, -32768, 32767))
 
-    return te.compute(shape, rounded, "out", ("n", "i", "p", "c"))
+    return te.compute(shape, round_sum, "out", ("n", "i", "p", "c"))
 
 
 def _fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (kept(len(types[0].shape), (attrs["axis"],)), None)
+    return (keep_axes(len(types[0].shape), (attrs["axis"],)), None)
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

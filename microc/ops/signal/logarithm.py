@@ -1,8 +1,8 @@
 """``log2_fixed``: logarithms to base 2 of integers, in fixed point.
 
-Of a uint64 x: 512 log2(max(x + offset, least)) - subtract, rounded and saturated, as int16: nine bits are fractional.
-What the curve rises over the straight line between powers of two comes from a table of 128 pieces, rounded to 16 bits; between
-them it is straight. So an error is 2**-10 of the rounding, and 4e-5 at most of the rest.
+The result for a uint64 x is 512 log2(max(x + offset, least)) - subtract, rounded and saturated to int16: nine fractional bits.
+The logarithm is the exponent plus a correction of the straight line between powers of two, interpolated linearly in a table of
+128 segments of 16 bits. The error is at most 2**-10 by rounding plus 4e-5 by the table.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import bit_length, with_names
 from microc.ops.attributes import Attributes, flag, integer, mantissa
 from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.signal.spectrum import wants
+from microc.ops.signal.spectrum import check_dtypes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -35,8 +35,8 @@ _SUBTRACTION: Attributes = {
 
 
 def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """The signal and the noise estimated so far."""
-    wants("spectral_subtraction", types, "uint32", "uint32")
+    """Infer the types from the signal and the noise estimate."""
+    check_dtypes("spectral_subtraction", types, "uint32", "uint32")
     if types[0].shape != types[1].shape or len(types[0].shape) != 1:
         raise ModelError(f"spectral_subtraction of shapes {types[0].shape} and {types[1].shape}")
     return TensorType(types[0].shape, "uint32"), TensorType(types[0].shape, "uint32")
@@ -104,8 +104,11 @@ _SNR_BITS, _OUTPUT_BITS = 12, 6
 
 
 def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """The signal, the noise, and the table of gains: three points, then four numbers for every further bit of the noise."""
-    wants("pcan", types, "uint32", "uint32", "int16")
+    """Infer the type from the signal, the noise, and the table of gains.
+
+    The table has three points, then four numbers for every further bit of the noise.
+    """
+    check_dtypes("pcan", types, "uint32", "uint32", "int16")
     if types[0].shape != types[1].shape or types[2].shape != (125,):
         raise ModelError(f"pcan of {types[0].shape} and {types[1].shape} with a table of {types[2].shape}")
     return (TensorType(types[0].shape, "uint32"),)

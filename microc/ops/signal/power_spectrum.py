@@ -4,10 +4,10 @@ Rows are filled up to ``fft_length``, a power of two, with zeros. Of N of these,
 
     |sum_n x[n] window[n] e**(-2 pi i k n / N)|**2,  0 <= k <= N / 2.
 
-int16 data and an int16 window w stand for x / 2**15 and w / 2**15 or whatever the caller likes: the sum is divided by N, rounded
-to integers of 32 bits, and its square, of 61, is shifted to the right by ``shift``, as uint64. Nothing can overflow. Where it
-is rounded is part of the operator: products enter whole; a butterfly of radix r divides by r, rounding each product's high half;
-what puts the spectrum of the reals together does so twice more.
+int16 data and an int16 window w stand for x / 2**15 and w / 2**15, or for any other scale: the sum is divided by N and rounded to
+32-bit integers, and its square, of 61 bits, is shifted right by ``shift`` as uint64. Nothing can overflow. The points of rounding
+are part of the operator: products are exact; a butterfly of radix r divides by r, rounding each product's high half; combining
+the spectrum of the reals rounds twice more.
 
 Source: a transform of N reals as one of N / 2 complex numbers, Sorensen et al., *Real-valued fast Fourier transform algorithms*,
 1987; the order of butterflies is KISS FFT's.
@@ -26,16 +26,30 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer
-from microc.ops.elementwise.complex_numbers import Arithmetic, Complex, Held, Named, arithmetic, high_arithmetic
-from microc.ops.registry import AxisMap, Case, OpCall, OpDef, kept
-from microc.ops.signal.fft import enter_first, stages, super_twiddles, together, transformed, twiddles
+from microc.ops.elementwise.complex_numbers import (
+    Arithmetic,
+    Complex,
+    NamedValues,
+    NamingArithmetic,
+    arithmetic,
+    high_arithmetic,
+)
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
+from microc.ops.signal.fft import (
+    build_stages,
+    combine_frequencies,
+    load_first_stage,
+    super_twiddles,
+    transform_array,
+    twiddles,
+)
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 RESULTS: Mapping[str, str] = {"float32": "float32", "int16": "uint64"}
 LONGEST = 1 << 16
 MOST_SHIFT = 60
-_TURN_BITS = 30
+_TWIDDLE_BITS = 30
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -59,11 +73,11 @@ def _arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
 
 
 def _tables(length: int, dtype: str) -> tuple[Array, Array]:
-    """Turns of the butterflies, and those that put the spectrum of reals together."""
+    """Return twiddle factors of the butterflies, and those that combine the spectrum of reals."""
     half = length // 2
     if dtype == "float32":
         return twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
-    exact = twiddles(half, half, 0, "float64") * (1 << _TURN_BITS)
+    exact = twiddles(half, half, 0, "float64") * (1 << _TWIDDLE_BITS)
     return np.rint(exact).astype(np.int32), super_twiddles(length, "int32")
 
 
@@ -74,38 +88,38 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         spectrum = np.fft.rfft(data.astype(np.float64) * window, length)
         return ((spectrum.real**2 + spectrum.imag**2).astype(np.float32),)
     rows = data.reshape(-1, data.shape[-1]).astype(np.int64) * window
-    made = [_row(row, length, attrs["shift"]) for row in rows]
+    made = [_row_powers(row, length, attrs["shift"]) for row in rows]
     return (np.array(made, np.uint64).reshape(shape),)
 
 
-def _row(products: Array, length: int, shift: int) -> Array:
-    """A row of integers."""
+def _row_powers(products: Array, length: int, shift: int) -> Array:
+    """Compute the power spectrum of a row of integers, over numpy."""
     k, half = _arithmetic("int16", loops=False), length // 2
-    turns, last = (table.astype(np.int64) for table in _tables(length, "int16"))
+    twiddle_table, last = (table.astype(np.int64) for table in _tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
     pairs[: products.size] = products
-    z = transformed(k, pairs.reshape(half, 2), turns)
+    z = transform_array(k, pairs.reshape(half, 2), twiddle_table)
     spectrum = np.zeros((half + 1, 2), np.int64)
-    real, imaginary = k.divided((z[0, 0], z[0, 1]), 2)
+    real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
     spectrum[0, 0], spectrum[half, 0] = real + imaginary, real - imaginary
     for i in range(1, half // 2 + 1):
-        spectrum[i], spectrum[half - i] = together(k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1]))
+        spectrum[i], spectrum[half - i] = combine_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1]))
     power: Array = (spectrum * spectrum).sum(axis=1) >> shift
     return power
 
 
 def _compute(call: OpCall) -> te.Tensor:
-    """The rows one after the other, each through a workspace of complex numbers."""
+    """Build a loop over rows, each transformed in a workspace of complex numbers."""
     data, window = call.present
     length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
     rows, half, out_dtype = prod(data.type.shape[:-1]), length // 2, call.out_types[0].dtype
     floats = data.type.dtype == "float32"
     k = _arithmetic(data.type.dtype, loops=True)
-    turns, last = _tables(length, data.type.dtype)
-    tables = (data.packed(turns[: max(3 * half // 4, 1)]), data.packed(last))
+    twiddle_table, last = _tables(length, data.type.dtype)
+    tables = (data.packed(twiddle_table[: max(3 * half // 4, 1)]), data.packed(last))
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
-        (x, by, turns, last), (out, work) = operands, results
+        (x, by, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
         def sample(index: Expr, part: Expr) -> Expr:
@@ -113,16 +127,20 @@ def _compute(call: OpCall) -> te.Tensor:
             value = x[n, at] * by[at] if floats else ir.cast("int32", x[n, at]) * ir.cast("int32", by[at])
             return ir.select(at < size, value, ir.const(0, work.dtype)) if size < length else value
 
-        parts = (enter_first(sample, work, k), *stages(work, turns, k, 1), _finish(work, last, out, n, k, call))
+        parts = (
+            load_first_stage(sample, work, k),
+            *build_stages(work, twiddle_table, k, 1),
+            _square_spectrum(work, last, out, n, k, call),
+        )
         return ir.loops([(n, rows)], ir.seq(*parts))
 
     results = (("out", (rows, half + 1), out_dtype), ("work", (half, 2), "float32" if floats else "int32"))
     return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build)[0]
 
 
-def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call: OpCall) -> Stmt:
-    """The squares of the spectrum of the reals, two at a time."""
-    half, f, held = work.shape[0], Var("f"), Held("r")
+def _square_spectrum(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call: OpCall) -> Stmt:
+    """Build the squares of the spectrum of the reals, two frequencies at a time."""
+    half, f, held = work.shape[0], Var("f"), NamedValues("r")
 
     def square(x: Complex) -> Expr:
         if out.dtype == "float32":
@@ -130,7 +148,7 @@ def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call
         real, imaginary = (ir.cast("int64", part) for part in x)
         return ir.cast("uint64", (real * real + imaginary * imaginary) >> call.attrs["shift"])
 
-    first = held.pair(k.divided((work[0, 0], work[0, 1]), 2))
+    first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
@@ -138,16 +156,16 @@ def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.around(ir.seq(*stores))
-    held = Held("m")
+    held = NamedValues("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
-    pairs = together(Named(k, held), low, high, (last[f, 0], last[f, 1]))
+    pairs = combine_frequencies(NamingArithmetic(k, held), low, high, (last[f, 0], last[f, 1]))
     places = (f + 1, half - 1 - f)
     stores = [ir.Store(out, (n, place), square(pair)) for place, pair in zip(places, pairs, strict=True)]
     return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
 
 
 def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (kept(len(types[0].shape), (-1,)), None)
+    return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
 def _cases() -> Iterable[Case]:

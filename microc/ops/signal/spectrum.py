@@ -1,5 +1,6 @@
-"""Around the transform of speech frontends: ``signal_window``, ``fft_auto_scale``, ``signal_energy``, in fixed point. Exact with
-TFLite Micro's signal library.
+"""Steps before and after the transform of speech frontends: ``signal_window``, ``fft_auto_scale``, ``signal_energy``.
+
+They are fixed point, bit-exact with TFLite Micro's signal library.
 
 Sources: TFLite Micro ``signal/src``: ``window.cc``, ``fft_auto_scale.cc``, ``energy.cc``.
 """
@@ -24,13 +25,13 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _ZERO = ir.const(0, "int32")
 
 
-def wants(name: str, types: Sequence[TensorType], *wanted: str) -> None:
+def check_dtypes(name: str, types: Sequence[TensorType], *wanted: str) -> None:
     if tuple(kind.dtype for kind in types) != wanted:
         raise ModelError(f"{name} of {', '.join(kind.dtype for kind in types)}", hint=f"it takes {', '.join(wanted)}")
 
 
 def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    wants("signal_window", types, "int16", "int16")
+    check_dtypes("signal_window", types, "int16", "int16")
     last, rank = types[0].shape[-1:], len(types[1].shape)
     if not 1 <= rank <= len(types[0].shape) or types[1].shape != (*(1,) * (rank - 1), *last):
         raise ModelError(f"a window of shape {types[1].shape} for data of shape {types[0].shape}")
@@ -56,7 +57,7 @@ def _cases_window() -> Iterable[Case]:
 
 
 def _infer_scale(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    wants("fft_auto_scale", types, "int16")
+    check_dtypes("fft_auto_scale", types, "int16")
     return TensorType(types[0].shape, "int16"), TensorType((), "int32")
 
 
@@ -70,7 +71,7 @@ def _reference_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_scale(call: OpCall) -> tuple[te.Tensor, ...]:
-    """The largest magnitude, as int16 that wraps around as TFLite Micro's does; then all elements to the left."""
+    """Build the largest magnitude, an int16 that wraps around as in TFLite Micro, and the left shift of all elements."""
     (data,) = call.present
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -104,7 +105,7 @@ def _cases_scale() -> Iterable[Case]:
 
 
 def _infer_energy(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    wants("signal_energy", types, "int16")
+    check_dtypes("signal_energy", types, "int16")
     shape, first, last = types[0].shape, attrs["start"], attrs["end"]
     if len(shape) != 1 or shape[0] % 2 or not 0 <= first <= last <= shape[0] // 2:
         raise ModelError(f"signal_energy of shape {shape} from {first} to {last}")
@@ -119,7 +120,7 @@ def _reference_energy(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 
 def _compute_energy(call: OpCall) -> te.Tensor:
-    """Squares of complex numbers from ``start`` to ``end``; zero elsewhere, where TFLite Micro writes nothing."""
+    """Build squared magnitudes from ``start`` to ``end``; elsewhere zeros, where TFLite Micro writes nothing."""
     (data,) = call.present
     count, first, last = data.type.size // 2, call.attrs["start"], call.attrs["end"]
     x = data.tensor((count, 2))

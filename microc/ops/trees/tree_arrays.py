@@ -1,4 +1,4 @@
-"""Decision trees as flat arrays, and test cases of tree_ensemble."""
+"""Decision trees as flat arrays, and test cases of ``tree_ensemble``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from microc.ops.registry import Case
 
 # ---- Decision trees as the flat arrays that ``tree_ensemble`` walks.
 #
-# The inner nodes of a tree lie in the order of a walk that visits a node, its left subtree, its right subtree; its leaves lie
-# from left to right. For every inner node only the number of leaves on its left, s, is stored: a walk keeps the places of its
-# node and of its first leaf, and the number of leaves below. Left: the node's place moves by 1, s leaves are below. Right: both
-# places move by s, for a subtree of s leaves has s - 1 inner nodes; the other leaves are below. One leaf below ends the walk.
+# The inner nodes of a tree are stored in preorder, its leaves from left to right. For every inner node only s, the number of
+# leaves on its left, is stored: a walk keeps the indices of its node and of its first leaf, and the number of leaves below.
+# Left: the node index increases by 1, s leaves are below. Right: both indices increase by s, because a subtree of s leaves has
+# s - 1 inner nodes; the other leaves are below. The walk ends with one leaf below.
 #
 # Trees follow each other in all arrays, so that a tree's size is the distance to the next.
 
 LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
-"""How a feature may compare with a threshold. A node's mode is the sum of the ways that lead to the left."""
+"""Outcomes of comparing a feature with a threshold. A node's mode is the sum of those that lead to the left."""
 
 AT_MOST = LESS | EQUAL
 ALWAYS = LESS | EQUAL | GREATER | UNORDERED
@@ -36,8 +36,8 @@ _LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
 class Tree:
     """A binary tree by arrays over its nodes, the root first.
 
-    ``left``, ``right``: places of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode`` decide in an
-    inner node. ``values`` (nodes, width): what a leaf adds to the results from ``target`` on.
+    ``left``, ``right``: indices of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode``: the decision of
+    an inner node. ``values`` (nodes, width): the numbers that a leaf adds to the results from ``target`` on.
     """
 
     left: Array
@@ -77,24 +77,24 @@ class TreeArrays:
     depth: int
 
     def attrs(self) -> dict[str, Attr]:
-        """The attributes that follow from the arrays."""
+        """Return the attributes of the operator, which follow from the arrays."""
         modes = {} if isinstance(self.mode, np.ndarray) else {"mode": self.mode}
         return {"depth": self.depth, "tables": tuple(self._tables()), **modes}
 
     def operands(self) -> tuple[Array, ...]:
-        """The constant operands, in order."""
+        """Return the constant operands, in order."""
         fixed = (self.feature, self.threshold, self.left_leaves, self.leaves, self.values)
         return (*fixed, *self._tables().values())
 
     def _tables(self) -> dict[str, Array]:
-        """The tables that are needed, in the operator's order."""
+        """Return the tables that are needed, in the operator's order."""
         found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
         return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
 
 
 @frozen
 class _Node:
-    """A node once what is below it is known: ``leaves`` and levels (``depth``) below, ``first`` of them on the left."""
+    """A node of the simplified tree: ``leaves`` and levels (``depth``) below, ``first`` leaves of these on the left."""
 
     place: int
     leaves: int = 1
@@ -108,24 +108,25 @@ class _Node:
 
 
 def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | None = None) -> TreeArrays:
-    """The arrays of an ensemble for rows of so many ``features`` of ``dtype`` (of floats or integers).
+    """Convert an ensemble to flat arrays, for rows of ``features`` numbers of ``dtype`` (floats or integers).
 
-    Thresholds become numbers of ``dtype`` that part its numbers as the float64 thresholds do, so that nothing is rounded.
-    Splits that ``dtype`` decides, and splits between equal leaves, go. ModelError for arrays that are no tree.
+    Thresholds become numbers of ``dtype`` that separate its numbers as the float64 thresholds do, so decisions stay exact.
+    Splits that are constant for ``dtype``, and splits between equal leaves, are removed. Raise ModelError for arrays that are
+    no tree.
     """
     inner: list[_Node] = []
     rows: list[Array] = []
     roots = []
     for tree in trees:
         _check_numbers(tree, where, features)
-        root = _simplified(tree, dtype, where)
+        root = _simplify(tree, dtype, where)
         roots.append(root)
         for node in _walk(root):
             if node.left is None:
                 rows.append(tree.values[node.place])
             else:
                 inner.append(node)
-    values, leaf = _distinct(np.stack(rows))
+    values, leaf = _deduplicate_leaves(np.stack(rows))
     modes = np.array([node.mode for node in inner] or [AT_MOST], np.uint8)
     targets = [tree.target for tree in trees]
     return TreeArrays(
@@ -142,7 +143,7 @@ def flatten(trees: Sequence[Tree], dtype: str, where: str = "", features: int | 
 
 
 def smallest(numbers: Sequence[int]) -> Array:
-    """Numbers that are not negative in the smallest dtype; one zero where there are none."""
+    """Convert non-negative numbers to the smallest dtype that holds them; an empty sequence becomes one zero."""
     found = np.array(numbers or [0], np.int64)
     dtype = next((name for name, most in _LARGEST.items() if found.max() <= most), None)
     if dtype is None or found.min() < 0:
@@ -151,9 +152,9 @@ def smallest(numbers: Sequence[int]) -> Array:
 
 
 def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
-    """Refuse a tree whose nodes ask for features that there are none of, or whose leaves hold no numbers.
+    """Reject a tree whose nodes read features that do not exist, or whose leaves hold no numbers.
 
-    Readers of all formats come here: what they miss would be an index of the C code.
+    Frontends of all formats call this: a feature that they let pass would become an index in the C code.
     """
     inner = np.asarray(tree.left) >= 0
     asked = np.asarray(tree.feature)[inner]
@@ -170,7 +171,7 @@ def _check_numbers(tree: Tree, where: str, features: int | None) -> None:
 
 
 def _walk(root: _Node) -> Iterator[_Node]:
-    """A node, its left subtree, its right subtree."""
+    """Iterate over the nodes in preorder."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -178,8 +179,8 @@ def _walk(root: _Node) -> Iterator[_Node]:
         stack += [child for child in (node.right, node.left) if child is not None]
 
 
-def _simplified(tree: Tree, dtype: str, where: str) -> _Node:
-    """The root after simplification, children first."""
+def _simplify(tree: Tree, dtype: str, where: str) -> _Node:
+    """Simplify a tree from the leaves up; return its root."""
     known: dict[int, _Node] = {}
     for place in reversed(_order(tree, where)):
         known[place] = _Node(place) if tree.left[place] < 0 else _split(tree, place, known, dtype, where)
@@ -187,7 +188,7 @@ def _simplified(tree: Tree, dtype: str, where: str) -> _Node:
 
 
 def _order(tree: Tree, where: str) -> list[int]:
-    """All places that the root leads to, parents first."""
+    """Return the indices of all nodes below the root, parents first."""
     order, stack, count = [], [0], len(tree.left)
     while stack:
         place = stack.pop()
@@ -203,14 +204,14 @@ def _order(tree: Tree, where: str) -> list[int]:
 
 
 def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where: str) -> _Node:
-    """An inner node, or the child that it always leads to."""
+    """Return an inner node, or the child to which it always leads."""
     left, right = known[int(tree.left[place])], known[int(tree.right[place])]
     threshold, mode = float(tree.threshold[place]), int(tree.mode[place])
     if isnan(threshold):
         raise ModelError(f"node {place} of a tree compares with NaN", where=where)
     if mode & GREATER:  # the same with exchanged children
         left, right, mode = right, left, mode ^ ALWAYS
-    bound, mode = _rounded(threshold, mode, dtype)
+    bound, mode = _round_threshold(threshold, mode, dtype)
     if mode in (0, ALWAYS):
         return left if mode else right
     if left.left is None and right.left is None:
@@ -221,16 +222,18 @@ def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where
     return _Node(place, leaves, depth, left.leaves, int(tree.feature[place]), bound, mode, left, right)
 
 
-def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
-    """A number of ``dtype`` and a mode that part the numbers of ``dtype`` as ``threshold`` and ``mode`` do.
+def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
+    """Return a threshold of ``dtype`` and a mode that separate the numbers of ``dtype`` as ``threshold`` and ``mode`` do.
 
-    ``mode`` leads nothing greater to the left, nor does the mode returned; it is 0 or :data:`ALWAYS` where nothing is parted.
+    ``mode`` does not contain GREATER, nor does the returned mode, except :data:`ALWAYS`; 0 and ALWAYS separate nothing.
     """
     if dtypes.is_float(dtype):
         with np.errstate(over="ignore"):  # beyond the largest number lies infinity
             nearest = dtypes.to_numpy(dtype).type(threshold)
             before = np.nextafter(nearest, nearest.dtype.type(-inf))
-        real = float(nearest)  # to compare a scalar of fewer bits with the threshold, NumPy would round the threshold
+        real = float(
+            nearest
+        )  # as a float64: NumPy would round the threshold to a narrower scalar's dtype to compare them
         if mode & LESS and (mode & EQUAL or threshold > -inf):
             beyond = real > threshold or (real == threshold and not mode & EQUAL)
             return float(before) if beyond else real, mode | EQUAL
@@ -245,8 +248,8 @@ def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]
     return floor(near), EQUAL if found else 0
 
 
-def _distinct(rows: Array) -> tuple[Array, Array | None]:
-    """Leaves' values, and the row of every leaf among them; None where storing every leaf's own takes no more bytes."""
+def _deduplicate_leaves(rows: Array) -> tuple[Array, Array | None]:
+    """Return the distinct values of leaves, and each leaf's row of these; None if one row per leaf takes no more bytes."""
     seen: dict[bytes, int] = {}
     places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
     kept = np.unique(places, return_index=True)[1]
@@ -256,11 +259,11 @@ def _distinct(rows: Array) -> tuple[Array, Array | None]:
     return rows[kept], leaf
 
 
-# ---- Cases of ``tree_ensemble``: forests of random shape, and what is rare in them.
+# ---- Test cases of ``tree_ensemble``: random forests and rare forms.
 
 
 def random_tree(rng: np.random.Generator, splits: int, features: int, dtype: str, width: int, target: int = 0) -> Tree:
-    """A tree that grows at random leaves, its thresholds in the range of random data of ``dtype``."""
+    """Build a tree that grows at random leaves, with thresholds in the range of random data of ``dtype``."""
     left, right = [-1], [-1]
     for _ in range(splits):
         place = int(rng.choice([k for k, child in enumerate(left) if child < 0]))
@@ -281,7 +284,7 @@ def case_of(
     combine: str = "sum",
     values: str = "float32",
 ) -> Case:
-    """The trees on data, given or random; integer ``values`` are those of the trees times 100."""
+    """Return a test case of trees on given or random data; integer ``values`` are those of the trees times 100."""
     kind = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
     if values != "float32":
         trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
@@ -311,7 +314,7 @@ def cases() -> Iterable[Case]:
 
 
 def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
-    """Every way to compare, on features that equal their thresholds, lie beside them, are infinite or no numbers."""
+    """Yield all modes, on features that equal their thresholds, are next to them, infinite or NaN."""
     x = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.0, -0.0, np.inf, -np.inf, np.nan, 7], np.float32)
     for mode in range(LESS, 16):
         left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])

@@ -1,11 +1,11 @@
-"""``tree_ensemble``: the sum (or extreme) of what the leaves hold to which decision trees lead a row of features.
+"""``tree_ensemble``: sum (or extreme) of the leaves' values that decision trees assign to a row of features.
 
-Operands: data (N, F), floats or integers; then constants, as :mod:`microc.ops.trees.tree_arrays` lays them out: feature (M),
+Operands: data (N, F), floats or integers; then constants, in the layout of :mod:`microc.ops.trees.tree_arrays`: feature (M),
 threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); and those that ``tables`` names, in this order:
 ``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) has the values' dtype where these are floats, else int32.
 
-``mode``: how a feature may compare with its threshold to lead to the left, where all nodes agree. A feature that is NaN goes to
-the right unless the mode says otherwise. Nothing grows with the ensemble but the constants.
+``mode``: outcomes of the comparison of feature and threshold that lead to the left, if all nodes have the same ones. A NaN leads
+to the right unless the mode contains UNORDERED. Only the constants grow with the ensemble, not the code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from microc.tir.ir import Expr
 TABLES = ("target", "leaf", "mode")
 COMBINE = ("sum", "min", "max")
 _FIXED = 6
-"""Operands that are always there."""
+"""Number of operands that are always present."""
 
 
 def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
-    """The tables that are present, by name."""
+    """Return the tables that are present, by name."""
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
 
@@ -62,7 +62,7 @@ def _result_dtype(values: str) -> str:
 
 
 def _start(combine: str, dtype: str) -> int | float:
-    """What no tree at all gives."""
+    """Return the result without any tree."""
     if combine == "sum":
         return 0
     low, high = (float("-inf"), float("inf")) if dtypes.is_float(dtype) else dtypes.int_range(dtype)
@@ -107,7 +107,7 @@ _WAYS = LESS | EQUAL | GREATER | UNORDERED
 
 
 def _constants(application: Application) -> Constants:
-    """All tables are known; what they point to exists."""
+    """Require constant tables and bound the indices that they contain."""
     data, feature, *_, values = application.types[:_FIXED]
     found = {
         1: Constant(Use.INDEX, 0, data.shape[1] - 1),
@@ -123,7 +123,7 @@ def _constants(application: Application) -> Constants:
 
 
 def _sound(application: Application) -> str:
-    """Every tree is one: walked from its root, all its nodes lie in the tables, and its leaves, and its depth is the one said."""
+    """Check every tree: from its root all nodes and leaves are within the tables, and its depth is that of the attribute."""
     attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
     tables = _tables(attrs, application.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
@@ -148,7 +148,7 @@ def _sound(application: Application) -> str:
 
 
 def _sum_fault(application: Application, counts: Array) -> str:
-    """Sums of integers fit the result."""
+    """Check that sums of integers fit the result; return the fault."""
     values, attrs = application.data[5], application.attrs
     if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
         return ""
@@ -165,12 +165,12 @@ def _sum_fault(application: Application, counts: Array) -> str:
 
 
 def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]) -> Expr:
-    """Whether a comparison is among the ways of the mode, which is one of the ``known`` ones."""
+    """Build the test whether a comparison's outcome is in the mode, which is one of the ``known`` modes."""
     if known == {AT_MOST}:
         return x <= threshold
     if known == {EQUAL}:
         return x.eq(threshold)
-    if known <= {AT_MOST, AT_MOST | UNORDERED}:  # NaN alone makes a difference
+    if known <= {AT_MOST, AT_MOST | UNORDERED}:  # modes that differ only for NaN
         missing = x.ne(x) if isinstance(mode, int) else ir.Bin("and", x.ne(x), mode.ne(AT_MOST))
         return ir.Bin("or", x <= threshold, missing)
     least = UNORDERED if dtypes.is_float(x.dtype) else GREATER
@@ -197,7 +197,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 class _Walk:
-    """The loops: for every row and tree from the root to a leaf, whose values join the result."""
+    """Builds the loops: for every row and tree a walk from the root to a leaf, whose values are added to the result."""
 
     def __init__(
         self, attrs: Mapping[str, Any], buffers: tuple[ir.Buffer, ...], out: ir.Buffer, modes: frozenset[int]
@@ -225,7 +225,7 @@ class _Walk:
         return ir.loops(rows, body)
 
     def one_tree(self) -> ir.Stmt:
-        """From root to leaf, and on to the next tree."""
+        """Build the walk from root to leaf, and the advance to the next tree."""
         count = ir.cast("int32", self.leaves[self.tree])
         steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.step()))
         body = ir.seq(
@@ -242,7 +242,7 @@ class _Walk:
         return body
 
     def step(self) -> ir.Stmt:
-        """One node down; the node's place changes last, for all else is read there."""
+        """Build the step to a child; the node's index is updated last, because all other reads use it."""
         node = self.node[0]
         feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
@@ -254,7 +254,7 @@ class _Walk:
         return ir.If(goes, down, across)
 
     def add(self, leaf: Expr) -> ir.Stmt:
-        """The leaf's values join the result."""
+        """Build the addition of a leaf's values to the result."""
         k = ir.Var("w")
         row = ir.cast("int32", self.tables["leaf"][leaf]) if "leaf" in self.tables else leaf
         target = ir.cast("int32", self.tables["target"][self.tree]) + k if "target" in self.tables else k

@@ -12,7 +12,7 @@ from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import meaning
-from microc.ops.recurrent.lstm import OPERATORS, as_loop
+from microc.ops.recurrent.lstm import OPERATORS, expand_lstm
 from microc.ops.registry import Case
 from tests.ops.edges import case_arrays
 from tests.ops.harness import assert_same, attributes
@@ -50,4 +50,4 @@ def test_weights_have_to_be_known() -> None:
     node = Node("lstm", names, ("y", "h", "c"), attributes(OPERATORS[0], case))
     graph = Graph("g", names, ("y",), (node,), dict(zip(names, case.types, strict=True)), {names[1]: np.ones((12, 4))})
     with pytest.raises(UnsupportedError, match="'recurrent' is computed"):
-        as_loop(node, graph)
+        expand_lstm(node, graph)
