@@ -30,8 +30,8 @@ SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 def compute_dtype(dtype: str) -> str:
     """Return the dtype in which ``dtype`` is computed: narrow integers are widened to int32, narrow floats to float32."""
-    kind, bits, _ = dtypes.info(dtype)
-    return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
+    category, bits, _ = dtypes.info(dtype)
+    return dtype if bits >= 32 else "float32" if category == "float" else "int32"
 
 
 def wrapping(op: str, a: Expr, b: Expr) -> Expr:

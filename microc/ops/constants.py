@@ -52,8 +52,10 @@ class Application:
     @property
     def quantised(self) -> bool:
         """True for a quantised surface operator, in whose place its legalisation is checked."""
-        kinds = (self.types[0], *self.results)
-        return all(kind.quant is not None and dtypes.is_integer(kind.dtype) for kind in kinds)
+        operand_types = (self.types[0], *self.results)
+        return all(
+            tensor_type.quant is not None and dtypes.is_integer(tensor_type.dtype) for tensor_type in operand_types
+        )
 
 
 Bound = int | Callable[[Application], int]
@@ -169,7 +171,7 @@ def centred_range(application: Application, position: int, attribute: str) -> tu
 
 def product_fault(application: Application, attributes: tuple[str, str]) -> str:
     """Check that a product of the first two operands, each less its zero point, fits int32; return the fault."""
-    if not all(dtypes.is_integer(kind.dtype) for kind in application.types[:2]):
+    if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in application.types[:2]):
         return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
     (a, b), (c, d) = (centred_range(application, k, attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
@@ -178,12 +180,12 @@ def product_fault(application: Application, attributes: tuple[str, str]) -> str:
 
 def window_fault(application: Application, count: int, pad: int = 0, offset: int = 0, half: int = 0) -> str:
     """Check that ``offset`` plus a sum of ``count`` numbers of the first operand plus ``half`` (rounding) fits int32."""
-    kind = application.types[0]
-    if application.quantised or not dtypes.is_integer(kind.dtype):
+    tensor_type = application.types[0]
+    if application.quantised or not dtypes.is_integer(tensor_type.dtype):
         return ""
-    low, high = dtypes.int_range(kind.dtype)
+    low, high = dtypes.int_range(tensor_type.dtype)
     if not low <= pad <= high:
-        return f"pad_value is no {kind.dtype}; got {pad}, expected {low}..{high}"
+        return f"pad_value is no {tensor_type.dtype}; got {pad}, expected {low}..{high}"
     largest = max(abs(offset + count * low), abs(offset + count * high), abs(offset)) + half
     return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
 

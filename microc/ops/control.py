@@ -32,14 +32,16 @@ UNBOUNDED = ir.ENDLESS
 """The ``count`` of a loop that only its guard ends. It stacks nothing; estimates count one iteration."""
 
 
-def _shape_and_dtype(kind: TensorType) -> tuple[tuple[int, ...], str]:
-    return kind.shape, kind.dtype
+def _shape_and_dtype(tensor_type: TensorType) -> tuple[tuple[int, ...], str]:
+    return tensor_type.shape, tensor_type.dtype
 
 
 def _check(graph: Graph, what: str, expected: Sequence[TensorType]) -> None:
     """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
     inputs = [graph.types[name] for name in graph.inputs]
-    if [_shape_and_dtype(kind) for kind in inputs] != [_shape_and_dtype(kind) for kind in expected] or graph.state:
+    if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
+        _shape_and_dtype(tensor_type) for tensor_type in expected
+    ] or graph.state:
         raise ModelError(f"{what} of graph {graph.name} takes other values than it is given")
 
 
@@ -67,27 +69,32 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     if not 0 <= carried <= len(types) or attrs["count"] < 0 or len(body.outputs) < carried:
         raise ModelError(f"a loop of {attrs['count']} turns that carries {carried} of {len(types)} values")
     whole = len(types) - attrs.get("scanned", 0)
-    if whole < carried or any(kind.shape[:1] != (attrs["count"],) for kind in types[whole:]):
+    if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
         raise ModelError(f"a loop of {attrs['count']} turns over rows of values that have others")
-    inputs = [*types[:whole], *(TensorType(kind.shape[1:], kind.dtype) for kind in types[whole:])]
+    inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
     _check(body, "a turn", [TensorType((), "int32"), *inputs])
     outputs = [body.types[name] for name in body.outputs]
-    if [_shape_and_dtype(kind) for kind in outputs[:carried]] != [_shape_and_dtype(kind) for kind in types[:carried]]:
+    if [_shape_and_dtype(tensor_type) for tensor_type in outputs[:carried]] != [
+        _shape_and_dtype(tensor_type) for tensor_type in types[:carried]
+    ]:
         raise ModelError("a loop whose turns change the types of what they carry")
     if attrs["guarded"] and (not carried or _shape_and_dtype(types[0]) != ((), "bool")):
         raise ModelError("a guarded loop without a guard")
     if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
         raise ModelError("a loop without a bound that stacks values, or has no guard")
-    stacked = [TensorType((attrs["count"], *kind.shape), kind.dtype) for kind in outputs[carried:]]
-    return (*(TensorType(kind.shape, kind.dtype) for kind in outputs[:carried]), *stacked)
+    stacked = [TensorType((attrs["count"], *tensor_type.shape), tensor_type.dtype) for tensor_type in outputs[carried:]]
+    return (*(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in outputs[:carried]), *stacked)
 
 
 def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     body, carried = attrs["body"], attrs["carried"]
     whole = len(arrays) - attrs.get("scanned", 0)
     values, fixed, rows = list(arrays[:carried]), arrays[carried:whole], arrays[whole:]
-    kinds = [body.types[name] for name in body.outputs[carried:]]
-    stacked = [np.zeros((attrs["count"], *kind.shape), dtypes.to_numpy(kind.dtype)) for kind in kinds]
+    operand_types = [body.types[name] for name in body.outputs[carried:]]
+    stacked = [
+        np.zeros((attrs["count"], *tensor_type.shape), dtypes.to_numpy(tensor_type.dtype))
+        for tensor_type in operand_types
+    ]
     for iteration in range(attrs["count"]):
         if attrs["guarded"] and not values[0]:
             break
@@ -152,9 +159,11 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     for graph in (attrs["then"], attrs["otherwise"]):
         _check(graph, "a branch", types[1:])
         branch_outputs.append([graph.types[name] for name in graph.outputs])
-    if [_shape_and_dtype(kind) for kind in branch_outputs[0]] != [_shape_and_dtype(kind) for kind in branch_outputs[1]]:
+    if [_shape_and_dtype(tensor_type) for tensor_type in branch_outputs[0]] != [
+        _shape_and_dtype(tensor_type) for tensor_type in branch_outputs[1]
+    ]:
         raise ModelError("branches that make values of different types")
-    return tuple(TensorType(kind.shape, kind.dtype) for kind in branch_outputs[0])
+    return tuple(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in branch_outputs[0])
 
 
 def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -166,16 +175,22 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
     return max(total_macs(attrs["then"]), total_macs(attrs["otherwise"]))
 
 
-def one_node(op: str, kind: TensorType) -> Graph:
+def one_node(op: str, tensor_type: TensorType) -> Graph:
     """Return a branch for tests: one operator on one value."""
-    return Graph(op, ("x",), ("y",), (Node(op, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),), {"x": kind, "y": kind})
+    return Graph(
+        op,
+        ("x",),
+        ("y",),
+        (Node(op, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),),
+        {"x": tensor_type, "y": tensor_type},
+    )
 
 
 def _cases_branch() -> Iterable[Case]:
-    kind, flag = TensorType((2, 3), "float32"), TensorType((1,), "bool")
-    attrs: dict[str, Any] = {"then": one_node("relu", kind), "otherwise": one_node("neg", kind)}
+    tensor_type, flag = TensorType((2, 3), "float32"), TensorType((1,), "bool")
+    attrs: dict[str, Any] = {"then": one_node("relu", tensor_type), "otherwise": one_node("neg", tensor_type)}
     for condition in (True, False):
-        yield Case(attrs, (flag, kind), arrays=(np.array([condition]), None), name=str(condition).lower())
+        yield Case(attrs, (flag, tensor_type), arrays=(np.array([condition]), None), name=str(condition).lower())
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -39,8 +39,8 @@ def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequ
 
 
 def _cases() -> Iterable[Case]:
-    kind = TensorType((2, 3), "float32")
-    yield Case({"body": one_node("relu", kind), "code": ("somebody", "0")}, (kind,))
+    tensor_type = TensorType((2, 3), "float32")
+    yield Case({"body": one_node("relu", tensor_type), "code": ("somebody", "0")}, (tensor_type,))
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -37,9 +37,9 @@ def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[in
     return result.shape
 
 
-def varies_last(kind: TensorType, result: TensorType) -> bool:
+def varies_last(tensor_type: TensorType, result: TensorType) -> bool:
     """Test whether an operand varies along the result's last axis only."""
-    return bool(kind.shape) and kind.size == kind.shape[-1] == result.shape[-1]
+    return bool(tensor_type.shape) and tensor_type.size == tensor_type.shape[-1] == result.shape[-1]
 
 
 def index_in(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
@@ -68,9 +68,9 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
     These conditions must hold:
 
     - data and result are images of one batch, and all other values of the group have the result's shape;
-    - the group reads ``data`` once, in its first node, whose other operands are constant;
-    - constants of elementwise nodes are the same for all rows;
-    - elements outside of the data have a value, or there are none.
+    - the group reads ``data`` once, and constants of elementwise nodes are the same for all rows;
+    - an elementwise anchor reads data of the result's shape; another anchor reads ``data`` first and constants besides, and its
+      window has no padding, or padding of a known value.
     """
     result = graph.types[nodes[-1].outputs[0]]
     values = [data, *(name for node in nodes for name in node.outputs if name), *companions(graph, nodes, data)]
@@ -126,15 +126,15 @@ def _constants_equal_in_all_rows(graph: Graph, nodes: Sequence[Node]) -> bool:
         for position, name in enumerate(node.inputs):
             if not definition.elementwise or name not in graph.consts or position in definition.whole:
                 continue
-            kind = graph.types[name]
-            if kind.size != 1 and not (kind.size == kind.shape[-1] == channels):
+            tensor_type = graph.types[name]
+            if tensor_type.size != 1 and not (tensor_type.size == tensor_type.shape[-1] == channels):
                 return False
     return True
 
 
-def _is_image(kind: TensorType) -> bool:
+def _is_image(tensor_type: TensorType) -> bool:
     """Test for the shape (1, height, width, channels)."""
-    return len(kind.shape) == 4 and kind.shape[0] == 1
+    return len(tensor_type.shape) == 4 and tensor_type.shape[0] == 1
 
 
 # ---- Lowering of a fusion group: the anchor's tensor expression, then the elementwise chain as a single stage ``out``.
@@ -202,11 +202,11 @@ class _Group:
 
     def placeholder(self, value: str, role: str, shape: tuple[int, ...]) -> te.Tensor:
         """Return the placeholder of a value from outside of the group, viewed with a shape of as many elements."""
-        kind = self.graph.types[value]
-        if prod(shape) != kind.size:
-            raise InternalError(f"{value} of shape {kind.shape} viewed as {shape}")
+        tensor_type = self.graph.types[value]
+        if prod(shape) != tensor_type.size:
+            raise InternalError(f"{value} of shape {tensor_type.shape} viewed as {shape}")
         if (value, shape) not in self.cache:
-            tensor = te.placeholder(shape, kind.dtype, self.fresh(role))
+            tensor = te.placeholder(shape, tensor_type.dtype, self.fresh(role))
             self.cache[value, shape] = tensor
             self.params.append((tensor, Param(role, value, self.graph.consts.get(value))))
         return self.cache[value, shape]
@@ -220,10 +220,10 @@ class _Group:
 
     def operand(self, value: str, role: str) -> Operand:
         """Return an operand of the anchor."""
-        kind = self.graph.types[value]
+        tensor_type = self.graph.types[value]
 
         def tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
-            wanted = kind.shape if shape is None else tuple(shape)
+            wanted = tensor_type.shape if shape is None else tuple(shape)
             if value in self.tensors:
                 made = self.tensors[value]
                 if made.shape != wanted:
@@ -234,7 +234,7 @@ class _Group:
         def packed(array: Array, *, table: bool = False) -> te.Tensor:
             return self.packed(value, role, array, table)
 
-        return Operand(kind, self.graph.consts.get(value), tensor, packed)
+        return Operand(tensor_type, self.graph.consts.get(value), tensor, packed)
 
     def roles(self, node: Node) -> list[str]:
         """Return parameter names of a node's operands: the operator's own, or letters."""

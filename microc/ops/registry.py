@@ -78,10 +78,10 @@ def map_padding(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMa
     return (tuple(None if any(pair) else axis for axis, pair in enumerate(attrs["padding"])),)
 
 
-def map_broadcast(kind: TensorType, shape: Sequence[int], rank: int) -> Places:
+def map_broadcast(tensor_type: TensorType, shape: Sequence[int], rank: int) -> Places:
     """Map an operand's axes to those of a result of ``rank`` axes, the last ones of ``shape``, as numpy broadcasts."""
-    first = rank - len(kind.shape)
-    pairs = zip(kind.shape, shape[len(shape) - len(kind.shape) :], strict=True)
+    first = rank - len(tensor_type.shape)
+    pairs = zip(tensor_type.shape, shape[len(shape) - len(tensor_type.shape) :], strict=True)
     return tuple(
         first + axis if extent == result_extent else None for axis, (extent, result_extent) in enumerate(pairs)
     )
@@ -89,12 +89,15 @@ def map_broadcast(kind: TensorType, shape: Sequence[int], rank: int) -> Places:
 
 def map_elementwise(attrs: Mapping[str, Any], types: Sequence[TensorType | None], whole: Collection[int]) -> AxisMap:
     """Map the axes of an elementwise operator; the attribute ``axis`` is the one along which its parameters vary."""
-    shapes = [kind.shape for k, kind in enumerate(types) if kind is not None and k not in whole]
+    shapes = [tensor_type.shape for k, tensor_type in enumerate(types) if tensor_type is not None and k not in whole]
     rank = max(map(len, shapes), default=0)
     aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result = [max(extents, key=lambda extent: extent != 1) for extents in zip(*aligned, strict=True)]
     varies = attrs.get("axis")
-    places = [None if kind is None or k in whole else map_broadcast(kind, result, rank) for k, kind in enumerate(types)]
+    places = [
+        None if tensor_type is None or k in whole else map_broadcast(tensor_type, result, rank)
+        for k, tensor_type in enumerate(types)
+    ]
     return tuple(p and tuple(None if place == varies else place for place in p) for p in places)
 
 
@@ -327,7 +330,7 @@ class OpDef:
             return (
                 map_elementwise(attrs, operand_types, self.whole) if self.elementwise else (None,) * len(operand_types)
             )
-        axes = self.axes(attrs, [kind for kind in operand_types if kind is not None])
+        axes = self.axes(attrs, [tensor_type for tensor_type in operand_types if tensor_type is not None])
         return (*axes, *(None,) * (len(operand_types) - len(axes)))
 
 

@@ -186,7 +186,7 @@ def cases() -> Iterable[Case]:
 # ---- Convolution in two dimensions: general, grouped, depthwise.
 #
 # An ungrouped convolution is a matrix product: pixels p by output channels o, summed over k, the kernel's taps and input channels
-# in memory order. ``gather_patches`` gathers the k inputs of a pixel; pointwise convolutions need none. Canonical data is NHWC,
+# in memory order. ``patch`` holds the k inputs of every pixel; pointwise convolutions need none. Canonical data is NHWC,
 # weights OHWI. Type inference and the reference also accept layout NCHW (weights OIHW); the tensor expression does not.
 #
 # Sources: TFLite ``conv.h``, ``depthwise_conv.h``; ONNX Conv.

@@ -52,8 +52,8 @@ def can_slide_windows(call: OpCall) -> bool:
     g = geometry(attrs, data.type.shape, weight.type.shape)
     if g.direct or g.dilation[1] > 1 or g.kernel == (1, 1) or g.out_width < MIN_ROW_OUTPUTS:
         return False
-    kinds = (data.type.dtype, weight.type.dtype, attrs.get("out_dtype") or data.type.dtype)
-    return (kinds[0] in BYTES and kinds[1:] == ("int8", "int32")) or set(kinds) == {"float32"}
+    dtype_names = (data.type.dtype, weight.type.dtype, attrs.get("out_dtype") or data.type.dtype)
+    return (dtype_names[0] in BYTES and dtype_names[1:] == ("int8", "int32")) or set(dtype_names) == {"float32"}
 
 
 def can_slide_unsigned_windows(call: OpCall) -> bool:
@@ -236,9 +236,9 @@ def can_use_float_winograd(
     attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]
 ) -> bool:
     """Test whether F(2 x 2, 3 x 3) can compute a float32 conv2d with constant weights."""
-    kinds = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
+    dtype_names = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
     is_constant = all(array is not None for array in consts[1:]) and not attrs.get("open")
-    return kinds == {"float32"} and is_constant and _is_plain(attrs, types)
+    return dtype_names == {"float32"} and is_constant and _is_plain(attrs, types)
 
 
 def can_use_float_winograd_four(

@@ -137,7 +137,7 @@ def _compute(call: OpCall) -> te.Tensor:
     attrs = {**DEFAULTS, **call.attrs}
     height, width = _axes(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape
-    each, dtype = outputs // attrs["groups"], data.type.dtype
+    group_outputs, dtype = outputs // attrs["groups"], data.type.dtype
     image, taps = data.tensor(), weight.tensor()
     ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
 
@@ -150,7 +150,7 @@ def _compute(call: OpCall) -> te.Tensor:
             for condition in ((place % axis.stride).eq(0), *row_conditions(place, axis.extent, axis.stride, dilation))
         )
         assert meets is not None
-        value = image[n, top // height.stride, left // width.stride, c // each * depth + k.var]
+        value = image[n, top // height.stride, left // width.stride, c // group_outputs * depth + k.var]
         product = ir.select(meets, value * taps[c, ky.var, kx.var, k.var], 0.0)
         first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
         return te.sum_reduce(product, ky, kx, k, init=first)
@@ -195,11 +195,11 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     """Emit the convolution that computes blocks, the transposition of blocks to pixels, and the slice that crops the result."""
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
-    data, kind, result = (graph.types[name] for name in (*node.inputs[:2], output))
+    data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
     axes, groups = _axes(attrs, data.shape, weight.shape), attrs["groups"]
     block = axes[0].stride * axes[1].stride
-    name = rewrite.constant("phases", _phase_weights(weight, kind.quant, attrs, axes))
-    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(kind.quant, groups, block))
+    name = rewrite.constant("phases", _phase_weights(weight, tensor_type.quant, attrs, axes))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
     operands = [node.inputs[0], name]
     if len(node.inputs) > 2 and node.inputs[2]:
         operands.append(_repeat_bias(rewrite, node, groups, block))
@@ -248,12 +248,12 @@ def _repeat_quant(quant: Quant | None, groups: int, block: int) -> Quant | None:
 
 def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
     """Repeat the bias of the output channels for every phase of each group."""
-    bias, kind = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
+    bias, tensor_type = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
         raise UnsupportedError("a bias that is no constant", where=str(node.loc))
     spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)
-    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(kind.quant, groups, block))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
     return name
 
 
@@ -263,17 +263,17 @@ def _emit_pixels(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis
     ``shape`` counts blocks.
     """
     batch, rows, columns, outputs = shape
-    (down, right), kind = (axis.stride for axis in axes), rewrite.type(value)
+    (down, right), tensor_type = (axis.stride for axis in axes), rewrite.type(value)
     if down * right == 1:
         return value
     apart = (batch, rows, columns, groups, down, right, outputs // groups)
-    split = rewrite.value("split", apart, kind.dtype, kind.quant)
+    split = rewrite.value("split", apart, tensor_type.dtype, tensor_type.quant)
     rewrite.emit("reshape", (value,), split, {"shape": apart})
     axes_order = (0, 1, 4, 2, 5, 3, 6)
-    moved = rewrite.value("moved", tuple(apart[axis] for axis in axes_order), kind.dtype, kind.quant)
+    moved = rewrite.value("moved", tuple(apart[axis] for axis in axes_order), tensor_type.dtype, tensor_type.quant)
     rewrite.emit("transpose", (split,), moved, {"axes": axes_order})
     whole = (batch, rows * down, columns * right, outputs)
-    placed = rewrite.value("placed", whole, kind.dtype, kind.quant)
+    placed = rewrite.value("placed", whole, tensor_type.dtype, tensor_type.quant)
     return rewrite.emit("reshape", (moved,), placed, {"shape": whole})
 
 

@@ -42,7 +42,7 @@ def _check(name: str, types: Sequence[TensorType], channels: int, outputs: int, 
     fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
     if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != channels or outputs % groups:
         raise ModelError(f"{name} of {data.dtype} {data.shape} by weights {weight.shape} in {groups} groups")
-    if len({kind.dtype for kind in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
+    if len({tensor_type.dtype for tensor_type in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
         raise ModelError(f"{name} with a bias of {types[-1].dtype} {types[-1].shape} for {outputs} channels")
 
 
@@ -143,7 +143,7 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
         return _patch_product(call, dtype)
     data, weight, bias = call.weighted
     attrs, shape = call.attrs, weight.type.shape
-    each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
+    group_outputs, extents = shape[0] // attrs["groups"], data.type.shape[2:]
     x, w = data.tensor(), weight.tensor()
     depth = te.reduce_axis(shape[1], "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(shape[2:])]
@@ -156,7 +156,7 @@ def _compute(call: OpCall, dtype: str) -> te.Tensor:
             places.append(place)
             inside += [place >= 0] if before else []
             inside += [place < extent] if after else []
-        value = ir.cast(dtype, x[(n, o // each * shape[1] + depth.var, *places)])
+        value = ir.cast(dtype, x[(n, o // group_outputs * shape[1] + depth.var, *places)])
         condition = ir.all_of(inside)
         value = value if condition is None else ir.select(condition, value, 0)
         weight_ = ir.cast(dtype, w[(o, depth.var, *(t.var for t in taps))])
@@ -207,7 +207,7 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
     """Return the transposed sums: every output gathers the taps that reach it."""
     data, weight, bias = call.weighted
-    attrs, (inputs, each, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
+    attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
     x, w = data.tensor(), weight.tensor()
     depth = te.reduce_axis(group, "k")
@@ -223,11 +223,11 @@ def _compute_transpose(call: OpCall, dtype: str) -> te.Tensor:
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
             places.append(ir.clamp(at_data, 0, extent - 1) if dtype == "uint32" else at_data)
-        channel = o // each * group + depth.var
+        channel = o // group_outputs * group + depth.var
         condition = ir.all_of(conditions)
         assert condition is not None
         value = ir.cast(dtype, x[(n, channel, *places)])
-        weight_ = ir.cast(dtype, w[(channel, o % each, *(t.var for t in taps))])
+        weight_ = ir.cast(dtype, w[(channel, o % group_outputs, *(t.var for t in taps))])
         # Floats: the product is selected, so that a weight of infinity or NaN that reaches nothing adds zero. Integers: the
         # factor is selected, which leaves the form of a matrix product.
         product = (
@@ -267,7 +267,7 @@ def _cases(transposed: bool) -> Iterable[Case]:
         types = tuple(TensorType(shape, "float32") for shape in (data, weight, (outputs,)))
         yield Case(attrs, types, tolerance=2e-5, name=f"{len(strides)} axes")
         yield Case(attrs, types[:2], (1,), tolerance=2e-5, name=f"{len(strides)} axes, constant weights")
-        integers = tuple(TensorType(kind.shape, "int32") for kind in types)
+        integers = tuple(TensorType(tensor_type.shape, "int32") for tensor_type in types)
         yield Case(attrs, integers, (1,), name=f"{len(strides)} axes of integers")
 
 

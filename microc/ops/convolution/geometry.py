@@ -162,7 +162,7 @@ def row_conditions(place: Expr, extent: int, stride: int, dilation: int) -> tupl
     return row >= 0, row <= last
 
 
-# ---- Reading the input: gathered pixel by pixel (``gather_patches``), or copied with its border (``padded``).
+# ---- Reading the input: gathered pixel by pixel (``patch``), or copied with its border (``padded``).
 
 
 def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
@@ -207,8 +207,7 @@ def gather_patches(
     unsigned: bool = False,
     dtype: str = "",
 ) -> te.Tensor:
-    """Gather ``gather_patches`` (P, K), or (P, G, K) for several groups: the inputs of every pixel, and ``pad_value`` up to
-    ``depth``.
+    """Gather the inputs of every pixel as ``patch`` (P, K), (P, G, K) for several groups, with ``pad_value`` up to ``depth``.
 
     Data is viewed as rows of W * C. ``even``: an odd number of pixels is followed by the last one again. ``unsigned``: int8 data
     and ``pad_value`` are stored as uint8, plus 128. ``dtype``: data is rounded to it.
@@ -220,8 +219,8 @@ def gather_patches(
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
     above, before, below, behind = g.sides
-    each = g.channels // g.groups
-    highest_tap = (depth - 1) // (g.kernel[1] * each)
+    group_channels = g.channels // g.groups
+    highest_tap = (depth - 1) // (g.kernel[1] * group_channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     if g.open:  # for some sizes the last window reaches all of the padding
@@ -235,22 +234,22 @@ def gather_patches(
         pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
         n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
-            tap, across, channel = _split(k, *g.kernel, each)
-            channel = group[0] * each + channel if group else channel
+            tap, across, channel = _split(k, *g.kernel, group_channels)
+            channel = group[0] * group_channels + channel if group else channel
             column = x * stride_x + across * step_x
             column = column - left if before else column
-            place = column * g.channels + channel
+            position = column * g.channels + channel
             checks = range_checks(column, g.width, -before, highest_column)
         else:
             tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
-            place = x * (stride_x * g.channels) + run
-            place = place - left * g.channels if before else place
-            checks = range_checks(place, row_size, -before, (highest_column + 1) * g.channels - 1)
+            position = x * (stride_x * g.channels) + run
+            position = position - left * g.channels if before else position
+            checks = range_checks(position, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if above else row
         checks += range_checks(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
-        value = rows[n, row, place]
+        value = rows[n, row, position]
         return select_border(inside, ir.cast(dtype or value.dtype, value), pad_value, unsigned)
 
     if g.groups > 1:

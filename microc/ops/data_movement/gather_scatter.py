@@ -234,24 +234,24 @@ def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 def _compute_scatter(call: OpCall) -> te.Tensor:
     """Build a copy of the data, then a loop over updates."""
     data, indices, updates = call.present
-    axis, reduction, kind = call.attrs["axis"], call.attrs["reduction"], data.type
-    compute = compute_dtype(kind.dtype)
+    axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
+    compute = compute_dtype(tensor_type.dtype)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
-        copied = [Var(f"i{k}") for k in range(len(kind.shape))]
-        index = tuple(Var(f"j{k}") for k in range(len(kind.shape)))
-        copy = ir.loops(zip(copied, kind.shape, strict=True), ir.Store(out, tuple(copied), x[tuple(copied)]))
-        place = (*index[:axis], _wrap_index(at[index], kind.shape[axis]), *index[axis + 1 :])
+        copied = [Var(f"i{k}") for k in range(len(tensor_type.shape))]
+        index = tuple(Var(f"j{k}") for k in range(len(tensor_type.shape)))
+        copy = ir.loops(zip(copied, tensor_type.shape, strict=True), ir.Store(out, tuple(copied), x[tuple(copied)]))
+        place = (*index[:axis], _wrap_index(at[index], tensor_type.shape[axis]), *index[axis + 1 :])
         value: Expr = new[index]
         if reduction:
             combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
-            value = ir.cast(kind.dtype, combined)
+            value = ir.cast(tensor_type.dtype, combined)
         update = ir.loops(zip(index, indices.type.shape, strict=True), ir.Store(out, place, value))
         return ir.seq(copy, update)
 
     tensors = tuple(operand.tensor() for operand in (data, indices, updates))
-    return te.extern("scatter", tensors, (("out", kind.shape, kind.dtype),), build)[0]
+    return te.extern("scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build)[0]
 
 
 def _cases_scatter() -> Iterable[Case]:
@@ -410,10 +410,10 @@ def _cases_gather_nd() -> Iterable[Case]:
         ((2, 3, 2), [[[1, 0], [2, 1]], [[0, 0], [-1, -1]]], 1),
         ((2, 2, 2, 3), [[[1, 0]], [[0, 1]]], 0),
     ):
-        for dtype, kind in (("int32", "int8"), ("int64", "float32")):
+        for dtype, data_dtype in (("int32", "int8"), ("int64", "float32")):
             indices = np.array(places, dtype)
-            types = (TensorType(shape, kind), TensorType(indices.shape, dtype))
-            yield Case({"batch_dims": batch}, types, arrays=(None, indices), name=f"{shape} {kind}")
+            types = (TensorType(shape, data_dtype), TensorType(indices.shape, dtype))
+            yield Case({"batch_dims": batch}, types, arrays=(None, indices), name=f"{shape} {data_dtype}")
 
 
 def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -472,8 +472,12 @@ def _cases_scatter_nd() -> Iterable[Case]:
         indices = np.array(places, dtype)
         updates = (*indices.shape[:-1], *shape[indices.shape[-1] :])
         for reduction in ("", *SCATTERED):
-            for kind in ("float32", "int32"):
-                types = (TensorType(shape, kind), TensorType(indices.shape, dtype), TensorType(updates, kind))
+            for data_dtype in ("float32", "int32"):
+                types = (
+                    TensorType(shape, data_dtype),
+                    TensorType(indices.shape, dtype),
+                    TensorType(updates, data_dtype),
+                )
                 arrays = (None, indices, None)
                 yield Case({"reduction": reduction}, types, arrays=arrays, tolerance=1e-6, name=f"{shape} {reduction}")
     twice = np.array([[0], [1], [0], [1]], np.int32)

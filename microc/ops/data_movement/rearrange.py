@@ -29,9 +29,9 @@ def clamp_index(index: Expr, extent: int) -> Expr:
     return ir.cast("int32", ir.clamp(index, 0, extent - 1))
 
 
-def check_indices(name: str, kind: TensorType) -> None:
-    if kind.dtype not in INDICES:
-        raise ModelError(f"{name} with {kind.dtype} indices", hint="indices are int32 or int64")
+def check_indices(name: str, tensor_type: TensorType) -> None:
+    if tensor_type.dtype not in INDICES:
+        raise ModelError(f"{name} with {tensor_type.dtype} indices", hint="indices are int32 or int64")
 
 
 def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

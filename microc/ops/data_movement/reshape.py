@@ -43,12 +43,16 @@ def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     if not -len(shape) <= axis < len(shape):
         raise ModelError(f"concat along axis {axis} of shape {shape}")
     axis %= len(shape)
-    for kind in types[1:]:
-        others = kind.shape[:axis] + kind.shape[axis + 1 :]
-        if len(kind.shape) != len(shape) or others != shape[:axis] + shape[axis + 1 :] or kind.dtype != types[0].dtype:
+    for tensor_type in types[1:]:
+        others = tensor_type.shape[:axis] + tensor_type.shape[axis + 1 :]
+        if (
+            len(tensor_type.shape) != len(shape)
+            or others != shape[:axis] + shape[axis + 1 :]
+            or tensor_type.dtype != types[0].dtype
+        ):
             shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
             raise ModelError(f"concat along axis {axis} of {shapes}")
-    total = sum(kind.shape[axis] for kind in types)
+    total = sum(tensor_type.shape[axis] for tensor_type in types)
     return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
 
 
@@ -81,9 +85,9 @@ def _compute_concat(call: OpCall) -> te.Tensor:
 
 def emit_rescale(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
     """Append the rescaling of a quantised value to the type of ``like``: by a table, or (16 bits) by float operators."""
-    kind = rewrite.type(name)
-    scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
-    if dtypes.nbytes(kind.dtype) == 1:
+    tensor_type = rewrite.type(name)
+    scaled = rewrite.value("scaled", tensor_type.shape, like.dtype, like.quant)
+    if dtypes.nbytes(tensor_type.dtype) == 1:
         op, attrs = IDENTITY
         return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
     return rewrite.emit("quantize", (emit_dequantize(rewrite, name),), scaled, quantize_attrs(like, rounding))
@@ -157,7 +161,7 @@ def _spans(indices: Array, span: int) -> Array:
 
 def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the data's axes; the axes of indices replace the gathered one."""
-    data, indices = (len(kind.shape) for kind in types)
+    data, indices = (len(tensor_type.shape) for tensor_type in types)
     if attrs.get("batch_dims", 0) or attrs.get("span", 1) > 1:
         return ()
     axis = attrs["axis"] % data
@@ -215,8 +219,8 @@ def _cases_gather() -> Iterable[Case]:
         indices = np.array(places, np.int64 if dtype == "int8" else np.int32)
         types = (TensorType(shape, dtype), TensorType(indices.shape, indices.dtype.name))
         yield Case({"axis": axis, "batch_dims": batch}, types, arrays=(None, indices), name=f"{dtype} {places}")
-    kinds = TensorType((1, 7, 2), "int8"), TensorType((), "int32")
-    yield Case({"axis": 1, "span": 3}, kinds, arrays=(None, np.array(2, np.int32)), name="span")
+    operand_types = TensorType((1, 7, 2), "int8"), TensorType((), "int32")
+    yield Case({"axis": 1, "span": 3}, operand_types, arrays=(None, np.array(2, np.int32)), name="span")
 
 
 CONCAT = OpDef(
@@ -227,7 +231,7 @@ CONCAT = OpDef(
     alias=_alias_concat,
     cases=_cases_concat,
     attrs={"axis": one_axis(), "rounding": ROUNDING},
-    axes=lambda attrs, types: tuple(keep_axes(len(kind.shape), (attrs["axis"],)) for kind in types),
+    axes=lambda attrs, types: tuple(keep_axes(len(tensor_type.shape), (attrs["axis"],)) for tensor_type in types),
     legalize=_legalize_concat,
 )
 GATHER = OpDef(

@@ -99,9 +99,9 @@ COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
 
 def _broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*(kind.shape for kind in types))
+        return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
-        shapes = ", ".join(str(kind.shape) for kind in types)
+        shapes = ", ".join(str(tensor_type.shape) for tensor_type in types)
         raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
 
 
@@ -149,13 +149,16 @@ def _comparison_cases(sign: str) -> Iterable[Case]:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    kinds = [graph.types[name] for name in node.inputs]
-    if any(kind.quant is None or not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 2 for kind in kinds):
+    operand_types = [graph.types[name] for name in node.inputs]
+    if any(
+        tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype) or dtypes.nbytes(tensor_type.dtype) > 2
+        for tensor_type in operand_types
+    ):
         return None
-    if node.attr("rounding") == Rounding.EVEN and kinds[0].quant == kinds[1].quant:
+    if node.attr("rounding") == Rounding.EVEN and operand_types[0].quant == operand_types[1].quant:
         return None
     rewrite = Rewrite(node, graph)
-    through_floats = node.attr("rounding") == Rounding.EVEN or kinds[0].dtype == "int16"
+    through_floats = node.attr("rounding") == Rounding.EVEN or operand_types[0].dtype == "int16"
     operands = [
         emit_dequantize(rewrite, name) if through_floats else _emit_scaled(rewrite, name) for name in node.inputs
     ]
@@ -174,8 +177,8 @@ def _emit_scaled(rewrite: Rewrite, name: str) -> str:
 
 def _logical(name: str, sign: str, array: Compare) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        if any(kind.dtype != "bool" for kind in types):
-            raise ModelError(f"{name} of {', '.join(kind.dtype for kind in types)}", hint="it takes bool")
+        if any(tensor_type.dtype != "bool" for tensor_type in types):
+            raise ModelError(f"{name} of {', '.join(tensor_type.dtype for tensor_type in types)}", hint="it takes bool")
         return (TensorType(_broadcast(name, types), "bool"),)
 
     def cases() -> Iterable[Case]:

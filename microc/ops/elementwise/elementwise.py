@@ -42,12 +42,12 @@ _LITERT = frozenset(("clip", "leaky_relu", "relu"))
 
 def _unary(function: Unary) -> OpDef:
     def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        kind = types[0]
-        if kind.dtype not in function.dtypes and kind.quant is None:
-            raise ModelError(f"{function.name} of {kind.dtype}", hint="it takes " + ", ".join(function.dtypes))
+        tensor_type = types[0]
+        if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
+            raise ModelError(f"{function.name} of {tensor_type.dtype}", hint="it takes " + ", ".join(function.dtypes))
         if function.name == "clip" and not attrs["minimum"] <= attrs["maximum"]:
             raise ModelError(f"clip to {attrs['minimum']}..{attrs['maximum']}")
-        return (TensorType(kind.shape, kind.dtype),)
+        return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
     def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         x = args[0]
@@ -128,9 +128,9 @@ def _emit_integer_clip(node: Node, graph: Graph, quant: Quant) -> Legalized:
 def broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the shape of numpy broadcasting; raise ModelError if there is none."""
     try:
-        return np.broadcast_shapes(*(kind.shape for kind in types))
+        return np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
-        shapes = " and ".join(str(kind.shape) for kind in types)
+        shapes = " and ".join(str(tensor_type.shape) for tensor_type in types)
         raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
 
 
@@ -221,8 +221,11 @@ _EVEN = frozenset(("add", "sub", "mul"))
 def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
-    if node.op in ("maximum", "minimum") and len({(kind.quant, kind.dtype) for kind in kinds}) == 1:
+    operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
+    if (
+        node.op in ("maximum", "minimum")
+        and len({(tensor_type.quant, tensor_type.dtype) for tensor_type in operand_types}) == 1
+    ):
         return None
     if node.attr("rounding") == Rounding.EVEN and node.op not in _EVEN:
         return through_float(node, graph)

@@ -28,7 +28,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"lookup of {x.dtype}; it takes int8 or uint8")
     if len(table.shape) != 1 or table.size % 256 or not table.size or (table.size > 256 and not first):
         raise ModelError(f"lookup in a table of shape {table.shape}; it takes 256 entries for each function")
-    if any(kind.dtype not in ("int16", "int32") for kind in first):
+    if any(tensor_type.dtype not in ("int16", "int32") for tensor_type in first):
         raise ModelError("lookup of functions that begin at places that are not int16 or int32")
     return (TensorType(broadcast("lookup", (x, *first)), table.dtype),)
 
@@ -61,8 +61,10 @@ def _cases() -> Iterable[Case]:
         yield Case({}, types, consts=(1,), arrays=(x, table), name=f"{dtype}_to_{result}")
     first, channels = TensorType((3,), "int16"), np.arange(768).astype(np.int8)
     x = np.arange(96, dtype=np.uint8).reshape(32, 3)
-    kinds = (TensorType(x.shape, "uint8"), TensorType((768,), "int8"), first)
-    yield Case({}, kinds, consts=(1, 2), arrays=(x, channels, np.array([0, 256, 512], np.int16)), name="by channel")
+    operand_types = (TensorType(x.shape, "uint8"), TensorType((768,), "int8"), first)
+    yield Case(
+        {}, operand_types, consts=(1, 2), arrays=(x, channels, np.array([0, 256, 512], np.int16)), name="by channel"
+    )
     yield Case(
         {},
         (TensorType((1,), "int8"), TensorType((256,), "int8")),

@@ -1,7 +1,7 @@
 """Tables of 256 entries for quantised functions of one 8-bit number.
 
-Rounding ``even`` is ONNX's way: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and
-``single`` give what TFLite Micro's kernels compute, which is fixed-point arithmetic for most functions (sources:
+Rounding ``even`` follows ONNX: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and
+``single`` give the results of TFLite Micro's kernels, which use fixed-point arithmetic for most functions (sources:
 ``activations_common.cc``, ``logistic.h``, ``tanh.h``, ``hard_swish.h``, ``leaky_relu.h``) and floats for the others
 (``LUTPopulate`` in ``common.h``).
 """

@@ -52,15 +52,15 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"resample of shape {data.shape} along axes {axes}")
     if len(indices) != len(axes) or len(weights) not in (0, len(axes)):
         raise ModelError(f"resample along {len(axes)} axes with {len(types) - 1} tables")
-    if any(kind.dtype not in INDEX_DTYPES or len(kind.shape) != 2 for kind in indices):
+    if any(tensor_type.dtype not in INDEX_DTYPES or len(tensor_type.shape) != 2 for tensor_type in indices):
         raise ModelError("resample with index tables that are not int16 or int32 of two axes")
-    if any(kind.shape != index.shape for kind, index in zip(weights, indices, strict=False)):
+    if any(tensor_type.shape != index.shape for tensor_type, index in zip(weights, indices, strict=False)):
         raise ModelError("resample with weights for other taps than indices")
-    if not weights and any(kind.shape[1] != 1 for kind in indices):
+    if not weights and any(tensor_type.shape[1] != 1 for tensor_type in indices):
         raise ModelError("resample of several elements without weights")
     shape = list(data.shape)
-    for axis, kind in zip(axes, indices, strict=True):
-        shape[axis] = kind.shape[0]
+    for axis, tensor_type in zip(axes, indices, strict=True):
+        shape[axis] = tensor_type.shape[0]
     return (TensorType(tuple(shape), data.dtype),)
 
 
@@ -160,7 +160,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def round_weights(weights: Array, bits: int) -> Array:
     """Round weights (out, taps) to int16 in steps of 2**-``bits``.
 
-    The largest weight of each row is adjusted so that the row keeps its sum: where that is one, zero points cancel.
+    The largest weight of each row is adjusted so that the row keeps its sum; if that is one, zero points cancel.
     """
     scaled = weights.astype(np.float64) * (1 << bits)
     levels = np.rint(scaled)
@@ -211,8 +211,8 @@ def _sound(application: Application) -> str:
 def _cases() -> Iterable[Case]:
     rows, columns = np.array([[0], [0], [2], [1]], np.int16), np.array([[3], [1]], np.int32)
     for dtype in ("float32", "int8", "bool"):
-        kinds = (TensorType((2, 3, 4, 3), dtype), TensorType((4, 1), "int16"), TensorType((2, 1), "int32"))
-        yield Case({"axes": (1, 2), "shift": 0}, kinds, (1, 2), (None, rows, columns), name=f"picked {dtype}")
+        operand_types = (TensorType((2, 3, 4, 3), dtype), TensorType((4, 1), "int16"), TensorType((2, 1), "int32"))
+        yield Case({"axes": (1, 2), "shift": 0}, operand_types, (1, 2), (None, rows, columns), name=f"picked {dtype}")
     pairs = np.array([[0, 1], [1, 2], [2, 2]], np.int16)
     for dtype, weight, one in (("float32", "float32", 1.0), ("int8", "int16", 1024), ("int16", "int16", 1024)):
         share = np.array([[0.25, 0.75], [0.5, 0.5], [1.0, 0.0]]) * one

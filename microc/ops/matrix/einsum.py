@@ -47,11 +47,11 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    extents, output = _extents(attrs, [kind.shape for kind in types]), attrs["output"]
+    extents, output = _extents(attrs, [tensor_type.shape for tensor_type in types]), attrs["output"]
     if any(label not in extents for label in output) or len(set(output)) != len(output):
         raise ModelError(f"einsum to labels {output}")
-    if len({kind.dtype for kind in types}) != 1 or types[0].dtype not in DTYPES:
-        raise ModelError(f"einsum of {', '.join(kind.dtype for kind in types)}")
+    if len({tensor_type.dtype for tensor_type in types}) != 1 or types[0].dtype not in DTYPES:
+        raise ModelError(f"einsum of {', '.join(tensor_type.dtype for tensor_type in types)}")
     return (TensorType(tuple(extents[label] for label in output), types[0].dtype),)
 
 
@@ -92,7 +92,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return prod(_extents(attrs, [kind.shape for kind in types]).values()) * max(1, len(types) - 1)
+    return prod(_extents(attrs, [tensor_type.shape for tensor_type in types]).values()) * max(1, len(types) - 1)
 
 
 def _cases() -> Iterable[Case]:

@@ -53,11 +53,16 @@ def _permute_shape(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ..
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    for kind, name in zip(types, "ab", strict=True):
+    for tensor_type, name in zip(types, "ab", strict=True):
         axes = attrs.get(f"axes_{name}", ())
-        if axes and sorted(axes) != list(range(len(kind.shape))):
-            raise ModelError(f"matmul with axes_{name}={tuple(axes)} of shape {kind.shape}", hint="each axis, once")
-    a, b = (_permute_shape(kind.shape, attrs.get(f"axes_{name}", ())) for kind, name in zip(types, "ab", strict=True))
+        if axes and sorted(axes) != list(range(len(tensor_type.shape))):
+            raise ModelError(
+                f"matmul with axes_{name}={tuple(axes)} of shape {tensor_type.shape}", hint="each axis, once"
+            )
+    a, b = (
+        _permute_shape(tensor_type.shape, attrs.get(f"axes_{name}", ()))
+        for tensor_type, name in zip(types, "ab", strict=True)
+    )
     try:
         if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
             raise ValueError
@@ -69,11 +74,13 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the output's axes: leading ones broadcast, rows come from a, columns from b."""
-    ranks = [len(kind.shape) for kind in types]
+    ranks = [len(tensor_type.shape) for tensor_type in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
         return ()
-    rank, shape = max(ranks), np.broadcast_shapes(*(kind.shape[:-2] for kind in types))
-    leading = [map_broadcast(replace(kind, shape=kind.shape[:-2]), shape, rank - 2) for kind in types]
+    rank, shape = max(ranks), np.broadcast_shapes(*(tensor_type.shape[:-2] for tensor_type in types))
+    leading = [
+        map_broadcast(replace(tensor_type, shape=tensor_type.shape[:-2]), shape, rank - 2) for tensor_type in types
+    ]
     return (*leading[0], rank - 2, None), (*leading[1], None, rank - 1)
 
 
@@ -201,8 +208,8 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
     return te.compute(shape, element, ACC, _names(shape, "p", "o"))
 
 
-def _suits_rows(call: OpCall) -> bool:
-    """Whether differences from zero points fit 16 bits and sums 32."""
+def _can_copy_rows(call: OpCall) -> bool:
+    """Test for 8-bit operands summed in int32: less their zero points they fit int16."""
     narrow = all(dtypes.is_integer(x.type.dtype) and dtypes.nbytes(x.type.dtype) == 1 for x in call.present)
     return narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size > 0
 
@@ -281,7 +288,7 @@ OPERATORS = (
         axes=_axes,
         legalize=_legalize,
         macs=_macs,
-        algorithms={"rows": _suits_rows},
+        algorithms={"rows": _can_copy_rows},
         sound=(_sound,),
         operand_names=("a", "b"),
     ),

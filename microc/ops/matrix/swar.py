@@ -26,8 +26,8 @@ from microc.tir.names import ACC, COLUMN, ENTRY, PAIRS, PART, VALUE
 #
 #     s = sum(t) = sum(A) + 2**16 sum(B),        h = sum(t >> 16) = sum(B),        s - 2**16 h = sum(A).
 #
-# Weights are stored as unsigned bytes u = w + 128, which Armv6-M loads at an offset without sign extension; what that adds, 128
-# times the words, is the same for all channels: a word behind each block's holds c less it, the shift that its sums start from.
+# Weights are stored as unsigned bytes u = w + 128, which Armv6-M loads at an offset without sign extension. The offset adds 128
+# times the words, equally for all channels: a word behind each block holds c less that, from which its sums start.
 #
 # Where the weights of a block would exceed the fields, part of the largest moves to a block of its own at the end of the channel,
 # which reads its inputs by index. All of it is exact; :func:`pack` proves the bounds with the weights at hand.
@@ -98,16 +98,16 @@ def _pairs_packing(weights: Array, terms: int) -> Packing | None:
         # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
         row = remaining[channel, block]
         while (excess := int(overflow(row))) > 0:
-            place = int(np.argmax(np.abs(row)))
-            part = int(np.sign(row[place])) * min(-(-excess // HIGH), abs(int(row[place])))
-            row[place] -= part
+            index = int(np.argmax(np.abs(row)))
+            part = int(np.sign(row[index])) * min(-(-excess // HIGH), abs(int(row[index])))
+            row[index] -= part
             # Entries of pairs are blocks of ``terms`` inputs and the shift behind them.
-            moves[channel].append((int(block) * (terms + 1) + place, part))
+            moves[channel].append((int(block) * (terms + 1) + index, part))
     max_moves = max(map(len, moves))
     places, moved = np.zeros((channels, max_moves), np.uint16), np.zeros((channels, max_moves), np.int32)
     for channel, entries in enumerate(moves):
-        for k, (place, part) in enumerate(entries):
-            places[channel, k], moved[channel, k] = place, part
+        for k, (index, part) in enumerate(entries):
+            places[channel, k], moved[channel, k] = index, part
     if max_moves > MAX_MOVED or (max_moves and int(overflow(moved.astype(np.int64)).max()) > 0):
         return None
     return Packing(terms, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
@@ -208,8 +208,8 @@ def number(value: int) -> Expr:
 #     q = sum(x ((v >> 8) & 0xFF00FF)) = sum(x u1) + 2**16 sum(x u3),        p - 2**8 q = sum(x u0) + 2**16 sum(x u2),
 #
 # where p = sum(x v). Both are two sums side by side. A word behind each block of inputs, 2**15 + 2**31 - 128 (2**16 + 1) sum(x),
-# takes what the offset of the bytes added, and makes each sum one of x w plus 2**15, which lies within 0..2**16 - 1 as long as
-# the block's weights permit: what ``pairs`` says of fields holds from there on.
+# cancels the offset of the bytes and makes each sum one of x w plus 2**15, which is within 0..2**16 - 1 as long as the block's
+# weights permit. From there on the fields are handled as in ``pairs``.
 #
 # Where the weights of a block would exceed the fields, part of the largest moves to a column of its own at the end, which reads
 # the same input again; channels share these columns. All of it is exact; :func:`pack_quads` proves the bounds with the weights

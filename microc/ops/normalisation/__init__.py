@@ -1,1 +1,1 @@
-"""Rows scaled by what is found in them: norms and softmaxes."""
+"""Normalisation of rows: L2 and layer norms, softmaxes."""

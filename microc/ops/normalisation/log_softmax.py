@@ -79,10 +79,14 @@ def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    if not kind.shape or 0 in kind.shape or (kind.dtype != "float32" and kind.quant is None):
-        raise ModelError(f"log_softmax of {kind.dtype} {kind.shape}")
-    return (TensorType(kind.shape, kind.dtype),)
+    tensor_type = types[0]
+    if (
+        not tensor_type.shape
+        or 0 in tensor_type.shape
+        or (tensor_type.dtype != "float32" and tensor_type.quant is None)
+    ):
+        raise ModelError(f"log_softmax of {tensor_type.dtype} {tensor_type.shape}")
+    return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -203,9 +207,9 @@ def _sound_bytes(application: Application) -> str:
 
 
 def _fault_of_reals(reals: Array, attrs: Mapping[str, Any]) -> str:
-    """Check that a real less every logarithm fits int32 at the distances that are not passed over.
+    """Check that a real less every logarithm fits int32 at the distances that are not skipped; return the fault.
 
-    Logarithms at which a distance counts are those up to a largest, for their limit grows with them: it is found by bisection.
+    The limit of distances grows with the logarithm, so a distance counts up to a largest logarithm, which bisection finds.
     """
     distances = np.arange(len(reals), dtype=np.int64)
     low, high = np.full_like(distances, -1), np.full_like(distances, INT32_MAX)

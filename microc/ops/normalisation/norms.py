@@ -55,10 +55,14 @@ _MOST_DEPTH = 1 << 15
 
 
 def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    if not kind.shape or 0 in kind.shape or (kind.dtype != "float32" and kind.quant is None):
-        raise ModelError(f"l2_normalize of {kind.dtype} {kind.shape}")
-    return (TensorType(kind.shape, kind.dtype),)
+    tensor_type = types[0]
+    if (
+        not tensor_type.shape
+        or 0 in tensor_type.shape
+        or (tensor_type.dtype != "float32" and tensor_type.quant is None)
+    ):
+        raise ModelError(f"l2_normalize of {tensor_type.dtype} {tensor_type.shape}")
+    return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
 def _l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -270,15 +274,15 @@ def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType
     data, factors, terms = types
     if data.dtype not in DTYPES or not data.shape or not 0 < data.shape[-1] <= LAYER_NORM_FIXED_MOST_DEPTH:
         raise ModelError(f"qlayer_norm of {data.dtype} {data.shape}")
-    if any((kind.shape, kind.dtype) != (data.shape[-1:], "int32") for kind in (factors, terms)):
+    if any((tensor_type.shape, tensor_type.dtype) != (data.shape[-1:], "int32") for tensor_type in (factors, terms)):
         raise ModelError("qlayer_norm takes a factor and a term of int32 for each channel")
     return (TensorType(data.shape, attrs["out_dtype"]),)
 
 
 def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, factors, terms = (array.astype(np.int64) for array in arrays)
-    depth, made = data.shape[-1], np.empty_like(data)
-    for row, out in zip(data.reshape(-1, depth), made.reshape(-1, depth), strict=True):
+    depth, normalised = data.shape[-1], np.empty_like(data)
+    for row, out in zip(data.reshape(-1, depth), normalised.reshape(-1, depth), strict=True):
         total = int(row.sum())
         spread = (depth * int((row * row).sum()) - total * total << 2 * GUARD) + attrs["epsilon"]
         halved = max(spread.bit_length() - 30, 0) >> 1
@@ -289,7 +293,7 @@ def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
         normal = (shifted + ((1 << right) >> 1)) >> right
         levels = (doubling_high_mul(normal << 1, factors, NUMPY) + terms) >> attrs["right"]
         out[:] = np.clip(levels, attrs["minimum"], attrs["maximum"])
-    return (made.astype(dtypes.to_numpy(attrs["out_dtype"])),)
+    return (normalised.astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
 def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
@@ -417,11 +421,11 @@ LAYER_NORM_MOST_DEPTH = 1 << 20
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    most = LAYER_NORM_FIXED_MOST_DEPTH if kind.dtype == "int16" else LAYER_NORM_MOST_DEPTH
-    if kind.dtype not in ("float32", *DTYPES) or not kind.shape or not 0 < kind.shape[-1] <= most:
-        raise ModelError(f"layer_norm of {kind.dtype} {kind.shape}")
-    return (TensorType(kind.shape, "float32"),)
+    tensor_type = types[0]
+    most = LAYER_NORM_FIXED_MOST_DEPTH if tensor_type.dtype == "int16" else LAYER_NORM_MOST_DEPTH
+    if tensor_type.dtype not in ("float32", *DTYPES) or not tensor_type.shape or not 0 < tensor_type.shape[-1] <= most:
+        raise ModelError(f"layer_norm of {tensor_type.dtype} {tensor_type.shape}")
+    return (TensorType(tensor_type.shape, "float32"),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:

@@ -422,8 +422,8 @@ def scaled_attrs(scale: float, zero_point: int, out_dtype: str) -> dict[str, Att
 
 
 def _softmax_scaled_cases() -> Iterable[Case]:
-    kinds = (("int8", "int8", 1 / 256, -128), ("uint8", "uint8", 0.0039, 0), ("uint8", "int8", 0.002, 5))
-    for dtype, out_dtype, out_scale, zero in kinds:
+    quantisations = (("int8", "int8", 1 / 256, -128), ("uint8", "uint8", 0.0039, 0), ("uint8", "int8", 0.002, 5))
+    for dtype, out_dtype, out_scale, zero in quantisations:
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5)), (0.02, (1, 300))):
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
             arrays = (None, scaled_exponentials(scale, shape[-1]))
@@ -462,11 +462,11 @@ def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    if not dtypes.is_float(kind.dtype) and kind.quant is None:
-        raise ModelError(f"softmax of {kind.dtype}")
-    _axis(attrs, kind.shape)
-    return (TensorType(kind.shape, kind.dtype),)
+    tensor_type = types[0]
+    if not dtypes.is_float(tensor_type.dtype) and tensor_type.quant is None:
+        raise ModelError(f"softmax of {tensor_type.dtype}")
+    _axis(attrs, tensor_type.shape)
+    return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -562,7 +562,10 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale, _ = scalar_quant(node, graph, node.inputs[0])
     out_scale, zero = scalar_quant(node, graph, node.outputs[0])
-    narrow = all(dtypes.is_integer(kind.dtype) and dtypes.nbytes(kind.dtype) == 1 for kind in (source, result))
+    narrow = all(
+        dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) == 1
+        for tensor_type in (source, result)
+    )
     if not narrow or not fits(out_scale, source.shape[-1]):
         return through_float(node, graph)
     rewrite = Rewrite(node, graph)

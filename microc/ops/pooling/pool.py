@@ -250,22 +250,26 @@ def _extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    if len(kind.shape) != 4:
-        raise ModelError(f"a pool of shape {kind.shape}; it takes four axes")
-    if kind.dtype == "bool":
+    tensor_type = types[0]
+    if len(tensor_type.shape) != 4:
+        raise ModelError(f"a pool of shape {tensor_type.shape}; it takes four axes")
+    if tensor_type.dtype == "bool":
         raise ModelError("a pool of bool")
-    made, top_left = _extents(attrs, kind.shape), attrs["padding"][:2]
+    extents, top_left = _extents(attrs, tensor_type.shape), attrs["padding"][:2]
     for size, count, kernel, stride, before in zip(
-        _spatial(attrs, kind.shape), made, attrs["kernel"], attrs["strides"], top_left, strict=True
+        _spatial(attrs, tensor_type.shape), extents, attrs["kernel"], attrs["strides"], top_left, strict=True
     ):
         if count < 1 or before >= kernel or (count - 1) * stride - before >= size:
             raise ModelError(
                 f"a window of {kernel} with stride {stride} over {size} elements, padding {attrs['padding']}",
                 hint="every window must hold one element at least",
             )
-    shape = (*kind.shape[:2], *made) if attrs["layout"] == "NCHW" else (kind.shape[0], *made, kind.shape[3])
-    return (TensorType(shape, attrs.get("out_dtype") or kind.dtype, layout=kind.layout),)
+    shape = (
+        (*tensor_type.shape[:2], *extents)
+        if attrs["layout"] == "NCHW"
+        else (tensor_type.shape[0], *extents, tensor_type.shape[3])
+    )
+    return (TensorType(shape, attrs.get("out_dtype") or tensor_type.dtype, layout=tensor_type.layout),)
 
 
 # ---------------------------------------------------------------- reference

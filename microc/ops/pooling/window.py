@@ -27,17 +27,22 @@ from microc.tir.names import ACC
 _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
 
-def _result(attrs: Mapping[str, Any], kind: TensorType) -> tuple[int, ...]:
-    rank = len(kind.shape) - 2
-    if rank < 1 or len(attrs["kernel"]) != rank or len(attrs["padding"]) != 2 * rank or kind.dtype not in NUMBERS:
-        raise ModelError(f"a window of {attrs['kernel']} over {kind.dtype} {kind.shape}")
+def _result(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
+    rank = len(tensor_type.shape) - 2
+    if (
+        rank < 1
+        or len(attrs["kernel"]) != rank
+        or len(attrs["padding"]) != 2 * rank
+        or tensor_type.dtype not in NUMBERS
+    ):
+        raise ModelError(f"a window of {attrs['kernel']} over {tensor_type.dtype} {tensor_type.shape}")
     before, after = attrs["padding"][:rank], attrs["padding"][rank:]
     spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
-    rows = zip(kind.shape[2:], before, after, spans, attrs["strides"], strict=True)
+    rows = zip(tensor_type.shape[2:], before, after, spans, attrs["strides"], strict=True)
     shape = [(e + b + a - span) // s + 1 for e, b, a, span, s in rows]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
-        raise ModelError(f"a window of {spans} over {kind.shape} with padding {attrs['padding']}")
-    return (*kind.shape[:2], *shape)
+        raise ModelError(f"a window of {spans} over {tensor_type.shape} with padding {attrs['padding']}")
+    return (*tensor_type.shape[:2], *shape)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -87,21 +92,25 @@ def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Exp
 
 def _compute(combine: str, call: OpCall) -> te.Tensor:
     data, attrs = call.data, call.attrs
-    x, kind = data.tensor(), data.type
-    wide = compute_dtype(kind.dtype)
-    if combine == "add" and kind.dtype in ("int32", "int64"):
-        wide = f"u{kind.dtype}"  # sums wrap around, which C defines for unsigned integers only
+    x, tensor_type = data.tensor(), data.type
+    wide = compute_dtype(tensor_type.dtype)
+    if combine == "add" and tensor_type.dtype in ("int32", "int64"):
+        wide = f"u{tensor_type.dtype}"  # sums wrap around, which C defines for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
-    nothing = ir.const(_neutral(combine, kind.dtype), wide)
+    nothing = ir.const(_neutral(combine, tensor_type.dtype), wide)
 
     def element(*index: Expr) -> Expr:
-        places, inside = _place(attrs, kind.shape[2:], index[2:], [tap.var for tap in taps])
+        places, inside = _place(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
         value = ir.cast(wide, x[(*index[:2], *places)])
         return te.Reduce(combine, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
     acc = te.compute(shape, element, ACC)
-    return acc if wide == kind.dtype else te.compute(shape, lambda *index: ir.cast(kind.dtype, acc[index]), "narrowed")
+    return (
+        acc
+        if wide == tensor_type.dtype
+        else te.compute(shape, lambda *index: ir.cast(tensor_type.dtype, acc[index]), "narrowed")
+    )
 
 
 def _cases() -> Iterable[Case]:
@@ -162,8 +171,8 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
     data, attrs = call.data, call.attrs
-    kind, shape = data.type, call.out_types[0].shape
-    extents, steps, size = kind.shape[2:], _strides(attrs, kind.shape[2:]), prod(kind.shape[2:])
+    tensor_type, shape = data.type, call.out_types[0].shape
+    extents, steps, size = tensor_type.shape[2:], _strides(attrs, tensor_type.shape[2:]), prod(tensor_type.shape[2:])
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
@@ -178,10 +187,14 @@ def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
         better: Expr = new if inside is None else ir.Bin("and", inside, new)
         keep = ir.seq(ir.Store(values, index, value), ir.Store(places, index, ir.cast("int64", flat)))
         search = ir.loops(zip(taps, attrs["kernel"], strict=True), ir.If(better, keep))
-        start = ir.seq(ir.Store(values, index, ir.const(0, kind.dtype)), ir.Store(places, index, ir.const(-1, "int64")))
+        start = ir.seq(
+            ir.Store(values, index, ir.const(0, tensor_type.dtype)), ir.Store(places, index, ir.const(-1, "int64"))
+        )
         return ir.loops(zip(index, shape, strict=True), ir.seq(start, search))
 
-    return te.extern("search", (data.tensor(),), (("values", shape, kind.dtype), ("places", shape, "int64")), build)
+    return te.extern(
+        "search", (data.tensor(),), (("values", shape, tensor_type.dtype), ("places", shape, "int64")), build
+    )
 
 
 def _cases_arg() -> Iterable[Case]:

@@ -154,20 +154,22 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _magnitudes(attrs: Mapping[str, Any], kinds: Sequence[str]) -> list[int]:
+def _magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
     """Return the largest magnitude of each operand of the factors."""
     if "bound" in attrs:
         return [attrs["bound"]]
     sizes = []
-    for kind, operand_name in zip(kinds, "ab", strict=True):
-        low, high = dtypes.int_range(kind)
+    for dtype, operand_name in zip(dtype_names, "ab", strict=True):
+        low, high = dtypes.int_range(dtype)
         sizes.append(max(high - attrs[f"zero_point_{operand_name}"], attrs[f"zero_point_{operand_name}"] - low))
     return sizes if "factor_a" in attrs else [sizes[0] * sizes[1]]
 
 
-def _largest(attrs: Mapping[str, Any], kinds: Sequence[str]) -> int:
+def _largest(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
     """Return a bound of the sum of products plus the addend of rounding."""
-    sums = sum(size * abs(factor) for size, factor in zip(_magnitudes(attrs, kinds), _factors(attrs), strict=True))
+    sums = sum(
+        size * abs(factor) for size, factor in zip(_magnitudes(attrs, dtype_names), _factors(attrs), strict=True)
+    )
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
 
@@ -196,10 +198,10 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    if any(not dtypes.is_integer(kind.dtype) for kind in types):
-        raise ModelError(f"operands of {', '.join(kind.dtype for kind in types)}, expected integers")
+    if any(not dtypes.is_integer(tensor_type.dtype) for tensor_type in types):
+        raise ModelError(f"operands of {', '.join(tensor_type.dtype for tensor_type in types)}, expected integers")
     try:
-        shape = np.broadcast_shapes(*(kind.shape for kind in types))
+        shape = np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))
     except ValueError:
         raise ModelError(f"shapes {types[0].shape} and {types[1].shape} do not broadcast") from None
     return (TensorType(shape, attrs["out_dtype"]),)
@@ -207,14 +209,19 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 def _sound(application: Application) -> str:
     """Check that operands fit int32, and the sum of products with its rounding int64; return the fault."""
-    attrs, kinds = application.attrs, [kind.dtype for kind in application.types]
-    if any(dtypes.nbytes(kind) > (4 if "bound" in attrs else 2) or kind == "uint32" for kind in kinds):
-        return f"operands of {', '.join(kinds)}, expected {'signed ones of 32 bits' if 'bound' in attrs else '8 or 16 bits'}"
-    if max(_magnitudes(attrs, kinds)) > INT32_MAX:
-        return f"products of {', '.join(kinds)} do not fit int32"
+    attrs, dtype_names = application.attrs, [dtype.dtype for dtype in application.types]
+    if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
+        expected = "signed ones of 32 bits" if "bound" in attrs else "8 or 16 bits"
+        return f"operands of {', '.join(dtype_names)}, expected {expected}"
+    if max(_magnitudes(attrs, dtype_names)) > INT32_MAX:
+        return f"products of {', '.join(dtype_names)} do not fit int32"
     if not any(_factors(attrs)):
         return "factors of zero"
-    return "" if _largest(attrs, kinds) < 1 << 62 else f"sums of up to {_largest(attrs, kinds)} do not fit int64"
+    return (
+        ""
+        if _largest(attrs, dtype_names) < 1 << 62
+        else f"sums of up to {_largest(attrs, dtype_names)} do not fit int64"
+    )
 
 
 # ---------------------------------------------------------------- legalisation

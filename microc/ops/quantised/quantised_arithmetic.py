@@ -193,7 +193,10 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
     """Rewrite to ``sum_even`` or ``product_even`` of bytes if exact factors exist, else to float operators."""
     operand_types = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     activation = str(node.attrs.get("activation", ""))
-    if any(dtypes.nbytes(kind.dtype) > 1 for kind in operand_types[:2]) or activation in ("tanh", "sigmoid"):
+    if any(dtypes.nbytes(tensor_type.dtype) > 1 for tensor_type in operand_types[:2]) or activation in (
+        "tanh",
+        "sigmoid",
+    ):
         return through_float(node, graph)
     result = operand_types[-1]
     assert result.quant is not None

@@ -95,18 +95,18 @@ def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 def _sound(application: Application) -> str:
     """Check scales and zero points: one, or one per channel; scales are positive float32, zero points within the dtype."""
-    attrs, kind = application.attrs, application.types[0]
+    attrs, tensor_type = application.attrs, application.types[0]
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
-    count = 1 if axis is None else kind.shape[axis] if 0 <= axis < len(kind.shape) else -1
+    count = 1 if axis is None else tensor_type.shape[axis] if 0 <= axis < len(tensor_type.shape) else -1
     if len(scales) != len(points) or len(scales) != count:
-        return f"{len(scales)} scales and {len(points)} zero points along axis {axis} of {kind.shape}"
+        return f"{len(scales)} scales and {len(points)} zero points along axis {axis} of {tensor_type.shape}"
     with np.errstate(over="ignore", under="ignore"):
         single = scales.astype(np.float32)
     if not (np.isfinite(single) & (single > 0)).all():
         return f"scale={attrs['scale']}, expected positive float32"
-    if dtypes.nbytes(kind.dtype) == 8 and dtypes.is_integer(kind.dtype) and any(points):
-        return f"zero points of {kind.dtype}, whose differences need more than 64 bits"
-    low, high = dtypes.int_range(attrs.get("out_dtype") or kind.dtype)
+    if dtypes.nbytes(tensor_type.dtype) == 8 and dtypes.is_integer(tensor_type.dtype) and any(points):
+        return f"zero points of {tensor_type.dtype}, whose differences need more than 64 bits"
+    low, high = dtypes.int_range(attrs.get("out_dtype") or tensor_type.dtype)
     return "" if all(low <= point <= high for point in points) else f"zero_point={points}, expected {low}..{high}"
 
 
@@ -114,12 +114,12 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite scales per channel to operands."""
     if len(node.attr("scale")) == 1:
         return None
-    rewrite, kind = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channel_parameters(node.attrs, len(kind.shape))
-    real = rewrite.emit("cast", node.inputs, rewrite.value("real", kind.shape, "float32"), {"dtype": "float32"})
+    rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
+    scale, zero = _channel_parameters(node.attrs, len(tensor_type.shape))
+    real = rewrite.emit("cast", node.inputs, rewrite.value("real", tensor_type.shape, "float32"), {"dtype": "float32"})
     if zero.any():
         points = rewrite.constant("zero_point", zero.astype(np.float32))
-        real = rewrite.emit("sub", (real, points), rewrite.value("centred", kind.shape, "float32"), {})
+        real = rewrite.emit("sub", (real, points), rewrite.value("centred", tensor_type.shape, "float32"), {})
     rewrite.emit("mul", (real, rewrite.constant("scale", scale)), node.outputs, {})
     return rewrite.legalized()
 
@@ -132,15 +132,18 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
         return None
     if node.attr("rounding") != Ties.EVEN:
         raise UnsupportedError("quantize with scales per channel, rounding half away from zero", where=str(node.loc))
-    rewrite, kind = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channel_parameters(node.attrs, len(kind.shape))
+    rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
+    scale, zero = _channel_parameters(node.attrs, len(tensor_type.shape))
     steps = rewrite.emit(
-        "div", (node.inputs[0], rewrite.constant("scale", scale)), rewrite.value("steps", kind.shape, "float32"), {}
+        "div",
+        (node.inputs[0], rewrite.constant("scale", scale)),
+        rewrite.value("steps", tensor_type.shape, "float32"),
+        {},
     )
     if zero.any():
-        rounded = rewrite.emit("round", (steps,), rewrite.value("rounded", kind.shape, "float32"), {})
+        rounded = rewrite.emit("round", (steps,), rewrite.value("rounded", tensor_type.shape, "float32"), {})
         points = rewrite.constant("zero_point", zero.astype(np.float32))
-        steps = rewrite.emit("add", (rounded, points), rewrite.value("shifted", kind.shape, "float32"), {})
+        steps = rewrite.emit("add", (rounded, points), rewrite.value("shifted", tensor_type.shape, "float32"), {})
     plain: dict[str, Attr] = {"scale": (1.0,), "zero_point": (0,), "axis": None}
     rewrite.emit("quantize", (steps,), node.outputs, {**node.attrs, **plain})
     return rewrite.legalized()

@@ -350,10 +350,10 @@ def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     """Infer the type: the first operand's shape, and the attribute ``out_dtype``."""
     if not dtypes.is_integer(attrs["out_dtype"]):
         raise ModelError(f"quantisation to {attrs['out_dtype']}")
-    for kind in types[1:]:
-        pairs = zip(kind.shape[::-1], types[0].shape[::-1], strict=False)
-        if len(kind.shape) > len(types[0].shape) or any(own not in (1, extent) for own, extent in pairs):
-            raise ModelError(f"quantisation of shape {types[0].shape} with numbers of shape {kind.shape}")
+    for tensor_type in types[1:]:
+        pairs = zip(tensor_type.shape[::-1], types[0].shape[::-1], strict=False)
+        if len(tensor_type.shape) > len(types[0].shape) or any(own not in (1, extent) for own, extent in pairs):
+            raise ModelError(f"quantisation of shape {types[0].shape} with numbers of shape {tensor_type.shape}")
     return (TensorType(types[0].shape, attrs["out_dtype"]),)
 
 

@@ -1,1 +1,1 @@
-"""Layers over time, and what streams keep of their past."""
+"""Layers over time, and histories of streams."""

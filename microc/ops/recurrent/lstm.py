@@ -29,8 +29,8 @@ class Turn:
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
 
-    def input(self, name: str, kind: TensorType) -> str:
-        self._inputs.append(new_value(self.types, name, kind))
+    def input(self, name: str, tensor_type: TensorType) -> str:
+        self._inputs.append(new_value(self.types, name, tensor_type))
         return self._inputs[-1]
 
     def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
@@ -41,14 +41,19 @@ class Turn:
     def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
         """Append a node and return its result; ``quant`` and ``stored`` (a dtype): for a quantised result."""
         whole = {**registry.get(op).defaults, **attrs}
-        (kind,) = registry.infer(op, whole, [self.types[name] for name in inputs])
-        name = new_value(self.types, self.loc.name or op, replace(kind, quant=quant, dtype=stored or kind.dtype))
+        (tensor_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
+        name = new_value(
+            self.types, self.loc.name or op, replace(tensor_type, quant=quant, dtype=stored or tensor_type.dtype)
+        )
         self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
         return name
 
-    def node(self, node: Node, kinds: Sequence[TensorType]) -> tuple[str, ...]:
+    def node(self, node: Node, operand_types: Sequence[TensorType]) -> tuple[str, ...]:
         """Append a node with new names of its results; return these."""
-        made = tuple(new_value(self.types, name, kind) for name, kind in zip(node.outputs, kinds, strict=True))
+        made = tuple(
+            new_value(self.types, name, tensor_type)
+            for name, tensor_type in zip(node.outputs, operand_types, strict=True)
+        )
         self._nodes.append(replace(node, outputs=made))
         return made
 
@@ -89,8 +94,8 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
     steps = shape[0 if time_major else 1]
     attrs: Mapping[str, Attr] = {"body": _build_body(node, graph), "count": steps, "carried": 2, "guarded": False}
     rows, last, state = node.outputs
-    kind = graph.types[hidden]
-    stacked = rewrite.value("rows", (steps, batch, units), kind.dtype, kind.quant)
+    tensor_type = graph.types[hidden]
+    stacked = rewrite.value("rows", (steps, batch, units), tensor_type.dtype, tensor_type.quant)
     rewrite.emit("loop", (hidden, cell, data), (last, state, stacked), attrs)
     if time_major or batch == 1:
         rewrite.emit("reshape", (stacked,), rows, {"shape": graph.types[rows].shape})
@@ -104,13 +109,15 @@ def _build_body(node: Node, graph: Graph) -> Graph:
 
     Float data with integer weights are dense layers of floats, or (``dynamic``) of rows that are quantised at run time.
     """
-    kinds = [graph.types[name] for name in node.inputs]
+    operand_types = [graph.types[name] for name in node.inputs]
     body = Turn(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))
-    hidden, cell, x = (body.input(name, kinds[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
-    step = _Step(body, kinds[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", "")))
-    (batch, units), of_cell = kinds[3].shape, kinds[4].quant or _ACTIVATED
-    now = body.emit("gather", (x, iteration), kinds[0].quant, axis=0 if node.attr("time_major") else 1)
+    hidden, cell, x = (body.input(name, operand_types[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
+    step = _Step(
+        body, operand_types[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", ""))
+    )
+    (batch, units), of_cell = operand_types[3].shape, operand_types[4].quant or _ACTIVATED
+    now = body.emit("gather", (x, iteration), operand_types[0].quant, axis=0 if node.attr("time_major") else 1)
     bias = [body.constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
     matrices = [step.weights(graph, name) for name in node.inputs[1:3]]
     total = step.add(step.layer(now, matrices[0], *bias), step.layer(hidden, matrices[1]), _SUMS)
@@ -123,7 +130,7 @@ def _build_body(node: Node, graph: Graph) -> Graph:
     new = step.apply("mul", (gates[0], gates[2]), of_cell)
     cell = step.add(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
     bent = step.apply("tanh", (cell,), _ACTIVATED)
-    hidden = step.apply("mul", (bent, gates[3]), kinds[3].quant or _ACTIVATED, kinds[3].dtype)
+    hidden = step.apply("mul", (bent, gates[3]), operand_types[3].quant or _ACTIVATED, operand_types[3].dtype)
     return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
 
 
@@ -196,14 +203,14 @@ _SHAPES = ((1, 5, 4, 3, False, 0.0), (2, 3, 2, 4, False, 0.5), (2, 3, 4, 1, True
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weights, recurrent, hidden, cell, *bias = types
-    given = ", ".join(f"{kind.dtype} {kind.shape}" for kind in types)
+    given = ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
     if len(data.shape) != 3 or len(hidden.shape) != 2 or data.dtype not in _DTYPES or len(bias) > 1:
         raise ModelError(f"lstm of {given}")
     batch, units = hidden.shape
     of_weights, of_cell, of_bias = _DTYPES[data.dtype]
     shapes = [(4 * units, data.shape[2]), (4 * units, units), (batch, units), (batch, units), (4 * units,)]
-    kinds = [of_weights, of_weights, (data.dtype,), (of_cell,), (of_bias,)]
-    fits = all(t.shape == s and t.dtype in k for t, s, k in zip(types[1:], shapes, kinds, strict=False))
+    dtype_choices = [of_weights, of_weights, (data.dtype,), (of_cell,), (of_bias,)]
+    fits = all(t.shape == s and t.dtype in k for t, s, k in zip(types[1:], shapes, dtype_choices, strict=False))
     if not fits or data.shape[1 if attrs["time_major"] else 0] != batch or weights.dtype != recurrent.dtype:
         raise ModelError(
             f"lstm of {given}", hint="data, weights (4 H, D), recurrent weights (4 H, H), hidden, cell, bias"
@@ -239,8 +246,8 @@ def _cases() -> Iterable[Case]:
     for batch, steps, depth, units, time_major, clip in _SHAPES:
         lead = (steps, batch) if time_major else (batch, steps)
         shapes = ((*lead, depth), (4 * units, depth), (4 * units, units), (batch, units), (batch, units), (4 * units,))
-        kinds = tuple(TensorType(shape, "float32") for shape in shapes)
-        yield Case({"time_major": time_major, "cell_clip": clip}, kinds, consts=(1, 2, 5), tolerance=2e-6)
+        operand_types = tuple(TensorType(shape, "float32") for shape in shapes)
+        yield Case({"time_major": time_major, "cell_clip": clip}, operand_types, consts=(1, 2, 5), tolerance=2e-6)
     without = tuple(TensorType(shape, "float32") for shape in ((1, 2, 3), (8, 3), (8, 2), (1, 2), (1, 2)))
     yield Case({}, without, consts=(1, 2), tolerance=2e-6, name="without bias")
 

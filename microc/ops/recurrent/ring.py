@@ -30,14 +30,14 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 def _check(history: TensorType, data: TensorType, axis: int) -> None:
     """Check that data and history differ only in their number of frames; raise ModelError if not."""
-    others = [(*kind.shape[:axis], *kind.shape[axis + 1 :]) for kind in (history, data)]
+    others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history, data)]
     if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
         raise ModelError(f"{data.dtype} {data.shape} along axis {axis} of a history of {history.dtype} {history.shape}")
 
 
-def _planes(kind: TensorType, axis: int) -> tuple[int, int, int]:
+def _planes(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
     """Return a shape as (outer, frames, elements of a frame)."""
-    return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
+    return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
 
 
 # ---------------------------------------------------------------- shift_in

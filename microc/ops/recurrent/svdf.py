@@ -224,13 +224,13 @@ def _constants(application: Application) -> Constants:
 
 def _sound(application: Application) -> str:
     """Check that the sums are within the bounds in the attributes; return the fault."""
-    attrs, (data, *kinds) = application.attrs, application.types
-    dtypes_ = [kind.dtype for kind in (data, *kinds)]
+    attrs, (data, *operand_types) = application.attrs, application.types
+    dtypes_ = [tensor_type.dtype for tensor_type in (data, *operand_types)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
         return f"operands of {', '.join(dtypes_)}"
     if dtypes_[5] not in ("int8", "int16"):
         return f"a state of {dtypes_[5]}"
-    for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], kinds[-1])):
+    for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], operand_types[-1])):
         weights, bias = (application.data[position + k] for k in (0, 1))
         if attrs[name] > INT32_MAX or weights is None or bias is None:
             continue
@@ -256,11 +256,11 @@ def _svdf_fixed_cases() -> Iterable[Case]:
             for batch, depth, filters, memory, rank in SHAPES:
                 low, high = dtypes.int_range(state_dtype)
                 shapes = ((batch, depth), (filters, depth), (filters,), (filters, memory), (filters // rank,), ())
-                kinds = ("int8", "int8", "int32", state_dtype, "int32")
+                dtype_names = ("int8", "int8", "int32", state_dtype, "int32")
                 spans = ((-128, 127), (-127, 127), (-999, 999), (low // 64, high // 64), (-4000, 4000))
                 arrays = [
-                    rng.integers(a, b, shape, endpoint=True).astype(kind)
-                    for shape, kind, (a, b) in zip(shapes, kinds, spans, strict=False)
+                    rng.integers(a, b, shape, endpoint=True).astype(dtype)
+                    for shape, dtype, (a, b) in zip(shapes, dtype_names, spans, strict=False)
                 ]
                 state = rng.integers(low, high, (batch, filters * memory), endpoint=True).astype(state_dtype)
                 arrays.append(state)
@@ -336,8 +336,8 @@ def _split_activation(node: Node, graph: Graph) -> Legalized | None:
     if not activation:
         return None
     rewrite = Rewrite(node, graph)
-    kind = graph.types[node.outputs[0]]
-    linear = rewrite.value("linear", kind.shape, kind.dtype)
+    tensor_type = graph.types[node.outputs[0]]
+    linear = rewrite.value("linear", tensor_type.shape, tensor_type.dtype)
     rewrite.emit("svdf", node.inputs, (linear, node.outputs[1]), {**node.attrs, "activation": ""})
     emit_activation(rewrite, activation, linear, node.outputs[0])
     return rewrite.legalized()

@@ -26,11 +26,11 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
-def _axis(name: str, attrs: Mapping[str, Any], kind: TensorType) -> int:
+def _axis(name: str, attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
     """Return the axis counted from 0; raise ModelError if there is none or it has no elements."""
-    rank = len(kind.shape)
-    if not -rank <= attrs["axis"] < rank or not kind.shape[attrs["axis"]] or kind.dtype == "bool":
-        raise ModelError(f"{name} of {kind.dtype} {kind.shape} along axis {attrs['axis']}")
+    rank = len(tensor_type.shape)
+    if not -rank <= attrs["axis"] < rank or not tensor_type.shape[attrs["axis"]] or tensor_type.dtype == "bool":
+        raise ModelError(f"{name} of {tensor_type.dtype} {tensor_type.shape} along axis {attrs['axis']}")
     return int(attrs["axis"] % rank)
 
 
@@ -151,17 +151,17 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
     data = call.data
     axis, count = _axis("topk", call.attrs, data.type), int(call.attrs["k"])
     outer, extent, inner = _split_shape(data.type.shape, axis)
-    kind, dtype = data.type.dtype, call.attrs["out_dtype"]
+    data_dtype, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         n, i, e, j, c = Var("n"), Var("i"), Var("e"), Var("j"), Var("c")
-        value, place = Buffer("value", (1,), kind, "register"), Buffer("place", (1,), dtype, "register")
+        value, place = Buffer("value", (1,), data_dtype, "register"), Buffer("place", (1,), dtype, "register")
         zero = ir.const(0, "int32")
-        held, at = Var("held", kind), Var("at", dtype)
+        held, at = Var("held", data_dtype), Var("at", dtype)
         alike: Expr = value[0].eq(held)
-        if dtypes.is_float(kind):
+        if dtypes.is_float(data_dtype):
             alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
         earlier = ir.Bin("and", alike, place[0] < at)
         ahead = ir.Bin("or", at < 0, ir.Bin("or", replaces_best(better, value[0], held), earlier))
@@ -174,13 +174,18 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         sink = ir.Let(held, values[n, j, i], ir.Let(at, places[n, j, i], ir.If(ahead, swap)))
         enter = ir.seq(ir.Store(value, (zero,), x[n, e, i]), ir.Store(place, (zero,), ir.cast(dtype, e)))
         each = ir.Alloc(value, ir.Alloc(place, ir.seq(enter, ir.For(j, ir.const(count, "int32"), sink))))
-        empty = ir.seq(ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype)))
+        empty = ir.seq(
+            ir.Store(values, (n, c, i), ir.const(0, data_dtype)), ir.Store(places, (n, c, i), ir.const(-1, dtype))
+        )
         body = ir.seq(ir.For(c, ir.const(count, "int32"), empty), ir.For(e, ir.const(extent, "int32"), each))
         return ir.loops([(n, outer), (i, inner)], body)
 
     shape = (outer, count, inner)
     return te.extern(
-        "search", (data.tensor((outer, extent, inner)),), (("values", shape, kind), ("places", shape, dtype)), build
+        "search",
+        (data.tensor((outer, extent, inner)),),
+        (("values", shape, data_dtype), ("places", shape, dtype)),
+        build,
     )
 
 

@@ -155,12 +155,12 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    if dtypes.nbytes(kind.dtype) != 1 or kind.dtype == "bool":
-        raise ModelError(f"a quantised cumsum of {kind.dtype}")
-    if not -len(kind.shape) <= attrs["axis"] < len(kind.shape):
-        raise ModelError(f"a quantised cumsum of shape {kind.shape} along axis {attrs['axis']}")
-    return (TensorType(kind.shape, kind.dtype),)
+    tensor_type = types[0]
+    if dtypes.nbytes(tensor_type.dtype) != 1 or tensor_type.dtype == "bool":
+        raise ModelError(f"a quantised cumsum of {tensor_type.dtype}")
+    if not -len(tensor_type.shape) <= attrs["axis"] < len(tensor_type.shape):
+        raise ModelError(f"a quantised cumsum of shape {tensor_type.shape} along axis {attrs['axis']}")
+    return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
 def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:

@@ -44,13 +44,13 @@ def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[
 
 
 def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind = types[0]
-    axes = _axes(attrs, kind.shape, name)
-    if kind.dtype == "bool":
+    tensor_type = types[0]
+    axes = _axes(attrs, tensor_type.shape, name)
+    if tensor_type.dtype == "bool":
         raise ModelError(f"{name} of bool")
-    ones = [1 if axis in axes else extent for axis, extent in enumerate(kind.shape)]
+    ones = [1 if axis in axes else extent for axis, extent in enumerate(tensor_type.shape)]
     kept = ones if attrs["keepdims"] else [extent for axis, extent in enumerate(ones) if axis not in axes]
-    return (TensorType(tuple(kept), attrs.get("out_dtype") or kind.dtype),)
+    return (TensorType(tuple(kept), attrs.get("out_dtype") or tensor_type.dtype),)
 
 
 @frozen
@@ -114,18 +114,18 @@ def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int,
 
 def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
-    kind, attrs = data.type, call.attrs
-    runs = merge_axes(kind.shape, _axes(attrs, kind.shape, reduction.name))
+    tensor_type, attrs = data.type, call.attrs
+    runs = merge_axes(tensor_type.shape, _axes(attrs, tensor_type.shape, reduction.name))
     if not any(reduced for _, reduced in runs):
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
     reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
-    dtype = _accumulator(reduction, kind.dtype)
+    dtype = _accumulator(reduction, tensor_type.dtype)
 
     def element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
-        start = reduction.start(dtype, kind.dtype) + attrs.get("offset", 0)
+        start = reduction.start(dtype, tensor_type.dtype) + attrs.get("offset", 0)
         if dtype in ("uint32", "uint64"):
             start %= 1 << dtypes.info(dtype).bits
         return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
@@ -136,12 +136,12 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         return acc
     if reduction.name != "mean":
         return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
-    count = _count(attrs, kind.shape)
+    count = _count(attrs, tensor_type.shape)
 
     def average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
             return acc[index] / float(count)
-        total = ir.cast("int64", acc[index]) if kind.dtype == "int64" else acc[index]
+        total = ir.cast("int64", acc[index]) if tensor_type.dtype == "int64" else acc[index]
         return ir.cast(out_dtype, ir.binary("truncdiv", total, count))
 
     return te.compute(acc.shape, average, "average")
@@ -248,9 +248,9 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
 
 def _sums_fit(application: Application) -> str:
     """Check that sums of narrow integers, which are computed in int32, fit it; return the fault."""
-    kind, attrs = application.types[0], application.attrs
-    narrow = dtypes.is_integer(kind.dtype) and dtypes.nbytes(kind.dtype) < 4
-    count = _count({"axes": _axes(attrs, kind.shape, "sum")}, kind.shape)
+    tensor_type, attrs = application.types[0], application.attrs
+    narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
+    count = _count({"axes": _axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
     return window_fault(application, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 

@@ -149,12 +149,14 @@ def build_stages(work: Buffer, twiddle_table: Buffer, k: Arithmetic | None = Non
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind, length = types[0], attrs["fft_length"]
-    if length < 4 or length & (length - 1) or kind.dtype not in DTYPES:
-        raise ModelError(f"rfft of {kind.dtype} of length {length}", hint="the length is a power of two from 4 on")
-    if not kind.shape or not 1 <= kind.shape[-1] <= length:
-        raise ModelError(f"rfft of shape {kind.shape} of length {length}")
-    return (TensorType((*kind.shape[:-1], length + 2), kind.dtype),)
+    tensor_type, length = types[0], attrs["fft_length"]
+    if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
+        raise ModelError(
+            f"rfft of {tensor_type.dtype} of length {length}", hint="the length is a power of two from 4 on"
+        )
+    if not tensor_type.shape or not 1 <= tensor_type.shape[-1] <= length:
+        raise ModelError(f"rfft of shape {tensor_type.shape} of length {length}")
+    return (TensorType((*tensor_type.shape[:-1], length + 2), tensor_type.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -267,12 +269,14 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
 
 
 def _infer_inverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kind, length = types[0], attrs["fft_length"]
-    if length < 4 or length & (length - 1) or kind.dtype not in DTYPES:
-        raise ModelError(f"irfft of {kind.dtype} of length {length}", hint="the length is a power of two from 4 on")
-    if not kind.shape or kind.shape[-1] != length + 2:
-        raise ModelError(f"irfft of shape {kind.shape} of length {length}")
-    return (TensorType((*kind.shape[:-1], length), kind.dtype),)
+    tensor_type, length = types[0], attrs["fft_length"]
+    if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
+        raise ModelError(
+            f"irfft of {tensor_type.dtype} of length {length}", hint="the length is a power of two from 4 on"
+        )
+    if not tensor_type.shape or tensor_type.shape[-1] != length + 2:
+        raise ModelError(f"irfft of shape {tensor_type.shape} of length {length}")
+    return (TensorType((*tensor_type.shape[:-1], length), tensor_type.dtype),)
 
 
 def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:

@@ -32,27 +32,29 @@ def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     There is one channel more, in front.
     """
     check_dtypes("filter_bank", types, "uint32", *("int16",) * 5)
-    if any(len(kind.shape) != 1 for kind in types[:3]):
-        raise ModelError(f"filter_bank of shapes {', '.join(str(kind.shape) for kind in types[:3])}, expected one axis")
-    if any(kind.shape != (attrs["channels"] + 1,) for kind in types[3:]):
+    if any(len(tensor_type.shape) != 1 for tensor_type in types[:3]):
         raise ModelError(
-            f"filter_bank of {attrs['channels']} channels with {[kind.shape for kind in types[3:]]} places"
+            f"filter_bank of shapes {', '.join(str(tensor_type.shape) for tensor_type in types[:3])}, expected one axis"
+        )
+    if any(tensor_type.shape != (attrs["channels"] + 1,) for tensor_type in types[3:]):
+        raise ModelError(
+            f"filter_bank of {attrs['channels']} channels with {[tensor_type.shape for tensor_type in types[3:]]} places"
         )
     return (TensorType((attrs["channels"],), "uint64"),)
 
 
 def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     energies, weights, complements, frequencies, firsts, widths = ([int(v) for v in a] for a in arrays)
-    made, rising = [], 0
+    sums, rising = [], 0
     for channel in range(attrs["channels"] + 1):
         total, falling = rising, 0
         for j in range(widths[channel]):
             energy = energies[frequencies[channel] + j]
             total += weights[firsts[channel] + j] * energy
             falling += complements[firsts[channel] + j] * energy
-        made.append(total % (1 << 64))
+        sums.append(total % (1 << 64))
         rising = falling
-    return (np.array(made[1:], np.uint64),)
+    return (np.array(sums[1:], np.uint64),)
 
 
 def _compute_bank(call: OpCall) -> te.Tensor:
@@ -95,7 +97,7 @@ _TABLES = {3: _PLACE, 4: _PLACE, 5: Constant(Use.COUNT, 0, (1 << 15) - 1)}
 
 def _sound_bank(application: Application) -> str:
     """Check that every channel's part is inside of the energies, the weights and their complements; return the fault."""
-    energies, weights, complements = (kind.size for kind in application.types[:3])
+    energies, weights, complements = (tensor_type.size for tensor_type in application.types[:3])
     places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
         behind = int((starts + widths)[widths > 0].max(initial=0))
@@ -196,10 +198,10 @@ def _infer_log(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 
 def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    table, made = [int(v) for v in log_table()], []
+    table, logarithms = [int(v) for v in log_table()], []
     for value in (int(v) << attrs["input_correction_bits"] & 0xFFFFFFFF for v in arrays[0].reshape(-1)):
         if value <= 1:
-            made.append(0)
+            logarithms.append(0)
             continue
         whole = value.bit_length() - 1
         share = value - (1 << whole)
@@ -210,8 +212,8 @@ def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
         log2 = (whole << _LOG_SCALE) + share + table[segment] + slope
         natural = (_LN2 * log2 + (1 << _LOG_SCALE - 1) >> _LOG_SCALE) & 0xFFFFFFFF
         scaled = (attrs["output_scale"] * natural + (1 << _LOG_SCALE - 1) & 0xFFFFFFFF) >> _LOG_SCALE
-        made.append(min(scaled, 32767))
-    return (np.array(made, np.int16).reshape(arrays[0].shape),)
+        logarithms.append(min(scaled, 32767))
+    return (np.array(logarithms, np.int16).reshape(arrays[0].shape),)
 
 
 def _compute_log(call: OpCall) -> te.Tensor:

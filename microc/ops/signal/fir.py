@@ -28,8 +28,8 @@ def count_frames(samples: int, length: int, step: int) -> int:
     return max(0, (samples - length) // step + 1)
 
 
-def _axis(attrs: Mapping[str, Any], kind: TensorType) -> int:
-    return int(attrs["axis"]) % len(kind.shape)
+def _axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
+    return int(attrs["axis"]) % len(tensor_type.shape)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

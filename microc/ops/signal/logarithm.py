@@ -42,7 +42,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    table, made = [int(v) for v in log_table()], []
+    table, logarithms = [int(v) for v in log_table()], []
     for x in (int(v) for v in arrays[0].reshape(-1)):
         value = max(min(x + attrs["offset"], (1 << 64) - 1), attrs["least"])
         whole = value.bit_length() - 1
@@ -51,8 +51,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         risen = table[segment] + ((table[segment + 1] - table[segment]) * inside >> _INSIDE)
         log2 = (whole << _WORK) + share + risen
         rounded = (log2 + (1 << _WORK - FRACTION - 1) >> _WORK - FRACTION) - attrs["subtract"]
-        made.append(max(min(rounded, 32767), -32768))
-    return (np.array(made, np.int16).reshape(arrays[0].shape),)
+        logarithms.append(max(min(rounded, 32767), -32768))
+    return (np.array(logarithms, np.int16).reshape(arrays[0].shape),)
 
 
 def _compute(call: OpCall) -> te.Tensor:

@@ -45,16 +45,16 @@ def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
 def _reference_subtraction(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     signal, noise = ([int(v) for v in a] for a in arrays)
     word, bits = (1 << 32) - 1, attrs["spectral_subtraction_bits"]
-    made, estimates = [], []
+    signals, estimates = [], []
     for i, (value, old) in enumerate(zip(signal, noise, strict=True)):
         prefix = "alternate_" if i % 2 else ""
         scaled = value << attrs["smoothing_bits"] & word
         total = scaled * attrs[f"{prefix}smoothing"] + old * attrs[f"{prefix}one_minus_smoothing"]
         estimate = (total & (1 << 64) - 1) >> bits & word
         least = value * attrs["min_signal_remaining"] >> bits & word
-        made.append(max(scaled - min(estimate, scaled) >> attrs["smoothing_bits"], least))
+        signals.append(max(scaled - min(estimate, scaled) >> attrs["smoothing_bits"], least))
         estimates.append(min(estimate, scaled) if attrs["clamping"] else estimate)
-    return np.array(made, np.uint32), np.array(estimates, np.uint32)
+    return np.array(signals, np.uint32), np.array(estimates, np.uint32)
 
 
 def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
@@ -96,8 +96,8 @@ def _cases_subtraction() -> Iterable[Case]:
     for clamping in (False, True):
         for smoothing in (0, 10):
             attrs = {**numbers, "clamping": clamping, "smoothing_bits": smoothing}
-            kind = TensorType(x.shape, "uint32")
-            yield Case(attrs, (kind, kind), arrays=(x, x[::-1].copy()), name=f"{clamping} {smoothing}")
+            tensor_type = TensorType(x.shape, "uint32")
+            yield Case(attrs, (tensor_type, tensor_type), arrays=(x, x[::-1].copy()), name=f"{clamping} {smoothing}")
 
 
 _SNR_BITS, _OUTPUT_BITS = 12, 6
@@ -172,9 +172,11 @@ def _cases_pcan() -> Iterable[Case]:
     noise = np.array([0, 1, 2, 3, 9, 1000, 2047, 2048, 70000, 1 << 30, (1 << 32) - 1], np.uint32)
     x = np.array([0, 9, 70000, 1 << 31, 5, 77, 123456, 1, 4000000000, 3, 99], np.uint32)
     table = (np.arange(125) * 37 % 3000).astype(np.int16)
-    kind = TensorType(x.shape, "uint32")
+    tensor_type = TensorType(x.shape, "uint32")
     for shift in (6, 0):
-        yield Case({"snr_shift": shift}, (kind, kind, TensorType((125,), "int16")), (2,), (x, noise, table))
+        yield Case(
+            {"snr_shift": shift}, (tensor_type, tensor_type, TensorType((125,), "int16")), (2,), (x, noise, table)
+        )
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -171,8 +171,8 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 def _cases() -> Iterable[Case]:
     rng = np.random.default_rng(3)
     for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16), ((100,), 128)):
-        kinds = [TensorType(s, "float32") for s in (shape, shape[-1:])]
-        yield Case({"fft_length": length}, tuple(kinds), (1,), tolerance=2e-5, name=f"float32 {length}")
+        operand_types = [TensorType(s, "float32") for s in (shape, shape[-1:])]
+        yield Case({"fft_length": length}, tuple(operand_types), (1,), tolerance=2e-5, name=f"float32 {length}")
         window = np.rint(32767 * np.hanning(shape[-1] + 2)[1:-1]).astype(np.int16)
         integers = (TensorType(shape, "int16"), TensorType(shape[-1:], "int16"))
         for shift in (0, 14):
@@ -180,8 +180,8 @@ def _cases() -> Iterable[Case]:
             yield Case(attrs, integers, (1,), (None, window), name=f"int16 {length} {shift}")
     worst = np.where(rng.random(64) < 0.5, -32768, 32767).astype(np.int16)
     for x in (np.full(64, -32768, np.int16), worst):
-        kinds = [TensorType((64,), "int16")] * 2
-        yield Case({"fft_length": 64}, tuple(kinds), arrays=(x, x), name="the largest numbers")
+        operand_types = [TensorType((64,), "int16")] * 2
+        yield Case({"fft_length": 64}, tuple(operand_types), arrays=(x, x), name="the largest numbers")
 
 
 OPERATORS: tuple[OpDef, ...] = (

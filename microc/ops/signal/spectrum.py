@@ -26,8 +26,10 @@ _ZERO = ir.const(0, "int32")
 
 
 def check_dtypes(name: str, types: Sequence[TensorType], *wanted: str) -> None:
-    if tuple(kind.dtype for kind in types) != wanted:
-        raise ModelError(f"{name} of {', '.join(kind.dtype for kind in types)}", hint=f"it takes {', '.join(wanted)}")
+    if tuple(tensor_type.dtype for tensor_type in types) != wanted:
+        raise ModelError(
+            f"{name} of {', '.join(tensor_type.dtype for tensor_type in types)}", hint=f"it takes {', '.join(wanted)}"
+        )
 
 
 def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -203,12 +203,12 @@ def _order(tree: Tree, where: str) -> list[int]:
     return order
 
 
-def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where: str) -> _Node:
+def _split(tree: Tree, index: int, simplified: Mapping[int, _Node], dtype: str, where: str) -> _Node:
     """Return an inner node, or the child to which it always leads."""
-    left, right = known[int(tree.left[place])], known[int(tree.right[place])]
-    threshold, mode = float(tree.threshold[place]), int(tree.mode[place])
+    left, right = simplified[int(tree.left[index])], simplified[int(tree.right[index])]
+    threshold, mode = float(tree.threshold[index]), int(tree.mode[index])
     if isnan(threshold):
-        raise ModelError(f"node {place} of a tree compares with NaN", where=where)
+        raise ModelError(f"node {index} of a tree compares with NaN", where=where)
     if mode & GREATER:  # the same with exchanged children
         left, right, mode = right, left, mode ^ ALWAYS
     bound, mode = _round_threshold(threshold, mode, dtype)
@@ -219,7 +219,7 @@ def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where
         if values[left.place].tobytes() == values[right.place].tobytes():
             return left
     leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
-    return _Node(place, leaves, depth, left.leaves, int(tree.feature[place]), bound, mode, left, right)
+    return _Node(index, leaves, depth, left.leaves, int(tree.feature[index]), bound, mode, left, right)
 
 
 def _round_threshold(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
@@ -285,13 +285,13 @@ def case_of(
     values: str = "float32",
 ) -> Case:
     """Return a test case of trees on given or random data; integer ``values`` are those of the trees times 100."""
-    kind = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
+    tensor_type = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
     if values != "float32":
         trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
-    arrays = flatten(tuple(trees), kind.dtype)
+    arrays = flatten(tuple(trees), tensor_type.dtype)
     operands = arrays.operands()
     attrs: dict[str, Attr] = {"combine": combine, "targets": targets, **arrays.attrs()}
-    types = (kind, *(TensorType(array.shape, array.dtype.name) for array in operands))
+    types = (tensor_type, *(TensorType(array.shape, array.dtype.name) for array in operands))
     given = None if isinstance(data, TensorType) else data
     return Case(attrs, types, tuple(range(1, len(types))), (given, *operands), tolerance=2e-6, name=name)
 

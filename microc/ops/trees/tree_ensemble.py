@@ -47,10 +47,10 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     if len(data.shape) != 2 or len(values.shape) != 2 or threshold.dtype != data.dtype:
         raise ModelError(f"tree_ensemble of {data.dtype}{data.shape} and thresholds of {threshold.dtype}")
     found = _tables(attrs, types)
-    per_node = [kind.size for kind in (feature, threshold, left_leaves, found.get("mode", feature))]
+    per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError("tree_ensemble with tables of different lengths")
-    if any(len(kind.shape) != 1 for kind in (feature, threshold, left_leaves, leaves, *found.values())):
+    if any(len(tensor_type.shape) != 1 for tensor_type in (feature, threshold, left_leaves, leaves, *found.values())):
         raise ModelError("tree_ensemble with tables of several axes, expected one")
     if attrs["combine"] not in COMBINE or not 1 <= values.shape[1] <= attrs["targets"]:
         raise ModelError(f"tree_ensemble of {values.shape[1]} values for {attrs['targets']} targets")
