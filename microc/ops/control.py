@@ -36,13 +36,13 @@ def _shape_and_dtype(tensor_type: TensorType) -> tuple[tuple[int, ...], str]:
     return tensor_type.shape, tensor_type.dtype
 
 
-def _check(graph: Graph, what: str, expected: Sequence[TensorType]) -> None:
+def _check(graph: Graph, op: str, expected: Sequence[TensorType]) -> None:
     """Check that the inputs of a graph have the types ``expected``; raise ModelError if not."""
     inputs = [graph.types[name] for name in graph.inputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in inputs] != [
         _shape_and_dtype(tensor_type) for tensor_type in expected
     ] or graph.state:
-        raise ModelError(f"{what} of graph {graph.name} takes other values than it is given")
+        raise ModelError(f"{op}: the inputs of graph {graph.name} have other types than the operands")
 
 
 def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
@@ -67,21 +67,25 @@ def total_macs(graph: Graph) -> int:
 def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     body, carried = attrs["body"], attrs["carried"]
     if not 0 <= carried <= len(types) or attrs["count"] < 0 or len(body.outputs) < carried:
-        raise ModelError(f"a loop of {attrs['count']} turns that carries {carried} of {len(types)} values")
+        raise ModelError(
+            f"loop: carried={carried} with {len(types)} operands, {len(body.outputs)} outputs of the body and"
+            f" count={attrs['count']}",
+            hint="carry at most as many values as there are operands and outputs, and count iterations from 0",
+        )
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
-        raise ModelError(f"a loop of {attrs['count']} turns over rows of values that have others")
+        raise ModelError(f"loop: scanned operands need one row for each of {attrs['count']} iterations")
     inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
-    _check(body, "a turn", [TensorType((), "int32"), *inputs])
+    _check(body, "loop", [TensorType((), "int32"), *inputs])
     outputs = [body.types[name] for name in body.outputs]
     if [_shape_and_dtype(tensor_type) for tensor_type in outputs[:carried]] != [
         _shape_and_dtype(tensor_type) for tensor_type in types[:carried]
     ]:
-        raise ModelError("a loop whose turns change the types of what they carry")
+        raise ModelError("loop: the body changes the types of carried values")
     if attrs["guarded"] and (not carried or _shape_and_dtype(types[0]) != ((), "bool")):
-        raise ModelError("a guarded loop without a guard")
+        raise ModelError("loop: guarded, but its first carried value is no bool scalar")
     if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
-        raise ModelError("a loop without a bound that stacks values, or has no guard")
+        raise ModelError("loop: without a bound on its iterations it must be guarded and cannot stack values")
     stacked = [TensorType((attrs["count"], *tensor_type.shape), tensor_type.dtype) for tensor_type in outputs[carried:]]
     return (*(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in outputs[:carried]), *stacked)
 
@@ -154,15 +158,15 @@ def _cases_loop() -> Iterable[Case]:
 
 def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].size != 1 or types[0].dtype != "bool":
-        raise ModelError(f"a condition of {types[0].dtype} {types[0].shape}", hint="a condition is one bool")
+        raise ModelError(f"branch: condition of {types[0].dtype} {types[0].shape}, expected one bool")
     branch_outputs = []
     for graph in (attrs["then"], attrs["otherwise"]):
-        _check(graph, "a branch", types[1:])
+        _check(graph, "branch", types[1:])
         branch_outputs.append([graph.types[name] for name in graph.outputs])
     if [_shape_and_dtype(tensor_type) for tensor_type in branch_outputs[0]] != [
         _shape_and_dtype(tensor_type) for tensor_type in branch_outputs[1]
     ]:
-        raise ModelError("branches that make values of different types")
+        raise ModelError("branch: both graphs must have outputs of the same types")
     return tuple(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in branch_outputs[0])
 
 
@@ -201,12 +205,12 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_loop,
         attrs={
             "body": subgraph(
-                "what a turn does: the turn's number, carried and fixed values -> carried and stacked ones"
+                "one iteration: its number, carried, fixed and scanned values -> carried and stacked ones"
             ),
-            "count": integer("the most turns; -1: no bound"),
-            "carried": integer("how many values are carried", least=0),
+            "count": integer("largest number of iterations; -1: no bound"),
+            "carried": integer("number of carried values", least=0),
             "guarded": flag("the first carried value ends it"),
-            "scanned": integer("of how many values, the last, a turn takes a row", 0, least=0),
+            "scanned": integer("number of values, the last ones, of which an iteration reads a row", 0, least=0),
         },
         macs=_macs_loop,
         regions=("body",),

@@ -26,7 +26,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     body = attrs["body"]
     inside = [body.types[name] for name in body.inputs]
     if [(t.shape, t.dtype) for t in inside] != [(t.shape, t.dtype) for t in types] or body.state:
-        raise ModelError(f"the region of graph {body.name} takes other values than it is given")
+        raise ModelError(f"external: the inputs of graph {body.name} have other types than the operands")
     return tuple(TensorType(body.types[name].shape, body.types[name].dtype) for name in body.outputs)
 
 

@@ -174,7 +174,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     quantised = is_quantised(node, graph)
     if weight is None:
         if quantised:
-            raise UnsupportedError("quantised weights that are no constants", where=str(node.loc))
+            raise UnsupportedError("conv2d_transpose: quantised weights must be constant", where=str(node.loc))
         return split_activation(node, graph)
     axes = _axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps for axis in axes)
@@ -250,7 +250,7 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
     """Repeat the bias of the output channels for every phase of each group."""
     bias, tensor_type = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
     if bias is None:
-        raise UnsupportedError("a bias that is no constant", where=str(node.loc))
+        raise UnsupportedError("conv2d_transpose: the bias must be constant", where=str(node.loc))
     spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
