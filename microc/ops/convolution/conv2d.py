@@ -419,6 +419,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
         return split_activation(node, graph)
     data, weight = (graph.types[name] for name in node.inputs[:2])
     g = geometry(node.attrs, data.shape, weight.shape)
+    # TFLite multiplies the scales of uint8 convolutions as floats (GetQuantizedConvolutionMultipler), of others as doubles.
     trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
     return legalize_product(node, graph, Product(g.depth, trailing, single=data.dtype == "uint8", padded=True))
 

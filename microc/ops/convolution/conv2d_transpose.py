@@ -75,6 +75,8 @@ class _Axis:
     @property
     def padding(self) -> tuple[int, int]:
         """Padding of the convolution before and after; if negative, no padding, and that many rows are cropped afterwards."""
+        # A full convolution pads by taps - 1. Blocks that are cropped as a whole need no padding before, and the blocks up to the
+        # result's end determine the padding after.
         first = (self.before + self.shift) // self.stride
         blocks = -(-(self.out + self.cut) // self.stride)
         return self.taps - 1 - first, blocks + first - self.extent

@@ -220,6 +220,7 @@ def gather_patches(
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
     above, before, below, behind = g.sides
     group_channels = g.channels // g.groups
+    # Terms behind the window (depth padded to whole words) index taps below it, whose rows must be checked, too.
     highest_tap = (depth - 1) // (g.kernel[1] * group_channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left

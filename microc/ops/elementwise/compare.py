@@ -160,13 +160,13 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     rewrite = Rewrite(node, graph)
     through_floats = node.attr("rounding") == Rounding.EVEN or operand_types[0].dtype == "int16"
     operands = [
-        emit_dequantize(rewrite, name) if through_floats else _emit_scaled(rewrite, name) for name in node.inputs
+        emit_dequantize(rewrite, name) if through_floats else _emit_scale(rewrite, name) for name in node.inputs
     ]
     rewrite.emit(node.op, operands, node.outputs, node.attrs)
     return rewrite.legalized()
 
 
-def _emit_scaled(rewrite: Rewrite, name: str) -> str:
+def _emit_scale(rewrite: Rewrite, name: str) -> str:
     """Append (8-bit value - zero point) * 2**8 * scale, rounded to int32."""
     scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
     return emit_shifted_scale(rewrite, name, _SHIFT, float(np.float32(scale)))

@@ -111,9 +111,7 @@ def emit_lookup(
     return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
 
 
-def emit_on_quantised(
-    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str
-) -> str:
+def emit_function(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str) -> str:
     """Append ``op`` on a quantised value of any width: :func:`emit_lookup` for 8 bits.
 
     For wider values it becomes float operators if it rounds half to even; otherwise ``op`` remains and is legalised later.

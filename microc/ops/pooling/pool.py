@@ -27,7 +27,7 @@ from microc.ops.arithmetic import (
 )
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
 from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_on_quantised
+from microc.ops.elementwise.tables import IDENTITY, emit_function
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, Window
@@ -88,7 +88,7 @@ def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
     plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
-    emit_on_quantised(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_function(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 

@@ -87,7 +87,7 @@ def following(call: OpCall, state: te.Tensor, newest: Any) -> te.Tensor:
     return te.compute((batch, filters, memory), element, "following", ("b", "f", "m"))
 
 
-def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
+def sum_over_time(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor, dtype: str) -> te.Tensor:
     """Build stage ``acc``: bias plus features by time weights."""
     batch, _, filters, memory = sizes(call)
     rank = call.attrs["rank"]
@@ -164,7 +164,7 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
     memory = following(call, state, newest)
-    acc, bound = summed(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
+    acc, bound = sum_over_time(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
@@ -323,7 +323,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     x, weights, time, bias, state = tensors(call)
     new = feature(call, x, weights, "float32")
     memory = following(call, state, lambda b, f: new[b, f])
-    return summed(call, memory, time, bias, "float32"), memory
+    return sum_over_time(call, memory, time, bias, "float32"), memory
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:

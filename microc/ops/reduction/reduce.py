@@ -24,7 +24,7 @@ from microc.numerics import quantize_multiplier
 from microc.ops.arithmetic import Rewrite, compute_dtype, is_quantised, scalar_quant, through_float
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
 from microc.ops.constants import Application, window_fault
-from microc.ops.elementwise.tables import IDENTITY, emit_on_quantised
+from microc.ops.elementwise.tables import IDENTITY, emit_function
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
 from microc.ops.quantised.exact_rounding import ratio
 from microc.ops.quantised.requantize import clip_to_float32, emit_scaled_sum
@@ -179,7 +179,7 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, node.attrs)
-    emit_on_quantised(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_function(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
