@@ -1,4 +1,4 @@
-"""From a scheduled function to plain loops that print as C, one small pass per file: :data:`PASSES`, in their order."""
+"""Lowering of a scheduled function to plain loops that print as C; :data:`PASSES` in their order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
 
 def _on_body(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
-    """A pass that leaves a function's parameters alone."""
+    """Make a pass of a function on statements; it keeps the parameters."""
     return lambda func: replace(func, body=change(func.body))
 
 
 def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Workspaces become the last parameters, by name: the memory plan places them."""
+    """Make workspaces the last parameters, sorted by name; the memory plan assigns their addresses."""
     workspaces: dict[ir.Buffer, None] = {}  # a peeled tail shares its loop's workspace
 
     def lift(stmt: ir.Stmt) -> ir.Stmt:
@@ -53,7 +53,7 @@ _KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
     ("unroll", unroll_loops),
     ("simplify", simplify_stmt),
 )
-"""What makes loops of a kind what they are marked as."""
+"""Passes that lower loops by their type: lanes, vectorized, unrolled."""
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("blocks", _on_body(drop_blocks)),
@@ -71,18 +71,18 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("workspaces", lift_workspaces),
     ("share", _on_body(share_values)),
 )
-"""Names, which may repeat, and functions."""
+"""Names and functions of all passes, in order; names may repeat."""
 
 
 def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
-    """The function after every pass, with the pass's name."""
+    """Yield the name of every pass and the function after it."""
     for name, change in PASSES:
         func = change(func)
         yield name, func
 
 
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Plain loops without blocks. Workspaces are the last parameters, by name."""
+    """Lower to plain loops without blocks. Workspaces are the last parameters, sorted by name."""
     require_fixed(func)
     func = unbound(func)
     for _, change in PASSES:
@@ -91,7 +91,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def lower_kinds(body: ir.Stmt) -> ir.Stmt:
-    """Loops that are marked for vectors, words or to be unrolled, as that."""
+    """Lower the loops that are marked for lanes, for words, or to be unrolled."""
     for _, change in _KINDS:
         body = change(body)
     return body

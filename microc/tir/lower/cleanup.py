@@ -1,4 +1,4 @@
-"""Small passes: blocks, unrolling, workspaces, dead scalars, hoisting."""
+"""Small passes: dropping blocks, unrolling, compacting buffers, dead scalars, hoisting of fills and index lookups."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from microc.tir.rewrite import (
     walk_stmt,
 )
 
-# ---- Blocks become their bodies: iterators are replaced by their bindings, ``init`` and the predicate by ifs.
+# ---- Blocks become their bodies: iterators are replaced by their bindings, ``init`` and the predicate become ifs.
 
 
 def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without blocks. A reduction that was not decomposed tests for its first step at run time."""
+    """Replace blocks in ``stmt`` by their bodies. A reduction that was not decomposed tests for its first step at
+    run time."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
@@ -46,12 +47,12 @@ def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
     return map_stmt(stmt, on_stmt)
 
 
-# ---- Loops marked ``unrolled`` become their iterations; loops of one iteration vanish. What an iteration allocates
-# for itself is allocated once, around all of them.
+# ---- Loops marked ``unrolled`` become their iterations; loops of one iteration vanish. Buffers that an iteration
+# allocates are allocated once, around all of them.
 
 
 def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without ``unrolled`` loops, innermost first."""
+    """Unroll loops in ``stmt``, innermost first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
@@ -75,13 +76,13 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 # ---- Workspaces and registers shrink to the part that is live at once.
 #
-# ``compute_at`` leaves a buffer of the whole tensor of which each iteration of the loops around all its accesses touches
-# one tile. The buffer becomes that tile, and indices count from the tile's start. A workspace of a parallel loop whose turns have
-# such of their own becomes one for each turn.
+# ``compute_at`` leaves a buffer for the whole tensor, of which each iteration of the loops around all its accesses
+# touches one tile. The buffer becomes that tile, and indices are relative to its start. A workspace that each iteration
+# of a parallel loop needs for itself gets one part per iteration.
 
 
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Shrink every allocation under ``stmt`` and move nothing else."""
+    """Shrink every allocation in ``stmt``; nothing else moves."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _compact(s) if isinstance(s, ir.Alloc) else s
@@ -90,7 +91,7 @@ def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _common_loops(found: list[Access]) -> int:
-    """How many outermost loops all accesses share."""
+    """Return how many outermost loops all accesses share."""
     count = 0
     first = found[0].loops
     while all(len(a.loops) > count and a.loops[count] is first[count] for a in found) and count < len(first):
@@ -99,6 +100,7 @@ def _common_loops(found: list[Access]) -> int:
 
 
 def _compact(alloc: ir.Alloc) -> ir.Stmt:
+    """Shrink one allocation. An allocation without accesses is dropped."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     if not found:
@@ -107,7 +109,7 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
-        if buffer.slots and axis == 0:  # which outlive a turn
+        if buffer.slots and axis == 0:  # the slots outlive an iteration
             starts.append(ir.const(0, "int32"))
             shape.append(extent)
             continue
@@ -115,8 +117,8 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
         starts.append(start)
         shape.append(size)
     home = found[0].loops[shared - 1] if shared else None
-    turn = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
-    own = () if turn is None or buffer.scope != "workspace" else (turn,)
+    parallel = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
+    own = () if parallel is None or buffer.scope != "workspace" else (parallel,)
     if tuple(shape) == buffer.shape and not own:
         return _sink(buffer, alloc.body, home)
     tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
@@ -144,7 +146,8 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
 
 
 def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
-    """The allocation right inside the innermost loop around all accesses: registers are declared where they are used."""
+    """Allocate a buffer inside the innermost loop around all its accesses, if it is a register: these are declared
+    where used."""
     if home is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
@@ -157,13 +160,14 @@ def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
 
 
 def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
-    """Start and size of what all accesses touch along one axis; the whole axis where that is not known."""
+    """Return start and size of the part that all accesses touch along one axis; the whole axis if that is not known."""
     whole = ir.const(0, "int32"), extent
     base: ir.Expr | None = None
     low, high = extent, -extent
     for access in found:
         inner = [loop.var for loop in access.loops[shared:]]
         parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
+        # All accesses must move with the outer loops in the same way, or the touched part is no tile of constant size.
         if parts is None or (base is not None and parts[0] != base):
             return whole
         base = parts[0]
@@ -174,17 +178,18 @@ def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last
     return simplify(base + low), size
 
 
-# ---- Scalars of register tiles that nobody needs are not computed.
+# ---- Dead scalars of register tiles are not computed.
 #
-# A part of a tile is scheduled as the whole one is: where an intrinsic, or products of pairs, make the values of several
-# elements, all of them are summed up, and those behind the end are never stored.
+# A partial tile is scheduled like a whole one: if an intrinsic, or products of pairs, produce several elements at once,
+# all of them are summed, and those behind the end are never stored.
 
 Cell = tuple[ir.Expr, ...]
+"""Indices of an element of a register tile."""
 _NOTHING = ir.Seq(())
 
 
 def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without stores to cells of register tiles whose values reach no memory, no condition and no call."""
+    """Drop stores to elements of register tiles whose values reach no memory, condition or call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _drop(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
@@ -193,6 +198,8 @@ def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _drop(alloc: ir.Alloc) -> ir.Stmt:
+    """Drop dead stores to one tile: liveness by reachability from the elements that anything but the tile itself
+    reads."""
     buffer = alloc.buffer
     feeds: dict[Cell, set[Cell]] = {}
     needed: set[Cell] = set()
@@ -203,7 +210,7 @@ def _drop(alloc: ir.Alloc) -> ir.Stmt:
         else:
             needed |= read
     if not all(isinstance(index, ir.Const) for cell in {*feeds, *needed} for index in cell):
-        return alloc  # cells that loops number
+        return alloc  # elements with variable indices: not known which
     waiting = list(needed)
     while waiting:
         more = feeds.get(waiting.pop(), set()) - needed
@@ -220,15 +227,15 @@ def _drop(alloc: ir.Alloc) -> ir.Stmt:
     return ir.Alloc(buffer, map_stmt(alloc.body, on_stmt))
 
 
-# ---- Fills leave loops that repeat them for nothing.
+# ---- Fills move out of loops that repeat them.
 #
-# A plane with a border is filled with a constant, then its inside is copied, for every channel anew. Where the copy always
-# writes the same box and nothing else writes the buffer, what lies outside the box stays as the first fill left it, and the fill
-# moves in front of the loop.
+# A plane with a border is filled with a constant and its inside is copied, again for every channel. If the copy always
+# writes the same box and nothing else writes the buffer, the elements outside of the box keep the values of the first
+# fill; the fill moves in front of the loop.
 
 
 def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with repeated fills in front of their loops, innermost loops first."""
+    """Move repeated fills in front of their loops, innermost loops first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _hoist(s) if isinstance(s, ir.For) else s
@@ -237,6 +244,7 @@ def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _hoist(loop: ir.For) -> ir.Stmt:
+    """Move the first fill that is invariant in front of ``loop``."""
     if not isinstance(loop.body, ir.Seq) or not ir.int_value(loop.extent):
         return loop
     body = loop.body.body
@@ -247,7 +255,7 @@ def _hoist(loop: ir.For) -> ir.Stmt:
         buffer = filled[1].buffer
         if copied[1].buffer != buffer or any(buffer in buffers_written(s) for s in body[k + 2 :]):
             continue
-        if buffer in buffers_read(copy):  # a sum, which starts anew
+        if buffer in buffers_read(copy):  # a sum, which must start from the fill in each iteration
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
@@ -257,7 +265,7 @@ def _hoist(loop: ir.For) -> ir.Stmt:
 
 
 def _nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
-    """The constant loops around a single store."""
+    """Return the loops of constant extent around a single store; None for other statements."""
     loops: dict[ir.Var, int] = {}
     while isinstance(stmt, ir.For):
         extent = ir.int_value(stmt.extent)
@@ -268,7 +276,7 @@ def _nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
 
 
 def _is_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
-    """Whether the loops bring the indices through every element of a fixed box: each counts one index, or none."""
+    """Test whether the loops visit every element of a fixed box: each counts one index, or none."""
     seen: set[ir.Expr] = set()
     for index in store.indices:
         terms, _ = linear(index)
@@ -279,17 +287,18 @@ def _is_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
 
 
 def _variables(store: ir.Store) -> set[ir.Var]:
+    """Return the variables in the indices of a store."""
     return {v for index in store.indices for v in free_vars(index)}
 
 
-# ---- Places that are looked up leave the loops that they do not depend on.
+# ---- Index lookups move out of loops that they do not depend on.
 #
-# ``for c: out[i, c] = data[index[i], c]`` reads ``index[i]`` once. A compiler cannot know that: bytes that are stored might be
-# the index's own.
+# ``for c: out[i, c] = data[index[i], c]`` reads ``index[i]`` once. A C compiler cannot do so: the bytes that are stored
+# might alias the index.
 
 
 def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with what loops over a single store look up by turns in front of them, innermost loops first."""
+    """Move index lookups in front of loops over a single store that do not change them, innermost loops first."""
     taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
 
@@ -304,11 +313,11 @@ def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
             taken.add(name)
             bound[place] = ir.Var(name, place.dtype)
 
-        def known_places(part: ir.Expr) -> ir.Expr:
-            """The largest first: one may be a part of another."""
-            return bound.get(part) or map_children(part, known_places)
+        def replace_lookups(part: ir.Expr) -> ir.Expr:
+            """Replace lookups, outermost first: one may be part of another."""
+            return bound.get(part) or map_children(part, replace_lookups)
 
-        store = map_stmt(s.body, lambda x: x, known_places)
+        store = map_stmt(s.body, lambda x: x, replace_lookups)
         moved: ir.Stmt = ir.For(s.var, s.extent, store, s.kind, s.annotations)
         for place, known in reversed(bound.items()):
             moved = ir.Let(known, place, moved)
@@ -318,8 +327,10 @@ def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _places(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
-    """The largest parts of the indices of loads that load something themselves and do not depend on ``var``. What a condition
-    guards stays where it is."""
+    """Return the largest parts of load indices that contain loads themselves and do not depend on ``var``.
+
+    Parts guarded by a condition are left in place.
+    """
     match value:
         case ir.Select():
             return []
@@ -330,6 +341,7 @@ def _places(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:
 
 
 def _lookups(index: ir.Expr, var: ir.Var) -> list[ir.Expr]:
+    """Return the parts of an index to move."""
     if not any(isinstance(x, ir.Load) for x in walk_expr(index)):
         return []
     if var not in free_vars(index):

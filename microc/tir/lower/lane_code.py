@@ -1,4 +1,9 @@
-"""The body of a loop over lanes, rewritten for vectors."""
+"""Rewrite the body of a loop over lanes with vector intrinsics.
+
+:class:`LaneOperations` has the arithmetic whose form depends on which operands are uniform, that is, equal in all
+lanes: products, shifts, saturation. :class:`LaneCode` walks statements and expressions. A body that has no vector form
+raises NoLanesError.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from microc.tir.lower.lane_scope import (
     LaneScope,
     NoLanesError,
     doubling_multiply,
-    negated,
+    negate,
     quotient,
     rounded_once,
     rounding_shift,
@@ -25,16 +30,17 @@ from microc.tir.lower.lane_scope import (
 from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_expr
 
-# ---- Arithmetic on lanes whose form depends on what is a number for all of them, or lies in between: products,
-# shifts, clamping.
+# ---- Arithmetic on lanes: operations whose form depends on whether an operand is uniform, products, shifts,
+# saturation.
 
 TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
+"""Suffixes of the intrinsics that load, store, gather and scatter elements of a dtype."""
 _NUMBERS = ("add", "sub", "mul")
-"""Operations of integers with a number for all lanes as second operand."""
+"""Integer operations with an ``_n`` form, whose second operand is a scalar for all lanes."""
 SATURATED = ("int8", "int16")
-"""Dtypes that vectors of any length are clamped to where they are stored."""
+"""Dtypes that scalable vectors saturate to as they are stored."""
 SCALABLE_NUMBERS = ("min", "max")
-"""The same of vectors of any length."""
+"""Further operations with an ``_n`` form, of scalable vectors only."""
 CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
         f"{name}{suffix}": (*bounds, shift)
@@ -46,42 +52,46 @@ CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
         for suffix, shift in (("", 0), ("_half", 1))
     }
 )
+"""Saturating intrinsics: lowest value, highest value, and the bits that the operand is shifted right by first."""
 
 
 class LaneOperations(LaneScope):
-    """Operations of a loop over lanes."""
+    """Operations on the lanes of a loop."""
 
     @abstractmethod
     def vector(self, expr: ir.Expr) -> ir.Expr:
-        """An int32 or float32 expression for all lanes."""
+        """Convert an int32 or float32 expression to a vector."""
 
-    def rounding(self, expr: ir.Expr) -> ir.Expr | None:
-        """Multiplications and shifts that round."""
+    def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
+        """Convert a multiplication or shift that rounds; None for other expressions."""
         product = doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, numbers=True)
         once = rounded_once(expr)
         if once is not None:
-            x, m, distance, added = once
-            rounded = self.right(self.operation("doubling_high_floor", x, m, numbers=True), distance, rounds=True)
+            x, m, distance, addend = once
+            rounded = self.shift_right(self.operation("doubling_high_floor", x, m, numbers=True), distance, rounds=True)
         else:
             found = rounding_shift(expr)
             if found is None:
                 return None
-            value, distance, added = found
-            rounded = self.right(self.vector(value), distance, rounds=True)
-        if not added:
+            value, distance, addend = found
+            rounded = self.shift_right(self.vector(value), distance, rounds=True)
+        if not addend:
             return rounded
-        number = ir.const(added, "int32")
+        number = ir.const(addend, "int32")
         return (
-            self.call("add", rounded, self.repeated(number))
-            if self.taken is None
+            self.call("add", rounded, self.broadcast(number))
+            if self.active is None
             else self.call("add_n", rounded, number)
         )
 
-    def added(self, total: ir.Expr, x: ir.Expr, y: ir.Expr) -> ir.Expr | None:
-        """A sum with a product in vectors of any length: of short numbers, which take half the room, where both are; None where
-        that takes no word of its own."""
+    def try_multiply_add(self, total: ir.Expr, x: ir.Expr, y: ir.Expr) -> ir.Expr | None:
+        """Convert ``total + x * y`` for scalable vectors; None if there is no instruction for it.
+
+        A widening multiply-add is used where both factors are int16 or narrower, since int16 vectors take half the
+        registers of int32 ones.
+        """
         vector, other = (x, y) if self.varies(x) else (y, x)
         short, number = self.short(vector), not self.varies(other)
         if short is not None and number and is_short(other):
@@ -91,7 +101,7 @@ class LaneOperations(LaneScope):
         return None if number else self.call("mac", self.vector(total), self.vector(x), self.vector(y))
 
     def short(self, value: ir.Expr) -> ir.Expr | None:
-        """Neighbours in memory as int16; None where that is not what a value is."""
+        """Load consecutive elements as a vector of int16; None if ``value`` is not such a load."""
         match value:
             case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_short(value):
                 if buffer.scope == "register" or self.step(load) != 1:
@@ -103,45 +113,51 @@ class LaneOperations(LaneScope):
                 return None
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
-        numbers = numbers or name in _NUMBERS or (self.taken is not None and name in SCALABLE_NUMBERS)
+        """Emit an operation of two operands; in its ``_n`` form where one is uniform and such a form exists."""
+        numbers = numbers or name in _NUMBERS or (self.active is not None and name in SCALABLE_NUMBERS)
         if numbers and not self.varies(b):
             return self.call(f"{name}_n", self.vector(a), self.uniform(b))
         if name in ("add", "mul") and not self.varies(a):
             return self.call(f"{name}_n", self.vector(b), self.uniform(a))
         return self.call(name, self.vector(a), self.vector(b))
 
-    def shifted(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """A vector shifted by ``left``, to the right where it is negative."""
+    def shift_left(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
+        """Shift a vector by ``left`` bits; to the right where ``left`` is negative."""
         name = "shift_round" if rounds else "shl"
         if self.varies(left):
             return self.call(name, vector, self.vector(left))
         return self.call(f"{name}_n", vector, self.uniform(left))
 
-    def right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """A vector shifted to the right by ``distance``, up to 31."""
-        if self.taken is None:
-            return self.shifted(vector, negated(distance), rounds=rounds)
+    def shift_right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
+        """Shift a vector right by ``distance``, 0 to 31."""
+        if self.active is None:
+            return self.shift_left(vector, negate(distance), rounds=rounds)
         name = "right_round" if rounds else "right"
         if not self.varies(distance):
             return self.call(f"{name}_n", vector, self.uniform(distance))
         terms, _ = linear(distance)
+        # If the distance is the negation of a varying value, one ``neg`` of that vector is enough.
         left = all(factor < 0 for factor in terms.values())
-        places = self.call("neg", self.vector(negated(distance))) if left else self.vector(distance)
+        places = self.call("neg", self.vector(negate(distance))) if left else self.vector(distance)
         return self.call(name, vector, places)
 
-    def narrowed(self, narrow: str, a: ir.Expr) -> ir.Expr:
-        """A value that is stored in fewer bits and taken up again: unchanged where it fits, else modulo those bits."""
-        reach, room = bounds_of(simplify(_clamped(a))), dtypes.int_range(narrow)
+    def wrap_to(self, narrow: str, a: ir.Expr) -> ir.Expr:
+        """Convert a value that is narrowed to dtype ``narrow`` and widened again.
+
+        It is unchanged if its bounds fit; else it is reduced modulo 2**bits: by a mask if unsigned, by a pair of shifts
+        if signed.
+        """
+        reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
             return self.vector(a)
         if not room[0]:
             return self.vector(a & room[1])
         up = ir.const(32 - dtypes.info(narrow).bits, "int32")
-        return self.right(self.shifted(self.vector(a), up, rounds=False), up, rounds=False)
+        return self.shift_right(self.shift_left(self.vector(a), up, rounds=False), up, rounds=False)
 
 
-def _clamped(expr: ir.Expr) -> ir.Expr:
-    """A saturation, spelled out."""
+def _expand_saturation(expr: ir.Expr) -> ir.Expr:
+    """Replace a saturating intrinsic by the equivalent clamp, so that its bounds can be derived."""
     if isinstance(expr, ir.Call) and expr.name in CLAMPS:
         low, high, _ = CLAMPS[expr.name]
         return ir.clamp(ir.Var("any"), low, high)
@@ -149,13 +165,13 @@ def _clamped(expr: ir.Expr) -> ir.Expr:
 
 
 def unclamped(saturation: ir.Call) -> ir.Expr:
-    """What an instruction saturates, shifted as it does so."""
+    """Return the operand of a saturating intrinsic, shifted as the intrinsic does."""
     (a,), (_, _, shift) = saturation.args, CLAMPS[saturation.name]
     return a >> shift if shift else a
 
 
 def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
-    """What is clamped to all numbers of a dtype; None of another value."""
+    """Return the operand of a clamp to the whole range of ``dtype``; None for other expressions."""
     match expr:
         case ir.Bin("min", ir.Bin("max", a, ir.Const(value=low)), ir.Const(value=high)) if dtype in SATURATED and (
             low,
@@ -169,15 +185,15 @@ def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
 
 
 def is_short(value: ir.Expr) -> bool:
-    """Whether a number is loaded from 16 bits with a sign, or fewer."""
+    """Test whether a value is loaded from int16 or a dtype that int16 holds."""
     return isinstance(value, ir.Cast) and isinstance(value.a, ir.Load) and dtypes.holds(SHORT, value.a.dtype)
 
 
 # ---- The body of a loop over lanes, rewritten for vectors; see :mod:`microc.tir.lower.lanes`.
 #
-# Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``high_mul_round``,
-# and the rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added
-# behind it.
+# Roundings become one instruction each: the doubling high multiply ``(2 x m + 2**31) >> 32``, which scalar code writes
+# as ``high_mul_round``, and the rounding shift ``((x >> (n - 1)) + 1) >> 1``. A constant that was folded into the
+# rounding term is addend afterwards.
 
 _OPS = MappingProxyType(
     {
@@ -191,19 +207,21 @@ _OPS = MappingProxyType(
         "bitxor": "xor",
     }
 )
+"""Names of the intrinsics of integer operators."""
 HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
-"""Floats that loads widen."""
+"""Suffixes of loads that convert 16-bit floats to float32."""
 NARROWED = 3
-"""``floats`` where vectors of floats are stored as float16, too."""
+"""Lowest value of ``floats`` with which vectors of floats may also be stored as float16."""
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
 FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
-"""Functions of floats that have words on vectors."""
+"""Float functions that have vector intrinsics."""
 
 
 class LaneCode(LaneOperations):
-    """Rewrites the body of a loop over lanes for some of its iterations."""
+    """Rewriter of a loop body for a range of its iterations, one lane each."""
 
     def statement(self, stmt: ir.Stmt) -> ir.Stmt:
+        """Convert a statement. NoLanesError if it has no vector form."""
         match stmt:
             case ir.Store(buffer, indices, value):
                 return self.store(buffer, indices, value)
@@ -227,10 +245,11 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
 
     def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
+        """Convert a store: to a vector register, to consecutive elements, or scattered with a constant step."""
         if buffer in self.registers:
             return ir.Store(self.registers[buffer], indices, self.vector(value))
         if buffer in self.tiles:
-            return ir.Store(self.tiles[buffer], self.place(indices), self.vector(value))
+            return ir.Store(self.tiles[buffer], self.vector_index(indices), self.vector(value))
         if buffer.dtype == "float32":
             if buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
                 raise NoLanesError
@@ -246,6 +265,7 @@ class LaneCode(LaneOperations):
         kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
             raise NoLanesError
+        # Vector stores keep the low bits of int32 lanes, as the cast does: the cast itself needs no instruction.
         narrow = value.a if isinstance(value, ir.Cast) and value.a.dtype == "int32" else value
         if narrow.dtype != "int32":
             narrow = ir.cast("int32", narrow)
@@ -253,7 +273,7 @@ class LaneCode(LaneOperations):
         where = (target,) if step == 1 else (target, self.offsets(step))
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
         # vectors of any length always saturate; others where the schedule says so by a call: the core has instructions for it
-        saturates = self.taken is not None or isinstance(narrow, ir.Call)
+        saturates = self.active is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := saturated(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
@@ -261,20 +281,20 @@ class LaneCode(LaneOperations):
     def vector(self, expr: ir.Expr) -> ir.Expr:
         """An int32 or float32 expression for all lanes."""
         if not self.varies(expr):
-            return self.repeated(expr)
+            return self.broadcast(expr)
         match expr:
             case ir.Var() if expr in self.names:
                 return self.names[expr]
             case ir.Load(buffer, indices) if buffer in self.registers:
                 return ir.Load(self.registers[buffer], indices)
             case ir.Load(buffer, indices) if buffer in self.tiles:
-                return ir.Load(self.tiles[buffer], self.place(indices))
+                return ir.Load(self.tiles[buffer], self.vector_index(indices))
             case ir.Select(condition, a, b) if not self.varies(condition) and expr.dtype in ELEMENTS:
                 return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
-        return self.reals(expr) if expr.dtype == "float32" else self.integers(expr)
+        return self.convert_float(expr) if expr.dtype == "float32" else self.convert_integer(expr)
 
-    def reals(self, expr: ir.Expr) -> ir.Expr:
-        """A float32 expression that varies."""
+    def convert_float(self, expr: ir.Expr) -> ir.Expr:
+        """Convert a float32 expression that varies between lanes."""
         match expr:
             case ir.Load(buffer, indices):
                 if buffer.scope == "register" or self.step(expr) != 1:
@@ -290,7 +310,8 @@ class LaneCode(LaneOperations):
             case ir.Bin(op, a, b) if op in _FLOAT_OPS:
                 return self.call(op, self.vector(a), self.vector(b), element="float32")
             case ir.Un("neg", a):
-                return self.call("mul", self.vector(a), self.repeated(ir.const(-1.0, "float32")), element="float32")
+                # Not 0 - a, which has the wrong sign for a = 0.
+                return self.call("mul", self.vector(a), self.broadcast(ir.const(-1.0, "float32")), element="float32")
             case ir.Call("fma", (a, b, total)) if self.floats > 1 and self.varies(a) != self.varies(b):
                 vector, number = (a, b) if self.varies(a) else (b, a)
                 return self.call(
@@ -302,17 +323,22 @@ class LaneCode(LaneOperations):
                 chosen = (self.vector(e) for e in (x, y, self.readable(a), self.readable(b)))
                 return self.call(f"select_{op}", *chosen, element="float32")
             case ir.Select(ir.Bin("or", ir.Bin(_, x) as one, other), a, b) if x.dtype == "float32":
+                # ``or`` has no vector form; each test becomes a select of its own.
                 return self.vector(ir.Select(one, a, ir.Select(other, a, b)))
             case ir.Call(ir.REINTERPRET, (a,)) if a.dtype in ("int32", "uint32"):
-                return self.call("of_bits", self.vector(_signed(a)), element="float32")
+                return self.call("of_bits", self.vector(_reinterpret_signed(a)), element="float32")
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
                 return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
             case _:
                 raise NoLanesError
 
-    def integers(self, expr: ir.Expr) -> ir.Expr:
-        """An int32 expression that varies."""
-        special = self.rounding(expr)
+    def convert_integer(self, expr: ir.Expr) -> ir.Expr:
+        """Convert an int32 expression that varies between lanes.
+
+        The order of cases matters: roundings before the shifts and products they contain, widened loads before other
+        casts, multiply-adds before additions.
+        """
+        special = self.convert_rounding(expr)
         if special is not None:
             return special
         match expr:
@@ -320,16 +346,20 @@ class LaneCode(LaneOperations):
                 return self.load(expr)
             case ir.Cast("int32", ir.Load() as load):
                 return self.load(load)
+            # Widening twice is widening once.
             case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.holds(wider, a.dtype):
                 return self.vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
-                return self.narrowed(narrow, a)
+                return self.wrap_to(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
+            # uint32 arithmetic modulo 2**32 has the same bits in int32 lanes, which wrap around, too.
             case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
-                return self.vector(_signed(wrapping))
-            case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.taken is not None and (added := self.added(a, x, y)):
-                return added
+                return self.vector(_reinterpret_signed(wrapping))
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.active is not None and (
+                addend := self.try_multiply_add(a, x, y)
+            ):
+                return addend
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
                 vector, number = (x, y) if self.varies(x) else (y, x)
                 return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
@@ -339,13 +369,18 @@ class LaneCode(LaneOperations):
                 return self.vector(quotient(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
                 vector = self.vector(a)
-                return self.shifted(vector, b, rounds=False) if op == "shl" else self.right(vector, b, rounds=False)
-            case ir.Un("neg", a) if a.dtype == "int32" and self.taken is not None:
+                return (
+                    self.shift_left(vector, b, rounds=False)
+                    if op == "shl"
+                    else self.shift_right(vector, b, rounds=False)
+                )
+            case ir.Un("neg", a) if a.dtype == "int32" and self.active is not None:
                 return self.call("neg", self.vector(a))
             case ir.Un("neg", a) if a.dtype == "int32":
-                return self.call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
+                return self.call("sub", self.broadcast(ir.const(0, "int32")), self.vector(a))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
                 return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
+            # int16 has a saturating instruction; saturation to bytes is a min and a max.
             case ir.Call("saturate_i16" | "saturate_i16_half"):
                 return self.call("saturate_i16", self.vector(unclamped(expr)))
             case ir.Call(name) if name in CLAMPS:
@@ -356,13 +391,15 @@ class LaneCode(LaneOperations):
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):
                 return self.call(name, *map(self.vector, args))
             case ir.Call(name, (ir.AddressOf() as place,)) if name in WORD_LOADS:
-                if not self.whole() or flat_step(place.buffer, place.indices, self.var) != place.extent:
+                # Lanes must read adjacent words, so that one vector load reads all of them; there is no predicated form.
+                if not self.is_whole() or flat_step(place.buffer, place.indices, self.var) != place.extent:
                     raise NoLanesError
                 elements = self.address(place.buffer, place.indices, 1, writes=False)
                 return self.call(name, replace(elements, extent=place.extent * self.lanes))
             case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
                 return self.call("bits", self.vector(a))
             case ir.Cast("int32", a) if a.dtype == "float32":
+                # rint and the conversion are one instruction; a bare conversion truncates.
                 rounds = isinstance(a, ir.Call) and a.name == "rint"
                 number = self.vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
                 return self.call("nearest" if rounds else "toward_zero", number)
@@ -370,6 +407,8 @@ class LaneCode(LaneOperations):
                 raise NoLanesError
 
     def load(self, load: ir.Load) -> ir.Expr:
+        """Convert a load that varies: of consecutive elements, with a constant step, or a table lookup by computed
+        indices."""
         kind = TYPES.get(load.dtype)
         if kind is None or load.buffer.scope == "register":
             raise NoLanesError
@@ -385,8 +424,11 @@ class LaneCode(LaneOperations):
         raise NoLanesError
 
     def readable(self, expr: ir.Expr) -> ir.Expr:
-        """``expr`` without lookups beyond the ends of a table: all lanes compute both sides of a choice, also the one for which
-        they are not meant."""
+        """Clamp the indices of table lookups in ``expr`` to the table.
+
+        Vectors compute both sides of a select in all lanes, including lanes whose condition is meant to guard the
+        lookup.
+        """
 
         def on_expr(e: ir.Expr) -> ir.Expr:
             match e:
@@ -398,8 +440,8 @@ class LaneCode(LaneOperations):
         return map_expr(expr, on_expr)
 
 
-def _signed(expr: ir.Expr) -> ir.Expr:
-    """An expression of 32 bits by int32, whose lanes wrap around: the bits of a uint32."""
+def _reinterpret_signed(expr: ir.Expr) -> ir.Expr:
+    """Convert a uint32 expression to the int32 expression with the same bits; its lanes wrap around."""
     match expr:
         case ir.Const(int() as value, "uint32"):
             return ir.const(value - (1 << 32 if value >> 31 else 0), "int32")
@@ -410,6 +452,6 @@ def _signed(expr: ir.Expr) -> ir.Expr:
         case ir.Bin("add" | "sub" | "mul" | "bitand" | "bitor" | "bitxor" | "shl" as op, a, b) if (
             expr.dtype == "uint32"
         ):
-            return ir.Bin(op, _signed(a), _signed(b))
+            return ir.Bin(op, _reinterpret_signed(a), _reinterpret_signed(b))
         case _:
             return expr

@@ -1,4 +1,4 @@
-"""Names, registers and patterns of a loop over lanes."""
+"""State of a loop over lanes, its naming of vector intrinsics, and the patterns of rounding arithmetic."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import address, flat_step
 from microc.tir.rewrite import substitute, walk_expr
 
-# ---- Arithmetic that vector instructions do in one step, found in scalar expressions: see ``fixed.py`` for its
-# definition.
+# ---- Scalar expressions that are one vector instruction. These patterns recognise
+# rounding arithmetic.
 
 
 def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
-    """x and m of ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in 64 bits."""
+    """Return x and m of ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in int64; else None."""
     match expr:
         case ir.Call("high_mul_round", (a, b)):
-            half = _halved(a)
+            half = _halve(a)
             return None if half is None else (half, b)
         case ir.Cast(
             "int32",
@@ -37,12 +37,13 @@ def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
 
 
 def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
-    """``value`` divided by a number above 1, without its fraction, as the upper half of a product.
+    """Divide ``value`` by a constant ``divisor`` > 1 by multiplication; the quotient is truncated toward zero.
 
-    With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)), which is
-    below 1 / d for 0 <= x < 2**31 where e <= 2**(s + 1): its floor is that of x / d. Of x from -2**31 to -1 it falls short of
-    x / d by at most 1 / d, but by something: its floor is one less than wanted. m may take 33 bits with its sign; then 2**32 less
-    is multiplied, and x added.
+    With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)).
+    For 0 <= x < 2**31 this is below 1 / d if e <= 2**(s + 1), so both have the same floor. For -2**31 <= x < 0 the
+    product is below x / d, by at max_active 1 / d: its floor is one less than the truncated quotient, which subtracting ``x
+    >> 31`` corrects. m may need 33 bits as a signed number; then m - 2**32 is multiplied, and x addend to the high half.
+    (Granlund and Montgomery, Division by Invariant Integers using Multiplication, 1994.)
     """
     shift = next(s for s in range(32) if divisor - (1 << (32 + s)) % divisor <= 1 << (s + 1))
     factor = (1 << (32 + shift)) // divisor + 1
@@ -53,7 +54,7 @@ def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
 
 
 def _narrow(factor: ir.Expr) -> ir.Expr | None:
-    """The int32 under a widening to 64 bits."""
+    """Return the int32 operand of a widening to int64; None for other expressions."""
     match factor:
         case ir.Const(int() as value) if -(1 << 31) <= value < 1 << 31:
             return ir.const(value, "int32")
@@ -63,8 +64,8 @@ def _narrow(factor: ir.Expr) -> ir.Expr | None:
             return None
 
 
-def _halved(expr: ir.Expr) -> ir.Expr | None:
-    """x of ``2 x``, which does not overflow."""
+def _halve(expr: ir.Expr) -> ir.Expr | None:
+    """Return x of ``2 x``; None for other expressions. Overflow of ``2 x`` is excluded by the caller's arithmetic."""
     match expr:
         case ir.Bin("shl", a, ir.Const(int() as n)) if n >= 1:
             return a << (n - 1) if n > 1 else a
@@ -74,8 +75,8 @@ def _halved(expr: ir.Expr) -> ir.Expr | None:
             return None
 
 
-def negated(expr: ir.Expr) -> ir.Expr:
-    """``-expr`` of a small sum, its terms collected even where they are data."""
+def negate(expr: ir.Expr) -> ir.Expr:
+    """Negate a sum; its terms keep their factors' absolute values, so that ``-(a - b)`` becomes ``b - a``."""
     terms, offset = linear(expr)
     total: ir.Expr = ir.const(-offset, "int32")
     for term, factor in terms.items():
@@ -85,31 +86,36 @@ def negated(expr: ir.Expr) -> ir.Expr:
 
 
 def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
-    """x, n and z of ``((x + 2**(n - 1)) >> n) + z``, the middle term rounding half up, 1 <= n <= 31.
+    """Match ``((x + 2**(n - 1)) >> n) + z``, 1 <= n <= 31, which rounds half up; return (x, n, z) or None.
 
-    Either the rounding term, perhaps with z * 2**n in it, is added before the shift, by a multiplication that adds where n is no
-    number; or the shift is done in two steps, n - 1 and then 1, with 1 + 2 z added in between.
+    Two forms match. The rounding term, perhaps with z * 2**n folded in, is addend before the shift; if n is not
+    constant, by ``high_mac_round``. Or the shift has two steps, n - 1 bits and one bit, with 1 + 2 z addend in between,
+    which cannot overflow.
     """
     match expr:
-        case ir.Bin("shr", ir.Call("high_mac_round", (x, m, added)), distance):
-            return _added(ir.call("high_mul_round", x, m), added, simplify(distance))
-        case ir.Bin("shr", ir.Bin("add", ir.Bin("shr", x, distance), ir.Const(int() as added)), ir.Const(value=1)) if (
-            added % 2 == 1
+        case ir.Bin("shr", ir.Call("high_mac_round", (x, m, addend)), distance):
+            return _split_rounding(ir.call("high_mul_round", x, m), addend, simplify(distance))
+        case ir.Bin("shr", ir.Bin("add", ir.Bin("shr", x, distance), ir.Const(int() as addend)), ir.Const(value=1)) if (
+            addend % 2 == 1
         ):
-            return x, simplify(distance + 1), (added - 1) // 2
-        case ir.Bin("shr", ir.Bin("add", x, ir.Const(int() as added)), ir.Const(int() as n)) if n >= 1:
-            rest, remainder = divmod(added - (1 << (n - 1)), 1 << n)
+            return x, simplify(distance + 1), (addend - 1) // 2
+        case ir.Bin("shr", ir.Bin("add", x, ir.Const(int() as addend)), ir.Const(int() as n)) if n >= 1:
+            # addend = 2**(n - 1) + z * 2**n; anything else does not round half up.
+            rest, remainder = divmod(addend - (1 << (n - 1)), 1 << n)
             return (x, ir.const(n, "int32"), rest) if remainder == 0 and x.dtype == "int32" else None
         case _:
             return None
 
 
 def rounded_once(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
-    """x, m, n and z of ``((x m + 2**(n + 30)) >> (n + 31)) + z``, written as ``high_mac(2 x, m, k) >> n`` or with x
-    itself and a shift that is one less, z in k."""
+    """Match ``((x m + 2**(n + 30)) >> (n + 31)) + z``, a product that is rounded once; return (x, m, n, z) or None.
+
+    It is written as ``high_mac(2 x, m, k) >> n``, or with x itself and a shift that is one less; k contains the
+    rounding term and z.
+    """
     match expr:
-        case ir.Bin("shr", ir.Call("high_mac", (a, m, added)), distance):
-            parts, half = _added(a, added, simplify(distance)), _halved(a)
+        case ir.Bin("shr", ir.Call("high_mac", (a, m, addend)), distance):
+            parts, half = _split_rounding(a, addend, simplify(distance)), _halve(a)
         case _:
             return None
     if parts is None or parts[0] != a:
@@ -118,9 +124,14 @@ def rounded_once(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
     return (a, m, simplify(distance + 1), steps) if half is None else (half, m, distance, steps)
 
 
-def _added(product: ir.Expr, added: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
-    """The parts of ``(product + added) >> distance``, where what is added is (1 + 2 z) * 2**(distance - 1), or that and more."""
-    terms, offset = linear(added)
+def _split_rounding(product: ir.Expr, addend: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
+    """Split ``(product + addend) >> distance`` with addend = (1 + 2 z) * 2**(distance - 1) + rest into (product + rest,
+    distance, z).
+
+    None if addend has no such form. With a constant distance the rounding term is in the constant offset; else it is a
+    multiple of ``1 << (distance - 1)``.
+    """
+    terms, offset = linear(addend)
     if isinstance(distance, ir.Const):
         rest, remainder = divmod(offset - (1 << (int(distance.value) - 1)), 1 << int(distance.value))
         steps, others = 1 + 2 * rest if remainder == 0 else 0, list(terms.items())
@@ -136,28 +147,31 @@ def _added(product: ir.Expr, added: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr
     return product, distance, (steps - 1) // 2
 
 
-# ---- What a loop over lanes is rewritten in: names and registers that its lanes have of their own, the words on
-# vectors of its width, and what is set before the loop; see :mod:`microc.tir.lower.lane_code`.
+# ---- State of a loop over lanes: names and registers that differ between lanes, intrinsic names for its vector width,
+# and values that are computed before the loop; see :mod:`microc.tir.lower.lane_code`.
 
 ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
-"""What vectors are made of."""
+"""Suffixes of vectors by their elements' dtype."""
 WORD_LOADS = frozenset({"load_i16x2", "load_i8x4", "load_u8x4"})
-"""Loads of several numbers as one word, which vectors have too, and as ``dup_`` for all lanes alike."""
+"""Intrinsics that load several small integers as one 32-bit word. Vectors have them too, and a ``dup_`` form that
+broadcasts one word."""
 SHORT = "int16"
-"""What the factors of products may be that are added to vectors of int32."""
+"""Dtype of the factors of multiply-adds that widen to int32."""
 
 
 class NoLanesError(Exception):
-    """The loop has no form with vectors."""
+    """The loop has no vector form."""
 
 
 @dataclass
 class LaneScope:
-    """A loop over ``var`` of which ``count`` iterations from ``start`` on become vectors of ``lanes``.
+    """A loop over ``var``: its ``count`` iterations from ``start`` on become the lanes of vectors of ``lanes``
+    elements.
 
-    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats``: vectors may be of
-    floats, 2: and multiplied by numbers, 3: and stored as float16. ``taken``: the name of the lanes that take part, where vectors
-    have a multiple of ``lanes`` (:mod:`microc.tir.symbolic`); ``most``: that of those that the first turn has.
+    ``tiles``: register arrays from outside the loop, and the arrays of vectors that replace them. ``floats``: 1 allows
+    vectors of floats, 2 also fused multiply-adds by a scalar, 3 also stores as float16. ``active``: variable with the
+    number of active lanes, for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`).
+    ``max_active``: variable with the number of active lanes in the first iteration, which is the largest.
     """
 
     var: ir.Var
@@ -167,87 +181,94 @@ class LaneScope:
     tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     floats: int = 0
     label: str = ""
-    taken: ir.Var | None = None
-    most: ir.Var | None = None
+    active: ir.Var | None = None
+    max_active: ir.Var | None = None
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
     constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
     inside: set[ir.Expr] = field(default_factory=set)
 
-    def moved(self, start: int) -> Self:
-        """The same for the iterations from ``start`` on, with constants in common."""
+    def start_at(self, start: int) -> Self:
+        """Return a scope for the iterations from ``start`` on; it shares the values computed before the loop."""
         return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
 
     def varies(self, expr: ir.Expr) -> bool:
-        """Whether lanes differ."""
-        return any(x == self.var or self.computed(x) for x in walk_expr(expr))
+        """Test whether an expression differs between lanes."""
+        return any(x == self.var or self.is_per_lane(x) for x in walk_expr(expr))
 
-    def computed(self, expr: ir.Expr) -> bool:
-        """Whether this is a name or register of the loop that lanes have of their own."""
+    def is_per_lane(self, expr: ir.Expr) -> bool:
+        """Test whether an expression is a name or a register whose lanes differ."""
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def type(self, element: str = "int32") -> str:
+        """Return the vector type; NoLanesError for floats where the core has no float vectors."""
         if element == "float32" and not self.floats:
             raise NoLanesError
         return f"{element}x{self._count()}"
 
     def _count(self) -> str:
-        return f"{'' if self.taken is None else 'vscalex'}{self.lanes}"
+        return f"{'' if self.active is None else 'vscalex'}{self.lanes}"
 
     def suffix(self, element: str = "int32") -> str:
-        """How words on vectors of these elements end."""
+        """Return the suffix of intrinsics on vectors of these elements; vectors of int16 have as many lanes as those
+        of int32."""
         self.type(element)
         return f"{ELEMENTS.get(element, 'i16')}x{self._count()}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """A word on vectors; ``ahead`` of the loop, for all lanes that a turn may have."""
-        lanes = self.most if ahead else self.taken
+        """Call a vector intrinsic; ``ahead`` of the loop, with the lanes of the first iteration, which has the max_active."""
+        lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))
 
-    def whole(self) -> bool:
-        """Whether all lanes do something."""
+    def is_whole(self) -> bool:
+        """Test whether all lanes are active."""
         return self.count == self.lanes
 
-    def place(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        """Where the vector lies that holds the elements at ``indices``, along the last axis."""
+    def vector_index(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        """Return the index of the vector that holds the elements at ``indices``, along the last axis."""
         return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes))
 
     def step(self, load: ir.Load) -> int | None:
-        """By how many elements a place moves from lane to lane; None where values say it."""
-        data = any(self.computed(x) for i in load.indices for x in walk_expr(i))
+        """Return the distance in elements between consecutive lanes of a load; None if computed indices determine
+        it."""
+        data = any(self.is_per_lane(x) for i in load.indices for x in walk_expr(i))
         return None if data else flat_step(load.buffer, load.indices, self.var)
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
-        """An access of all lanes, or of the first ones."""
-        if self.taken is not None:
-            return name, (*args, self.taken)
-        return (name, args) if self.whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
+        """Return name and arguments of a memory access, in its ``_first`` form if only the first ``count`` lanes are
+        active."""
+        if self.active is not None:
+            return name, (*args, self.active)
+        return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
     def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
+        """Return the address of the first lane's element, with the step between lanes."""
         return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
 
     def offsets(self, step: int) -> ir.Expr:
-        """Multiples of ``step``, set before the loop."""
+        """Return the vector (0, step, 2 step, ...), computed before the loop."""
         return self.constant(f"by{step}", self.call("ramp", ir.const(step, "int32"), ahead=True))
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
-        """The name of a vector or number that is set before the loop."""
+        """Return the variable for a vector or scalar that is computed before the loop."""
         return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
-        """A number for all lanes; constants in memory are read before the loop."""
+        """Return an expression that is equal in all lanes; loads from constant memory move in front of the loop."""
         if expr.dtype not in ("bool", *ELEMENTS):
             raise NoLanesError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
-        if not loads or not fixed(expr) or any(x in self.inside for x in walk_expr(expr)):
+        if not loads or not is_constant(expr) or any(x in self.inside for x in walk_expr(expr)):
             return expr
         return self.constant(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
 
-    def repeated(self, expr: ir.Expr) -> ir.Expr:
-        """A number in all lanes; literals are set before the loop, a word of several numbers comes from memory."""
+    def broadcast(self, expr: ir.Expr) -> ir.Expr:
+        """Broadcast a uniform expression. Literals are broadcast before the loop; words of several integers are
+        broadcast from memory."""
         number = self.uniform(expr)
-        if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.taken is None:
+        # A broadcasting load is one instruction; a scalar load and a broadcast would be two.
+        if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active is None:
             return self.call(number.name.replace("load", "dup"), *number.args)
         named = isinstance(number, ir.Var) and number in self.constants.values()
         vector = self.call("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
@@ -257,13 +278,13 @@ class LaneScope:
             return self.constant(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
         return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
 
-    def hoisted(self, loop: ir.Stmt) -> ir.Stmt:
-        """The loop, after the vectors of literals that it uses."""
+    def hoist_constants(self, loop: ir.Stmt) -> ir.Stmt:
+        """Put the loop behind the values that are computed before it, in the order in which they were requested."""
         for value, name in reversed(self.constants.items()):
             loop = ir.Let(name, value, loop)
         return loop
 
 
-def fixed(value: ir.Expr) -> bool:
-    """Whether nothing that is ever written is read."""
+def is_constant(value: ir.Expr) -> bool:
+    """Test whether an expression reads only constant memory."""
     return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))

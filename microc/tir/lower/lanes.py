@@ -1,15 +1,22 @@
-"""Loops annotated ``lanes``: several iterations at once in the lanes of vectors, on cores that have such registers.
+"""Loops annotated ``lanes``: several iterations run at once in the lanes of vector registers.
 
-``for i in n [lanes=4]: body`` becomes a loop over vectors. Iterations are independent (``vectorized``). Where n is no multiple
-of four, one more vector after the loop covers the last four iterations, some of them for the second time, if the body reads or
-writes nothing but private memory; else it is a partial one, whose memory accesses are predicated. int32 and float32 expressions
-that vary along ``i`` become calls of the intrinsics named ``<op>_i32x4`` and ``<op>_f32x4``; loads widen, stores narrow, of
-neighbours or in steps; register buffers inside the loop become registers of vectors, and so does a tile of sums around such
-loops, all of whose elements are taken by vectors from whole ones on (:func:`_tiles`). Literals and constants that all
-iterations share are read before the loop. A run of memory that is only copied or filled is one call, and so are runs that
-follow each other; of a loop annotated ``strided``, too, also a run that is copied from elements that lie apart. What has no such
-form stays a loop over single elements. Where a loop is annotated ``moved`` instead, only runs that are copied are calls: for
-cores without vectors, which find out when they run whether both ends lie so that words can be moved.
+``for i in n [lanes=4]: body`` becomes a loop over vectors. Its iterations are independent (``vectorized``).
+
+Tails: if n is not a multiple of the lanes and the body may be repeated, one more vector after the loop covers the last
+iterations, some of them a second time. The body may be repeated if it reads nothing that it writes or that could share
+memory with what it writes. Otherwise the tail is a partial vector, whose memory accesses are predicated.
+
+Expressions: int32 and float32 expressions that vary along ``i`` become intrinsics named ``<op>_i32x4`` and
+``<op>_f32x4``. Loads widen and stores narrow, of consecutive or strided elements. Register buffers inside the loop
+become vector registers; so does a tile of sums around such loops, if all its elements are accessed by whole vectors
+(:func:`_tiles`). Literals and constants that all iterations share are read before the loop.
+
+Runs: a loop that only copies or fills consecutive memory becomes one call, and adjacent runs become a single one. With
+the annotation ``strided``, a run may also be copied from elements a constant step apart. With the annotation ``moved``
+instead of ``lanes``, only copies become calls: cores without vectors test the alignment of both ends at run time, and
+copy words if it allows this.
+
+Whatever has no such form remains a loop over single elements.
 """
 
 from __future__ import annotations
@@ -23,15 +30,15 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
-from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, fixed
+from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, is_constant
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, in_order
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
-"""How dtypes that vectors copy are called."""
+"""Suffixes of the intrinsics that copy elements of a dtype."""
 SHORT = ("int8", "uint8", "int16", "uint16")
-"""What ``moved`` loops move; elements of 32 bits are words already."""
+"""Dtypes that ``moved`` loops copy by words; elements of 32 bits are words already."""
 _RUN_CALLS = frozenset(
     {f"copy_{kind}" for kind in COPIED.values()}
     | {f"fill_{kind}" for kind in TYPES.values()}
@@ -40,23 +47,27 @@ _RUN_CALLS = frozenset(
 
 
 def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without loops annotated ``lanes`` or ``moved``."""
+    """Lower loops annotated ``lanes`` or ``moved`` in ``stmt``."""
     plain: set[ir.Stmt] = set()
-    while True:  # a loop that no vectors do takes its sums one by one, and so do others that share these
+    # A loop without a vector form accesses its sums one by one. Loops that share these sums must do the same, so lowering
+    # starts again without that loop's tiles. Each round adds one loop to ``plain``: at max_active as many rounds as loops.
+    while True:
         try:
-            return _lowered(stmt, _tiles(stmt, plain), plain)
+            return _lower_loops(stmt, _tiles(stmt, plain), plain)
         except _SharedError as shared:
             plain.add(shared.loop)
 
 
 class _SharedError(Exception):
-    """A loop whose sums were to be vectors has no form with them."""
+    """A loop whose sums were to be vectors has no vector form."""
 
     def __init__(self, loop: ir.For) -> None:
         self.loop = loop
 
 
-def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.Stmt]) -> ir.Stmt:
+def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.Stmt]) -> ir.Stmt:
+    """Lower the loops of ``stmt``, those in ``plain`` to scalar loops."""
+
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer in tiles:
             return replace(s, buffer=tiles[s.buffer])
@@ -73,20 +84,21 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             ),
         )
         if names.MOVED in notes:
-            return (_moved(s, extent) if extent is not None else None) or serial
+            return (_to_word_copy(s, extent) if extent is not None else None) or serial
         if names.LANES not in notes or s.kind == "scalable":
-            return _joined(s) or _after_fixed(s)
-        if _numbered(s):
+            return _join_runs(s) or _hoist_constant_lets(s)
+        if _indexes_registers(s):
             serial = replace(serial, kind="unrolled")
         if extent is None or s in plain:
             return serial
         try:
+            # Register arrays in the body are indexed by constants.
             body = simplify_stmt(unroll_loops(s.body))
             lanes, floats = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
             return (
-                _run(s, extent)
-                or (_narrowed(s, extent) if floats >= NARROWED else None)
-                or _strided(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
+                _to_run_call(s, extent)
+                or (_to_float16_store(s, extent) if floats >= NARROWED else None)
+                or _to_strided_copy(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
                 or (_strips(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
                 or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
             )
@@ -98,19 +110,22 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
     return map_stmt(stmt, on_stmt)
 
 
-def _numbered(loop: ir.For) -> bool:
-    """Whether the loop's iterations take elements of their own of an array in registers, which has them by number."""
+def _indexes_registers(loop: ir.For) -> bool:
+    """Test whether each iteration accesses other elements of a register array.
+
+    Register arrays are indexed by constants, so such a loop must be unrolled if it stays scalar.
+    """
     found = (i for a in accesses(loop) if a.buffer.scope == "register" for i in a.indices)
     return any(loop.var in free_vars(index) for index in found)
 
 
 def _registers(loop: ir.For) -> set[ir.Buffer]:
-    """Arrays in registers from outside that a loop reads or writes."""
+    """Return the register arrays from outside the loop that it accesses."""
     return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
 
 
 def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
-    """Arrays in registers whose elements are taken by vectors alone, the last of a loop perhaps in part, as arrays of these."""
+    """Return register arrays that only whole vectors access, and the arrays of vectors that replace them."""
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
@@ -123,7 +138,8 @@ def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
 
 
 def _width(access: Access, plain: Set[ir.Stmt]) -> int:
-    """The lanes of the loop that takes neighbours of an array, one in each, from a whole vector on; 0 where none does."""
+    """Return the lanes of the loop that accesses consecutive elements at a multiple of its vector's length; 0 if
+    there is none."""
     loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
     if loop is None or loop in plain:
         return 0
@@ -133,10 +149,10 @@ def _width(access: Access, plain: Set[ir.Stmt]) -> int:
     return lanes if first and ir.int_value(loop.extent) and consecutive(access.indices, loop.var) else 0
 
 
-def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """The loop as one copy or fill of memory."""
+def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
+    """Convert the loop to one call that copies or fills memory; None if it does anything else."""
     store = loop.body
-    copied = _copied(loop, extent, "copy")
+    copied = _to_copy_call(loop, extent, "copy")
     if copied is not None or not isinstance(store, ir.Store) or store.buffer.dtype not in TYPES:
         return copied
     if not isinstance(store.value, ir.Const) or not _consecutive(store, loop.var):
@@ -146,15 +162,15 @@ def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
     return ir.Evaluate(ir.Call(f"fill_{TYPES[store.buffer.dtype]}", (target, value, count), "int32"))
 
 
-def _moved(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """The loop as one copy by words."""
+def _to_word_copy(loop: ir.For, extent: int) -> ir.Stmt | None:
+    """Convert the loop to one call that copies by words; None if it does anything else."""
     store = loop.body
     short = isinstance(store, ir.Store) and store.buffer.dtype in SHORT
-    return _copied(loop, extent, "move") if short else None
+    return _to_copy_call(loop, extent, "move") if short else None
 
 
-def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
-    """The loop as a call that copies memory, if it does nothing else."""
+def _to_copy_call(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
+    """Convert the loop to a call of the copying intrinsic ``name``; None if it does anything else."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in COPIED
@@ -172,8 +188,8 @@ def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             return None
 
 
-def _narrowed(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """The loop as a call that stores floats as float16, or zeros."""
+def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
+    """Convert the loop to a call that stores float32 as float16, or zeros; None if it does anything else."""
     match loop.body:
         case ir.Store(into, places, ir.Const(0, "float16")) if _consecutive(loop.body, loop.var):
             target = address(into, places, {loop.var: ir.const(0, "int32")}, extent, writes=True)
@@ -192,8 +208,9 @@ def _narrowed(loop: ir.For, extent: int) -> ir.Stmt | None:
             return None
 
 
-def _strided(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir.Stmt | None:
-    """The loop as a call that copies elements that lie up to so far apart, two vectors of them or more."""
+def _to_strided_copy(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir.Stmt | None:
+    """Convert the loop to a call that copies elements up to ``farthest`` apart, at least two vectors of them; else
+    None."""
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in SHORT
@@ -214,12 +231,12 @@ def _strided(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir.Stmt | 
 
 
 def _consecutive(store: ir.Store, var: ir.Var) -> bool:
-    """Whether iterations store to neighbours in memory."""
+    """Test whether consecutive iterations store to adjacent elements in memory."""
     return store.buffer.scope != "register" and consecutive(store.indices, var)
 
 
-def _joined(loop: ir.For) -> ir.Stmt | None:
-    """Runs of memory that follow each other as one run."""
+def _join_runs(loop: ir.For) -> ir.Stmt | None:
+    """Join the runs that a loop copies or fills to one run; None if they are not adjacent."""
     match loop.body:
         case ir.Evaluate(ir.Call(name, (*places, ir.Const(int() as size)), dtype)) if name in _RUN_CALLS:
             extent = ir.int_value(loop.extent)
@@ -236,18 +253,21 @@ def _joined(loop: ir.For) -> ir.Stmt | None:
     return ir.Evaluate(ir.Call(name, (*moved, ir.const(extent * size, "int32")), dtype))
 
 
-def _after_fixed(loop: ir.For) -> ir.Stmt:
-    """The loop, after the values that its body starts with naming and that do not depend on it."""
+def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
+    """Move the leading lets of the body that are constant and do not depend on the loop in front of it."""
     match loop.body:
-        case ir.Let(var, value, body) if fixed(value) and loop.var not in free_vars(value):
-            return ir.Let(var, value, _after_fixed(replace(loop, body=body)))
+        case ir.Let(var, value, body) if is_constant(value) and loop.var not in free_vars(value):
+            return ir.Let(var, value, _hoist_constant_lets(replace(loop, body=body)))
         case _:
             return loop
 
 
 def _repeatable(stmt: ir.Stmt) -> bool:
-    """Whether doing an iteration twice gives the same: what it reads is neither written by it, nor can it lie in the same memory
-    (as results may lie over operands)."""
+    """Test whether running an iteration twice has no effect.
+
+    The body must not write what it reads, and both must not share memory: the memory plan may place results over
+    operands, which are global, so at least one side must be private.
+    """
     stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store) and s.buffer.scope != "register"}
     read = {b for b in buffers_read(stmt) if b.scope != "register"}
     apart = any(all(b.scope != "global" for b in side) for side in (stored, read))
@@ -255,32 +275,36 @@ def _repeatable(stmt: ir.Stmt) -> bool:
 
 
 def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int) -> ir.Stmt:
-    """All iterations as vectors."""
+    """Run all iterations as vectors: whole ones in a loop, then the tail."""
     count, rest = divmod(extent, lanes)
     parts: list[ir.Stmt] = []
     if count:
         whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
+        # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
         kind = "serial" if _registers(loop).isdisjoint(tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
         if rest and _repeatable(loop.body) and _registers(loop).isdisjoint(tiles):
-            return whole.hoisted(ir.seq(body, whole.moved(extent - lanes).statement(loop.body)))
-        parts.append(whole.hoisted(body))
+            # The overlapping vector ends at the last element. It must not touch a tile of sums, to which it would add
+            # twice.
+            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).statement(loop.body)))
+        parts.append(whole.hoist_constants(body))
     if rest:
         part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
-        parts.append(part.hoisted(part.statement(loop.body)))
+        parts.append(part.hoist_constants(part.statement(loop.body)))
     return ir.seq(*parts)
 
 
 def _strips(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
-    """All iterations as strips of the lanes that the machine has; None where a strip would write what it reads."""
-    taken, most = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
+    """Run all iterations in strips of as many lanes as the machine has; None if a strip would write what a later one
+    reads."""
+    active, max_active = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var
-    code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, taken=taken, most=most)
+    code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, active=active, max_active=max_active)
     name = f"{LENGTH}{lanes}"
     body = code.statement(loop.body)
     if not in_order(body):
         return None
-    body = ir.Let(taken, ir.Call(name, (left,), "int32"), body)
+    body = ir.Let(active, ir.Call(name, (left,), "int32"), body)
     strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lanes),))
-    ahead = code.hoisted(strips)
-    return ahead if ahead == strips else ir.Let(most, ir.Call(name, (loop.extent,), "int32"), ahead)
+    ahead = code.hoist_constants(strips)
+    return ahead if ahead == strips else ir.Let(max_active, ir.Call(name, (loop.extent,), "int32"), ahead)

@@ -1,4 +1,9 @@
-"""Loops split by conditions and for double buffers."""
+"""Split loops: at guards (unswitching, peeling) and for double buffering.
+
+:func:`unswitch_loops` moves conditions out of loops that they do not depend on, and divides loops at conditions on
+their counter. :func:`partition_loops` peels guarded tails of imperfect splits. :func:`double_buffers` copies for the
+next iteration while the current one computes.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,20 @@ from microc.tir.analysis.simplification import bounds_of, linear, simplify, simp
 from microc.tir.names import DOUBLE_BUFFER, LANES, PEEL
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, substitute_stmt, walk_stmt
 
-# ---- Conditions leave the loops that they do not depend on.
+# ---- Unswitching: conditions move out of loops that they do not depend on.
 #
-# ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column, and inner
-# loops that copy or fill; where vectors copy, a row's columns away from the border are tested once, and may be one run. A choice
-# that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
+# ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column,
+# and inner loops that copy or fill. Where vectors copy, the columns away from the border are tested once per row, and
+# may be one run. A loop whose own counter decides, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
 
 FAR = 1 << 31
+"""Bound of an open range; no int32 loop counter reaches it."""
 LONG = 4
-"""Runs of at least this many elements are worth a version of their own without guards."""
+"""Elements of a run from which on it gets a version without guards. # measured: unknown"""
 
 
 def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with the invariant parts of guarded copies outside their loops, innermost loops first."""
+    """Move the invariant conditions of guarded copies out of their loops, innermost loops first."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return _unswitch(s) if isinstance(s, ir.For) else s
@@ -32,7 +38,7 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
-    """Condition, copying side and filling side of a guarded copy; the filling side stores constants only."""
+    """Return condition, copy and fill of a guarded copy, or None; the fill stores constants only."""
     match body:
         case ir.Store(buffer, indices, ir.Select(condition, a, ir.Const() as b)):
             return condition, ir.Store(buffer, indices, a), ir.Store(buffer, indices, b)
@@ -42,10 +48,14 @@ def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
             return None
 
 
-def _divided(loop: ir.For) -> ir.Stmt | None:
-    """The loop in parts where its counter alone says from where to where there is something to copy, and what else is stored."""
+def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
+    """Divide the loop where a condition on its counter starts and stops to hold; None if no condition is on the counter
+    alone.
+
+    The parts before and after the range store the other value.
+    """
     match loop.body:
-        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _moves(a) and _moves(b):
+        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _only_moves(a) and _only_moves(b):
             pass
         case _:
             return None
@@ -68,7 +78,7 @@ def _divided(loop: ir.For) -> ir.Stmt | None:
 
 
 def _range(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
-    """From where to where a condition on nothing but ``var`` holds."""
+    """Return the range (start, stop) in which a condition on ``var`` alone holds; None for other conditions."""
     if not _monotone(condition, var):
         return None
     assert isinstance(condition, ir.Bin)
@@ -80,19 +90,21 @@ def _range(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
     return (-FAR, -slack) if terms[var] == 1 else (slack + 1, FAR)
 
 
-def _moves(value: ir.Expr) -> bool:
-    """Whether nothing is computed, but for more such choices."""
+def _only_moves(value: ir.Expr) -> bool:
+    """Test whether a value is only read, cast or selected: dividing a loop that computes would duplicate the
+    computation."""
     match value:
         case ir.Select(_, a, b):
-            return _moves(a) and _moves(b)
+            return _only_moves(a) and _only_moves(b)
         case ir.Cast(_, inner):
-            return _moves(inner)
+            return _only_moves(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
 
 def _unswitch(loop: ir.For) -> ir.Stmt:
-    divided = _divided(loop)
+    """Move the invariant part of a guard out of ``loop``; return ``loop`` itself if it has none."""
+    divided = _divide_at_counter(loop)
     if divided is not None:
         return divided
     parts = _branches(loop.body)
@@ -104,17 +116,20 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
     inside = ir.all_of(t for t in terms if loop.var in free_vars(t))
     copying: ir.Stmt = replace(loop, body=copy)
     if inside is not None:
-        guarded = replace(loop, body=_guarded(loop.body, inside, copy, fill))
-        copying = _whole_or_guarded(loop, inside, copying, guarded)
+        guarded = replace(loop, body=_with_condition(loop.body, inside, copy, fill))
+        copying = _guard_whole_loop(loop, inside, copying, guarded)
     if outside is None:
         return copying
     return ir.If(outside, copying, replace(loop, body=fill))
 
 
-def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarded: ir.Stmt) -> ir.Stmt:
-    """A copy without guards where the condition holds for all iterations, as it does away from the border.
+def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarded: ir.Stmt) -> ir.Stmt:
+    """Guard once for the whole loop: copy without guards if the condition holds in all iterations, as it does away from
+    the border.
 
-    Comparisons of affine expressions that hold at both ends hold in between.
+    Comparisons of expressions that are affine in the counter hold in all iterations if they hold in the first and the
+    last, so these two are tested. The copy then exists twice; this is worth its code only where vectors copy runs, or
+    for a run of at least LONG elements.
     """
     extent = ir.int_value(loop.extent)
     terms = ir.conjuncts(condition)
@@ -130,7 +145,8 @@ def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
 
 
 def _copies_run(loop: ir.Stmt) -> bool:
-    """Whether vectors copy runs, several of which may be neighbours, or one of which is behind a test of its own."""
+    """Test whether a vector loop copies runs inside ``loop``: adjacent runs can be joined, and a run may have a test
+    of its own."""
     match loop:
         case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
             return isinstance(run.body.value, ir.Load) and LANES in dict(run.annotations)
@@ -139,7 +155,7 @@ def _copies_run(loop: ir.Stmt) -> bool:
 
 
 def _monotone(condition: ir.Expr, var: ir.Var) -> bool:
-    """Whether a comparison compares int32 expressions that are affine in ``var``."""
+    """Test whether a condition compares int32 expressions that are affine in ``var``."""
     if (
         not isinstance(condition, ir.Bin)
         or condition.op not in ("lt", "le", "gt", "ge")
@@ -150,49 +166,51 @@ def _monotone(condition: ir.Expr, var: ir.Var) -> bool:
     return all(term == var or var not in free_vars(term) for term in terms)
 
 
-def _guarded(old: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
-    """The same statement under a weaker condition."""
+def _with_condition(old: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
+    """Return the guarded copy ``old`` with a weaker condition."""
     if isinstance(old, ir.Store) and isinstance(copy, ir.Store) and isinstance(fill, ir.Store):
         return ir.Store(old.buffer, old.indices, ir.Select(condition, copy.value, fill.value))
     return ir.If(condition, copy, fill)
 
 
-# ---- Guards of imperfect splits leave the inner loop: the last iteration of the outer loop is peeled off.
+# ---- Peeling: guards of imperfect splits leave the inner loop, as the last iteration of the outer loop is peeled off.
 #
-# ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations and one whose ``j`` loop runs to 2. The same for
-# any conjunction of ``affine < constant`` conditions that holds up to some iteration. A loop with the note ``peel`` 0 keeps its
-# guards as run-time tests: its body is long, and little of it is guarded. So does a parallel one, of which every turn is some
-# thread's.
+# ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations and one whose ``j`` loop runs to 2. This holds
+# for any conjunction of ``affine < constant`` conditions that holds up to some iteration. A loop with the note ``peel``
+# 0 keeps its guards as run-time tests: its body is long, and little of it is guarded. So does a parallel loop, whose
+# iterations are distributed to threads: a peeled one would run on none of them.
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
 PEEL_LIMIT = 1
-"""Peel at most this many iterations; a guard that fails earlier stays a run-time test."""
+"""Iterations that may be peeled, each a copy of the body; guards that fail earlier stay run-time tests."""
 
 
 def partition_loops(stmt: ir.Stmt) -> ir.Stmt:
-    """Peel guarded tails everywhere, outermost loops first."""
+    """Peel guarded tails, outermost loops first."""
     return _partition(stmt, {})
 
 
 def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
+    """Peel guarded tails in ``stmt``; ``bounds``: ranges of the loop variables around it."""
     match stmt:
         case ir.For(var, extent, body, kind, annotations):
             count = ir.int_value(extent)
             if count is None:
                 return stmt
-            shorter = _bounded(stmt)
+            shorter = _shorten_guarded(stmt)
             if shorter is not stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
             whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
+            # Bound loops of accelerators, too, must stay one loop.
             cut = None if whole else _threshold(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [
                     _shorten(
                         substitute_stmt(
-                            _partition_renamed(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
+                            _rename_definitions(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
                         ),
                         bounds,
                     )
@@ -213,8 +231,8 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             return stmt
 
 
-def _bounded(stmt: ir.Stmt) -> ir.Stmt:
-    """``for i: if i < n`` as a shorter loop; anything else as it is."""
+def _shorten_guarded(stmt: ir.Stmt) -> ir.Stmt:
+    """Convert ``for i: if i < n`` to a shorter loop; return other statements unchanged."""
     if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
         return stmt
     count, limit = ir.int_value(stmt.extent), _upper(stmt.var, stmt.body.condition)
@@ -224,10 +242,10 @@ def _bounded(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
-    """Simplify under the bounds of the loops around, then turn ``for i: if i < n`` into a shorter loop."""
+    """Simplify under the bounds of the loops around, then convert ``for i: if i < n`` to a shorter loop."""
 
     def merge(s: ir.Stmt) -> ir.Stmt:
-        """Guards move outwards over loops that they do not depend on, so that they meet the loop they bound."""
+        """Move guards outwards over loops that they do not depend on, up to the loop that they bound."""
         if isinstance(s, ir.For) and isinstance(s.body, ir.If) and s.body.otherwise is None:
             terms = ir.conjuncts(s.body.condition)
             free = [t for t in terms if not _mentions(t, s.var)]
@@ -236,30 +254,31 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 body = ir.If(kept, s.body.then) if kept is not None else s.body.then
                 guard = ir.all_of(free)
                 assert guard is not None
-                return ir.If(guard, _bounded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
-        return _bounded(s)
+                return ir.If(guard, _shorten_guarded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
+        return _shorten_guarded(s)
 
     shortened = map_stmt(simplify_stmt(stmt, bounds), merge)
     return simplify_stmt(_partition(shortened, bounds), bounds)
 
 
 def _mentions(expr: ir.Expr, var: ir.Var) -> bool:
+    """Test whether ``expr`` depends on ``var``."""
     return var in free_vars(expr)
 
 
 def _upper(var: ir.Var, condition: ir.Expr) -> int | None:
-    """n when the condition is just ``var < n`` in some affine spelling."""
+    """Return n if the condition is equivalent to ``var < n``; else None."""
     form = _less_than(condition)
     if form is None:
         return None
-    terms, room = form
+    terms, limit_offset = form
     if set(terms) != {var} or terms[var] <= 0:
         return None
-    return max(0, -(-room // terms[var]))
+    return max(0, -(-limit_offset // terms[var]))
 
 
 def _less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
-    """``condition`` as (terms, room) meaning sum(terms) < room; only for ``lt``, ``le``, ``gt``, ``ge`` of int32."""
+    """Return an int32 comparison as (terms, limit), meaning sum(terms) < limit; None for other conditions."""
     if not isinstance(condition, ir.Bin) or condition.op not in ("lt", "le", "gt", "ge"):
         return None
     if condition.a.dtype != "int32":
@@ -272,7 +291,11 @@ def _less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
 
 
 def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | None:
-    """The first iteration of ``var`` at which some guard inside may fail; None when no guard depends on ``var``."""
+    """Return the first iteration of ``var`` at which a guard inside may fail; None if all hold in every iteration.
+
+    A guard is ``factor * var + rest < limit`` with factor > 0: it holds for sure while ``factor * var + max(rest) <
+    limit``.
+    """
     cut: int | None = None
     inside = dict(bounds)
     for s in walk_stmt(body):
@@ -287,7 +310,7 @@ def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | 
             form = _less_than(condition)
             if form is None or form[0].get(var, 0) <= 0:
                 continue
-            terms, room = form
+            terms, limit_offset = form
             rest = 0
             for term, factor in terms.items():
                 if term == var:
@@ -297,13 +320,14 @@ def _threshold(var: ir.Var, count: int, body: ir.Stmt, bounds: Bounds) -> int | 
                     break
                 rest += max(factor * reach[0], factor * reach[1])
             else:
-                first = -(-(room - rest) // terms[var])
+                # The least var with terms[var] * var >= limit_offset - rest: the quotient rounded up.
+                first = -(-(limit_offset - rest) // terms[var])
                 cut = max(0, first) if cut is None else min(cut, max(0, first))
     return cut if cut is not None and cut < count else None
 
 
-def _partition_renamed(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
-    """A copy with other names for the variables and buffers it binds, so that names stay unique."""
+def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
+    """Copy a statement with a suffix on the variables and private buffers it defines, so that names stay unique."""
     names = {
         s.var: ir.Var(s.var.name + suffix, s.var.dtype) for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))
     }
@@ -325,18 +349,22 @@ def _partition_renamed(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
     return replace_buffers(map_stmt(substitute_stmt(stmt, dict(names)), on_stmt), registers)
 
 
-# ---- Loops that copy for their next turn while they compute: their shared buffers have two halves, which take turns.
+# ---- Double buffering: a loop copies for its next iteration while it computes. Its shared buffers get two halves, used
+# alternately.
 
 Halves = dict[ir.Buffer, ir.Buffer]
 
 
 def double_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Every loop with the note :data:`~microc.tir.names.DOUBLE_BUFFER` begins with a copy for its first turn, and each turn
-    copies for the next one: ``fill(0); for k: if k + 1 < n: fill(k + 1) into half (k + 1) % 2; compute from half k % 2``."""
+    """Double-buffer every loop with the note :data:`~microc.tir.names.DOUBLE_BUFFER`.
+
+    The copy for the first iteration precedes the loop; each iteration copies for the next one: ``fill(0); for k: if k +
+    1 < n: fill(k + 1) into half (k + 1) % 2; compute from half k % 2``.
+    """
     halves: Halves = {}
 
     def on_loop(s: ir.Stmt) -> ir.Stmt:
-        return _doubled(s, halves) if isinstance(s, ir.For) and DOUBLE_BUFFER in dict(s.annotations) else s
+        return _double_buffer(s, halves) if isinstance(s, ir.For) and DOUBLE_BUFFER in dict(s.annotations) else s
 
     def on_alloc(s: ir.Stmt) -> ir.Stmt:
         return ir.Alloc(halves[s.buffer], s.body) if isinstance(s, ir.Alloc) and s.buffer in halves else s
@@ -345,7 +373,9 @@ def double_buffers(stmt: ir.Stmt) -> ir.Stmt:
     return simplify_stmt(map_stmt(changed, on_alloc)) if halves else stmt
 
 
-def _doubled(loop: ir.For, halves: Halves) -> ir.Stmt:
+def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
+    """Double-buffer one loop; ``halves`` collects the buffers with two halves. ScheduleError if it does not begin
+    with copies into shared memory, or these use it otherwise."""
     body = loop.body.body if isinstance(loop.body, ir.Seq) else (loop.body,)
     shared = {b for b in buffers_written(loop.body) if b.scope == "shared"}
     fills = [s for s in body if buffers_written(s) & shared]
@@ -361,21 +391,24 @@ def _doubled(loop: ir.For, halves: Halves) -> ir.Stmt:
             f"prefetch: what fills shared memory in loop {loop.var.name!r} uses {wrong[0]!r}, too",
             hint="it may copy from memory of all groups only, and write nothing else",
         )
-    taken = {b: replace(b, shape=(2, *b.shape)) for b in shared}
-    halves.update(taken)
+    doubled = {b: replace(b, shape=(2, *b.shape)) for b in shared}
+    halves.update(doubled)
     zero, one, two = (ir.const(n, "int32") for n in range(3))
     following = loop.var + one
     fill, use = ir.seq(*fills), ir.seq(*rest)
-    first = _in_half(substitute_stmt(fill, {loop.var: zero}), taken, zero)
-    later = _in_half(substitute_stmt(_renamed(fill), {loop.var: following}), taken, ir.Bin("floormod", following, two))
+    first = _in_half(substitute_stmt(fill, {loop.var: zero}), doubled, zero)
+    later = _in_half(
+        substitute_stmt(_rename_loops(fill), {loop.var: following}), doubled, ir.Bin("floormod", following, two)
+    )
+    # The last iteration has no next one.
     guarded = ir.If(ir.Bin("lt", following, loop.extent), later)
-    computed = _in_half(use, taken, ir.Bin("floormod", loop.var, two))
+    computed = _in_half(use, doubled, ir.Bin("floormod", loop.var, two))
     notes = tuple(note for note in loop.annotations if note[0] != DOUBLE_BUFFER)
     return ir.seq(first, replace(loop, body=ir.seq(guarded, computed), annotations=notes))
 
 
-def _renamed(stmt: ir.Stmt) -> ir.Stmt:
-    """A second copy, whose loops have names of their own."""
+def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
+    """Copy a statement with new names for its loop variables."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
@@ -387,7 +420,7 @@ def _renamed(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _in_half(stmt: ir.Stmt, halves: Halves, half: ir.Expr) -> ir.Stmt:
-    """Accesses go to one half of each buffer."""
+    """Redirect accesses to one half of each buffer."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.Load) and e.buffer in halves:

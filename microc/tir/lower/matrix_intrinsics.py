@@ -1,4 +1,8 @@
-"""Loops that one intrinsic does whole: products and windows."""
+"""Loop nests that one matrix intrinsic computes: integer products, float16 products, float16 windows.
+
+Schedules annotate the loops. Each recogniser derives row and column counts and strides from the indices, so that tails
+of any extent match, too. An annotated nest that does not match is an internal error.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +19,46 @@ from microc.tir.lower.region import address, flat_step
 from microc.tir.names import PRODUCT, WINDOW
 from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, walk_stmt
 
-# ---- Loops annotated ``product``: a small matrix product that one intrinsic does whole, whatever extents a tail has
-# left them.
+# ---- Loops annotated ``product``: a small matrix product that one intrinsic computes, with whatever extents a tail
+# has.
 #
-# ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of one
-# iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without the strides
-# that a single row or column does not need. Of weights of few bits in the order ``vector``, b[c, k] is the expression that takes
-# a number out of its byte, and k are three loops: over groups, fields and 16 neighbours. Right before are loops that set the sums
-# of several rows to zero, which is part of the intrinsic. A single row takes ``start`` before ``sums``: where the numbers lie
-# that its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves. More
-# columns than such intrinsics have are rows of weights one after the other, ``row_<a>_<b>_<depth>(a, b, start, sums,
-# columns)``.
+# ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of
+# one iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without
+# the strides that a single row or column does not need.
+#
+# With sub-byte weights in the layout ``vector``, b[c, k] is the expression that extracts a number from its byte, and k
+# is three loops: over groups, fields and 16 consecutive bytes.
+#
+# Sums: loops right before the product set those of several rows to zero; this is part of the intrinsic. A single row
+# takes an argument ``start`` before ``sums``: the address of the initial values of its sums, which a loop ``for c:
+# sums[c] = start[c]`` right before would store. Without such a loop it is the address of the sums themselves.
+#
+# More columns than MOST are rows of adjacent weights, ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``.
 
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
+"""Suffixes of the intrinsics' operands."""
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
-"""Forms of weights of few bits, by the last shift of a number."""
+"""Layouts of sub-byte weights by the distance of the last shift in the expression that extracts a number, 32 - bits."""
 MOST = 4
-"""Columns of a product of a few."""
+"""Columns up to which ``dot_*`` intrinsics exist; more are a ``row_*`` intrinsic."""
 
 
 def lower_products(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with every annotated nest as a call."""
+    """Replace every annotated product in ``stmt`` by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return replace(s, body=_replaced(s.body)) if isinstance(s, ir.For) and not _marked(s) else s
+        return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_marked(s) else s
 
-    return _replaced(map_stmt(stmt, on_stmt))
+    return _replace_products(map_stmt(stmt, on_stmt))
 
 
-def _marked(loop: ir.For) -> bool:
+def _is_marked(loop: ir.For) -> bool:
+    """Test whether a loop is annotated ``product``."""
     return PRODUCT in dict(loop.annotations)
 
 
-def _replaced(stmt: ir.Stmt) -> ir.Stmt:
-    """A statement outside of products, its direct parts that are products replaced."""
+def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
+    """Replace the products among the direct parts of a statement; nested loops are already done."""
     match stmt:
         case ir.Seq(body):
             done: list[ir.Stmt] = []
@@ -56,22 +66,22 @@ def _replaced(stmt: ir.Stmt) -> ir.Stmt:
                 if isinstance(child, ir.For) and _is_product(child):
                     done[-1:] = _product(child, done[-1:])
                 else:
-                    done.append(_replaced(child))
+                    done.append(_replace_products(child))
             return ir.seq(*done)
         case ir.For() if _is_product(stmt):
             return ir.seq(*_product(stmt, []))
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _replaced(body))
+            return ir.Alloc(buffer, _replace_products(body))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _replaced(body))
+            return ir.Let(var, value, _replace_products(body))
         case ir.If(condition, then, otherwise):
-            return ir.If(condition, _replaced(then), _replaced(otherwise) if otherwise else None)
+            return ir.If(condition, _replace_products(then), _replace_products(otherwise) if otherwise else None)
         case _:
             return stmt
 
 
 def _under_one_guard(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
-    """Statements, neighbours under the same guard together: a product with what its sums start from."""
+    """Merge adjacent statements under the same guard: a product and the initialisation of its sums."""
     found: list[ir.Stmt] = []
     for child in body:
         match found[-1:], child:
@@ -85,16 +95,16 @@ def _under_one_guard(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
 
 
 def _nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
-    """Annotated loops, outermost first, and what they repeat."""
+    """Return the annotated loops, outermost first, and their body."""
     loops: list[ir.For] = []
-    while isinstance(stmt, ir.For) and _marked(stmt):
+    while isinstance(stmt, ir.For) and _is_marked(stmt):
         loops.append(stmt)
         stmt = stmt.body
     return loops, stmt
 
 
 def _is_product(nest: ir.For) -> bool:
-    """Whether annotated loops add, not only store what sums start with."""
+    """Test whether annotated loops accumulate, rather than only initialise sums."""
     loops, inner = _nest(nest)
     return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
 
@@ -104,7 +114,12 @@ def _products_fail(loop: ir.For, why: str) -> NoReturn:
 
 
 def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
-    """The call, behind the statement before the product unless that is part of it."""
+    """Convert a product to a call. Return it after ``before``, the statement that precedes the product, unless that is
+    part of it.
+
+    Each loop's role follows from the operands that move with it: a and sums for a row, b and sums for a column, a and b
+    for the depth.
+    """
     loops, inner = _nest(nest)
     match inner:
         case ir.Store(sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), weight))) if (
@@ -114,7 +129,9 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         case _:
             _products_fail(nest, "the innermost statement adds no product")
     sums_stay = _step(nest, sums, place, loops[-1].var) == 0
+    # A depth of 1 leaves no loop: a loop of one iteration stands for it, so that the checks below need no special case.
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
+    # Loops over fields and groups of sub-byte weights also leave the sums in place.
     groups: list[ir.For] = []
     while form is not None and loops and _step(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
         groups.append(loops.pop())
@@ -133,10 +150,11 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
             columns, strides["b"] = extent, steps[1]
         else:
             _products_fail(nest, f"{loop.var.name} counts neither rows nor columns")
-    for buffer, where, wanted in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
-        if sums_stay and _step(nest, buffer, where, depth.var) != wanted:
+    for buffer, where, expected in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
+        if sums_stay and _step(nest, buffer, where, depth.var) != expected:
             _products_fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
+    # length: terms of a sum, so elements of a. width: elements of b, several numbers of few bits in each.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
     if form is not None:
         _check_groups(nest, form, [depth, *groups], a, b)
@@ -146,6 +164,7 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     numbers += [strides["sums"]] if rows > 1 else []
     target = address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
     starts: tuple[ir.AddressOf, ...] = ()
+    # A statement before that initialises these very sums becomes part of the call.
     if rows == 1:
         found = _start(before, sums, target.indices, columns)
         before = before if found is None else []
@@ -164,13 +183,14 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     name = f"dot_{_TYPES[a.dtype]}_{f'i{form.bits}' if form else _TYPES[b.dtype]}_{rows}x{columns}"
     if columns > MOST:
         if rows > 1 or strides["b"] != length or form is not None:
+            # The intrinsic takes no strides, so the weights of the next column must follow directly.
             _products_fail(nest, f"{columns} columns are none that lie one after the other")
         name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
     return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
 
 
 def _weight(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
-    """Where the right factor is loaded, and its form if it is a number of few bits."""
+    """Return the load of the right factor, and its layout if it is a sub-byte weight."""
     match weight:
         case ir.Cast(_, ir.Load() as b):
             return b, None
@@ -181,9 +201,13 @@ def _weight(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
 
 
 def _check_groups(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
-    """16 neighbours, the fields of 16 bytes, groups of them: innermost first, groups perhaps one alone, without a loop."""
-    wanted = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
-    for loop, (extent, step_a, step_b) in zip(loops, wanted, strict=False):
+    """Check the loops over sub-byte weights, innermost first: 16 consecutive bytes, the fields in them, groups of
+    these.
+
+    A single group has no loop.
+    """
+    expected = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
+    for loop, (extent, step_a, step_b) in zip(loops, expected, strict=False):
         steps = _step(nest, a.buffer, a.indices, loop.var), _step(nest, b.buffer, b.indices, loop.var)
         if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
             _products_fail(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
@@ -192,7 +216,8 @@ def _check_groups(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load
 
 
 def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int) -> ir.AddressOf | None:
-    """Where a statement reads the numbers that it stores as a row of sums."""
+    """Return the address from which a statement initialises a row of ``columns`` sums; None if it does something
+    else."""
     loops, store = _nest(before[0]) if before else ([], None)
     match store:
         case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
@@ -210,7 +235,7 @@ def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], c
 
 
 def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
-    """How many sums a statement sets to zero, from those at ``place`` on."""
+    """Return how many sums, from those at ``place`` on, a statement sets to zero."""
     loops, store = _nest(before[0]) if before else ([], None)
     if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
         return 0
@@ -220,14 +245,14 @@ def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -
 
 
 def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
-    """By how many elements an access moves with ``var``."""
+    """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = flat_step(buffer, indices, var)
     if step is None:
         _products_fail(nest, f"{buffer.name} is not read along a line")
     return step
 
 
-# ---- Loops annotated ``product`` in which runs of terms are summed in float16: one intrinsic does them whole.
+# ---- Loops annotated ``product`` that sum runs of terms in float16: one intrinsic computes them.
 #
 # ::
 #
@@ -237,22 +262,27 @@ def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir
 #         sums[row, vector, odd, lane] += float32(total)
 #
 # becomes ``half_product_<R>x<V>(a, b, sums, depth, runs, stride of a)``. Loops of one iteration may be missing, and the others
-# be in any order.
+# may be in any order.
 
-HALF_PRODUCTS_LANES = 8
-"""Columns of a vector."""
+HALF_PRODUCT_LANES = 8
+"""Columns in a vector of float16."""
 
 
 def lower_half_products(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with every such nest as a call."""
+    """Replace every nest of float16 products in ``stmt`` by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return _half_products_call(s) if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _halves(s) else s
+        return (
+            _half_products_call(s)
+            if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _multiplies_half(s)
+            else s
+        )
 
     return map_stmt(stmt, on_stmt)
 
 
-def _halves(nest: ir.For) -> bool:
+def _multiplies_half(nest: ir.For) -> bool:
+    """Test whether a nest multiplies float16."""
     return any(isinstance(x, ir.Call) and (x.name, x.dtype) == ("fma", "float16") for x in walk_all_exprs(nest))
 
 
@@ -261,7 +291,11 @@ def _half_products_fail(nest: ir.For, why: str) -> NoReturn:
 
 
 def _half_products_call(nest: ir.For) -> ir.Stmt:
-    """The call that does what the loops do."""
+    """Convert a nest of float16 products to a call.
+
+    Loops may come in any order, so each is identified by its strides in ``a``, ``b`` and ``sums`` (:func:`_role`) and
+    then compared with the strides that this role has.
+    """
     stores = [s for s in walk_stmt(nest) if isinstance(s, ir.Store)]
     factors = [s.value.args[:2] for s in stores if isinstance(s.value, ir.Call)]
     added = [s for s in stores if isinstance(s.value, ir.Bin)]
@@ -270,19 +304,21 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums.buffer, sums.indices))
         case _:
             _half_products_fail(nest, "there is not one product and one sum")
-    loops = turns_of(nest)
+    loops = iteration_counts(nest)
     if loops is None:
         _half_products_fail(nest, "it has conditions")
     steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
     roles = {_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
-    width, depth, rows = HALF_PRODUCTS_LANES * counts["vector"], counts["run"] * counts["term"], counts["row"]
+    width, depth, rows = HALF_PRODUCT_LANES * counts["vector"], counts["run"] * counts["term"], counts["row"]
     stride = steps[roles["row"]][0] if rows > 1 else 0
-    wanted = {
-        "row": (stride, 0, width), "vector": (0, HALF_PRODUCTS_LANES, HALF_PRODUCTS_LANES), "odd": (0, 1, 4), "lane": (0, 2, 1),
+    # Strides in a, b and sums. A vector of b has eight columns; its sums are stored as the four even columns, then the four
+    # odd ones.
+    expected = {
+        "row": (stride, 0, width), "vector": (0, HALF_PRODUCT_LANES, HALF_PRODUCT_LANES), "odd": (0, 1, 4), "lane": (0, 2, 1),
         "run": (counts["term"], counts["term"] * width, 0), "term": (1, width, 0),
     }  # fmt: skip
-    if any(steps[var] != wanted[role] for role, var in roles.items()) or stride is None:
+    if any(steps[var] != expected[role] for role, var in roles.items()) or stride is None:
         _half_products_fail(nest, f"{', '.join(var.name for var in roles.values())} move by other steps")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     extents = ((rows - 1) * stride + depth, depth * width, rows * width)
@@ -292,9 +328,9 @@ def _half_products_call(nest: ir.For) -> ir.Stmt:
     return ir.Evaluate(ir.Call(name, (*args, *(ir.const(n, "int32") for n in numbers)), "int32"))
 
 
-def turns_of(nest: ir.For) -> dict[ir.Var, int] | None:
-    """How often the loops of a nest run that does something in every turn, or below a limit alone, where a tile is a part of one;
-    None where other conditions hold."""
+def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
+    """Return how often each loop of a nest runs; a test ``var < limit`` (a partial tile) shortens its loop. None for
+    other tests."""
     found = {s.var: ir.int_value(s.extent) or 0 for s in walk_stmt(nest) if isinstance(s, ir.For)}
     for test in (s for s in walk_stmt(nest) if isinstance(s, ir.If)):
         match test:
@@ -306,7 +342,7 @@ def turns_of(nest: ir.For) -> dict[ir.Var, int] | None:
 
 
 def _role(steps: tuple[int | None, ...]) -> str:
-    """What a loop counts, by how far it moves in ``a``, ``b`` and ``sums``."""
+    """Name the role of a loop by its strides in ``a``, ``b`` and ``sums``."""
     left, right, total = steps
     if total == 0:
         return "term" if left == 1 else "run"
@@ -315,7 +351,7 @@ def _role(steps: tuple[int | None, ...]) -> str:
     return {1: "lane", 4: "odd"}.get(total or 0, "vector")
 
 
-# ---- Loops annotated ``window`` that slide over pixels of float16: one intrinsic does them whole.
+# ---- Loops annotated ``window`` that slide over pixels of float16: one intrinsic computes them.
 #
 # ::
 #
@@ -323,14 +359,15 @@ def _role(steps: tuple[int | None, ...]) -> str:
 #         sums[pixel, lane] = 0
 #         for row: for tap in 3: sums[pixel, lane] = fma(a[row, S * pixel + tap, lane], b[row, tap, lane], sums[pixel, lane])
 #
-# becomes ``half_window_<S>_<X>(a, b, sums, rows, elements of a row, those of a pixel)``. Loops of one iteration may be missing.
+# becomes ``half_window_<S>_<X>(a, b, sums, rows, elements of a row, elements of a pixel)``. Loops of one iteration may be
+# missing.
 
-HALF_WINDOWS_LANES, TAPS = 8, 3
-"""Channels, and taps of a row."""
+HALF_WINDOW_LANES, TAPS = 8, 3
+"""Channels in a vector of float16, and taps of a window's row."""
 
 
 def lower_half_windows(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with every such nest as a call."""
+    """Replace every annotated window in ``stmt`` by a call."""
     return map_stmt(stmt, lambda s: _call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s)
 
 
@@ -339,13 +376,18 @@ def _fail(nest: ir.For, why: str) -> NoReturn:
 
 
 def _call(nest: ir.For) -> ir.Stmt:
-    """The call that does what the loops do."""
+    """Convert a window to a call.
+
+    Loops are identified by the operands that move: a loop that leaves ``sums`` in place counts taps or rows of the
+    window, tap having the smaller stride in ``b``. Any other loop, except the outermost, which counts lanes, counts
+    pixels.
+    """
     match [s for s in walk_stmt(nest) if isinstance(s, ir.Store) and isinstance(s.value, ir.Call)]:
         case [ir.Store(sums, indices, ir.Call("fma", (ir.Load() as a, ir.Load() as b, _)))]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums, indices))
         case _:
             _fail(nest, "there is not one sum of products")
-    loops = turns_of(nest)
+    loops = iteration_counts(nest)
     if loops is None:
         _fail(nest, "it has conditions")
     steps = {var: tuple(flat_step(*place, var) for place in places) for var in loops}
@@ -355,16 +397,19 @@ def _call(nest: ir.For) -> ir.Stmt:
         _fail(nest, "its loops are others")
     tap, rows, pixels = summed[0], loops[summed[1]] if summed[1:] else 1, loops[moved[0]] if moved else 1
     step, row_step = steps[tap][0] or 0, (steps[summed[1]][0] or 0) if summed[1:] else 0
+    # step: elements of a pixel. The stride of the window in pixels is that of ``a`` between output pixels, in elements,
+    # by step.
     stride = (steps[moved[0]][0] or 0) // step if moved and step else 1
-    wanted = {nest.var: (1, 1, 1), tap: (step, step, 0)}
-    wanted |= dict.fromkeys(summed[1:], (row_step, TAPS * step, 0)) | dict.fromkeys(
-        moved, (stride * step, 0, HALF_WINDOWS_LANES)
+    expected = {nest.var: (1, 1, 1), tap: (step, step, 0)}
+    expected |= dict.fromkeys(summed[1:], (row_step, TAPS * step, 0)) | dict.fromkeys(
+        moved, (stride * step, 0, HALF_WINDOW_LANES)
     )
-    if steps != wanted or (loops[nest.var], loops[tap]) != (HALF_WINDOWS_LANES, TAPS):
+    if steps != expected or (loops[nest.var], loops[tap]) != (HALF_WINDOW_LANES, TAPS):
         _fail(nest, f"{', '.join(var.name for var in loops)} move by other steps")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
-    reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOWS_LANES
-    extents = (reach, (rows * TAPS - 1) * step + HALF_WINDOWS_LANES, pixels * HALF_WINDOWS_LANES)
+    # Elements from the first to the last that is read: rows, then the last window's start and taps, then its lanes.
+    reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOW_LANES
+    extents = (reach, (rows * TAPS - 1) * step + HALF_WINDOW_LANES, pixels * HALF_WINDOW_LANES)
     args = [address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)]
     numbers = (ir.const(n, "int32") for n in (rows, row_step, step))
     return ir.Evaluate(ir.Call(f"half_window_{stride}_{pixels}", (*args, *numbers), "int32"))

@@ -1,4 +1,5 @@
-"""Which part of a buffer is touched: accesses with the loops around them, affine splitting of indices, steps along a loop."""
+"""Accessed regions of buffers: accesses with the loops around them, affine splitting of indices, strides along a
+loop."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
 @frozen
 class Access:
-    """One access: buffer, indices, how far it extends along the last axis, and the loops around it, outermost first."""
+    """An access: buffer, indices, elements along the last axis, and the loops around it, outermost first."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -23,7 +24,7 @@ class Access:
 
 
 def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
-    """Every access under ``stmt`` (block iterators must have been substituted)."""
+    """Yield every access under ``stmt``, which must contain no blocks."""
     for expr in stmt_exprs(stmt):
         for part in accesses_of(expr):
             yield _access(part, loops)
@@ -35,7 +36,7 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
 
 
 def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()) -> list[Access]:
-    """Those of one buffer."""
+    """Return the accesses to one buffer, in order."""
     found: list[Access] = []
     waiting = [(stmt, loops)]
     while waiting:
@@ -68,7 +69,8 @@ def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
 
 
 def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
-    """By how many elements in memory an access moves with ``var``; None if that is no fixed number."""
+    """Return by how many elements in memory an access moves from one iteration of ``var`` to the next; None if not
+    constant."""
     total = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
         terms, _ = linear(simplify(index))
@@ -81,9 +83,10 @@ def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> i
 def split_index(
     index: ir.Expr, inner: Collection[ir.Var], bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> tuple[ir.Expr, int, int] | None:
-    """``index`` as (part that does not depend on ``inner`` variables, lowest and highest of the rest).
+    """Split ``index`` into the part that does not depend on ``inner`` variables, and the range (lowest, highest) of the
+    rest.
 
-    None when the dependent part has no known range.
+    None if the range of the rest is unknown.
     """
     names = free_vars(index)
     return _split(index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds]))
@@ -112,12 +115,12 @@ def _split(
 def address(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: Mapping[ir.Var, ir.Expr], extent: int, *, writes: bool
 ) -> ir.AddressOf:
-    """Where ``extent`` elements begin, with the variables of ``at`` at their values."""
+    """Return the address of ``extent`` elements, with the variables of ``at`` replaced."""
     return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
 
 
 def consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Whether the last index moves by one with ``var`` and the others do not move."""
+    """Test whether iterations of ``var`` access adjacent elements along the last axis."""
     for axis, index in enumerate(indices):
         terms, _ = linear(simplify(index))
         hidden = any(var in free_vars(t) for t in terms if t != var)

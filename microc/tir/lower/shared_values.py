@@ -1,4 +1,4 @@
-"""Values that straight-line code computes more than once."""
+"""Common subexpression elimination in straight-line code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from microc.tir.analysis.context import buffers_read, buffers_written, is_index
 from microc.tir.analysis.simplification import linear
 from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_children, stmt_exprs, walk_stmt
 
-# ---- Numbers for expressions: equal ones have the same, so that they compare at once. Hashing an expression costs as
-# much as walking it.
+# ---- Value numbering: equal expressions get equal numbers, which are compared and hashed in constant time; hashing an
+# expression itself costs as much as walking it.
 
 
 class Facts(NamedTuple):
-    """An expression's number, the buffers that it reads or takes addresses in, and whether it is ``computed``: reads or calls."""
+    """An expression's number, the buffers that it accesses, and ``computed``: it loads or calls."""
 
     number: int
     buffers: frozenset[ir.Buffer]
@@ -40,19 +40,21 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
         ir.Select: type,
     }
 )
-"""What tells an expression from others of its kind with the same operands."""
+"""What distinguishes an expression from others of its class with the same operands."""
 
 
 class Numbering:
-    """Facts by identity of the expression, made from those of its operands."""
+    """Facts of expressions, memoised by identity and derived from those of their operands."""
 
     def __init__(self) -> None:
         self._facts: dict[int, tuple[ir.Expr, Facts]] = {}
         self._numbered: dict[object, Facts] = {}
 
     def of(self, expr: ir.Expr) -> Facts:
+        """Return the facts of an expression."""
         found = self._facts.get(id(expr))
         if found is None:
+            # The entry keeps the expression alive, so that its id is not used again.
             found = self._facts[id(expr)] = (expr, self._make(expr))
         return found[1]
 
@@ -73,21 +75,23 @@ class Numbering:
 
 # ---- Values that straight-line code computes more than once get a name.
 #
-# Register blocking works by it: after unrolling, every widened weight pair is used for several pixels and every widened
-# activation pair for several channels; each is loaded and widened once. A compiler might find them too; printing them makes
-# the C say what it does.
+# Register blocking depends on it: after unrolling, every widened pair of weights is used for several pixels, and every
+# widened pair of activations for several channels; each is loaded and widened once. A C compiler might find them, too,
+# but only if it can exclude aliasing; named values make the C show what it does.
 
 Versions = dict[ir.Buffer, int]
 Key = tuple[int, tuple[int, ...]]
-"""The number of an expression, and how often what it reads has been written."""
+"""Number of an expression, and how often each buffer it reads has been written before."""
 
 
 def share_values(stmt: ir.Stmt) -> ir.Stmt:
-    """Introduce lets in every run of stores; the order of stores stays."""
+    """Introduce lets for repeated values in every run of stores; the order of stores stays."""
     return _Sharing(stmt).walk(stmt)
 
 
 class _Sharing:
+    """The names in use, and the value numbers, of one function."""
+
     def __init__(self, root: ir.Stmt) -> None:
         self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
         self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, ir.Alloc)}
@@ -96,6 +100,7 @@ class _Sharing:
         self.known = Numbering()
 
     def walk(self, stmt: ir.Stmt) -> ir.Stmt:
+        """Share values in ``stmt``; runs end at statements other than stores and calls."""
         match stmt:
             case ir.Seq(body):
                 result: list[ir.Stmt] = []
@@ -121,7 +126,8 @@ class _Sharing:
                 return stmt
 
     def fresh(self, expr: ir.Expr) -> ir.Var:
-        """A name that tells where the value comes from: the first buffer it reads, else the function it calls."""
+        """Return a new variable named after the source of the value: the first buffer it reads, else the function it
+        calls."""
         sources = [x.buffer.name for x in accesses_of(expr) if x.buffer.scope != "register"]
         stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
         number = self.counters.get(stem, 0)
@@ -133,7 +139,11 @@ class _Sharing:
         return ir.Var(name, expr.dtype)
 
     def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
-        """A run of stores with lets (bodies still empty) before the first use of every shared value."""
+        """Insert lets, with bodies still empty, before the first use of every repeated value of a run.
+
+        Values are counted first, and replaced in a second pass. Versions of buffers make a value that is read again
+        after a store a different value.
+        """
         counts: dict[Key, int] = {}
         versions: Versions = {}
         for stmt in stmts:
@@ -153,6 +163,7 @@ class _Sharing:
     def rebuild(
         self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
     ) -> list[ir.Stmt]:
+        """Replace repeated values in a statement by names; put the lets of new names before it."""
         lets: list[ir.Let] = []
 
         def go(expr: ir.Expr) -> ir.Expr:
@@ -180,13 +191,14 @@ class _Sharing:
         return [*_by_address(lets), stored]
 
     def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
-        """How often every value is computed that may get a name; below what computes nothing there is none."""
+        """Count how often each value that may get a name is computed."""
         facts = self.known.of(expr)
         if not facts.computed:
             return
         if _worthy(expr):
             key = _key(facts, versions)
             counts[key] = counts.get(key, 0) + 1
+            # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
             if counts[key] > 1 or isinstance(expr, ir.Load):
                 return
         for child in _strict_children(expr):
@@ -194,8 +206,8 @@ class _Sharing:
 
 
 def _worthy(expr: ir.Expr) -> bool:
-    """Whether something that is computed is worth a name: memory loads, calls, and arithmetic on top of either, what makes
-    floats of integers or halves; never registers."""
+    """Test whether a value is worth a name: loads from memory, calls, arithmetic on these, conversions of loaded
+    integers or half floats to float32. Register loads are not."""
     match expr:
         case ir.Load(buffer):
             return buffer.scope != "register"
@@ -210,6 +222,7 @@ def _worthy(expr: ir.Expr) -> bool:
 
 
 def _key(facts: Facts, versions: Versions) -> Key:
+    """Return the key of a value at the current versions of the buffers that it reads."""
     return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 
 
@@ -217,8 +230,8 @@ _HOLE = ir.Seq(())
 
 
 def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
-    """Values that are read from memory first, in the order of their addresses, then what is made of them: a compiler makes
-    one load of two neighbouring words."""
+    """Put loads first, in order of address, then the values computed from them: a C compiler merges loads of
+    adjacent words."""
     own = {let.var for let in lets}
     groups: dict[tuple[ir.Buffer, frozenset[tuple[ir.Expr, int]]], list[tuple[int, ir.Let]]] = {}
     rest: list[ir.Let] = []
@@ -236,7 +249,7 @@ def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
 
 
 def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
-    """An element's number in its buffer: the terms that vary, with their factors, and the constant part."""
+    """Return an element's offset in its buffer as variable terms with their factors, and a constant."""
     varying: Counter[ir.Expr] = Counter()
     start = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
@@ -247,7 +260,7 @@ def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[t
 
 
 def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
-    """Lets with empty bodies take everything that follows them as body."""
+    """Move everything that follows a let with an empty body into that body."""
     rest: list[ir.Stmt] = []
     for stmt in reversed(list(stmts)):
         if isinstance(stmt, ir.Let) and stmt.body == _HOLE:
@@ -258,6 +271,7 @@ def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
 
 
 def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+    """Return the values that a statement computes."""
     match stmt:
         case ir.Store(_, _, value) | ir.Evaluate(value):
             return (value,)
@@ -266,7 +280,8 @@ def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
 
 
 def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
-    """Operands that are always evaluated; a guarded load must not move in front of its guard. Indices do not count."""
+    """Return the operands that are always evaluated. A guarded load must not move in front of its guard; indices do
+    not count."""
     match expr:
         case ir.Load() | ir.AddressOf():
             return ()
@@ -285,6 +300,7 @@ def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
 
 
 def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
+    """Map the operands that are always evaluated."""
     match expr:
         case ir.Load() | ir.AddressOf():
             return expr
@@ -297,6 +313,7 @@ def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
 
 
 def _advance(stmt: ir.Stmt, versions: Versions) -> None:
+    """Count the writes of a statement in the versions of its buffers."""
     written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
     if isinstance(stmt, ir.Store):
         written.append(stmt.buffer)

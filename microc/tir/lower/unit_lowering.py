@@ -1,4 +1,4 @@
-"""Loops for a tensor unit, and tokens between its queues."""
+"""Code for a tensor unit: loops become its instructions, and tokens order its queues."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from microc.tir.lower.region import address, flat_step
 from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
 
-# ---- Tokens between the queues of a tensor unit, and barriers before what the processor does itself.
+# ---- Tokens between the queues of a tensor unit, and barriers before accesses by the processor.
 #
-# Every buffer in the unit's memories has an event of its own. The queue that fills it and the queue that empties it hand tokens
-# to and fro: a filled tile is signalled to the one that reads it, a tile that was read to the one that fills the next. The
-# reader starts with as many tokens as the buffer has slots, so that so many tiles may be filled ahead, and gives all of them
-# back in the end. Queues run in order, so that nothing orders instructions of one.
+# Every buffer in the unit's memories has an event. The queue that fills the buffer and the queue that empties it
+# exchange tokens: after filling a tile, the first signals the second; after reading it, the second signals the first.
+# The reader starts by sending as many tokens as the buffer has slots, so that so many tiles may be filled ahead; at the
+# end it takes them all back. Each queue runs in order, so instructions of one queue need no tokens.
 
 
 @frozen
 class _Event:
-    """The number of a buffer's tokens, the queues that fill and empty it, and how many tiles it holds."""
+    """An event: its number, the buffer, the queues that fill and empty it, and how many tiles the buffer holds."""
 
     number: int
     buffer: ir.Buffer
@@ -34,36 +34,40 @@ class _Event:
     empties: int
     slots: int
 
-    def touched(self, stmt: ir.Stmt) -> tuple[bool, bool]:
-        """Whether a statement fills it, and whether it empties it."""
+    def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
+        """Test whether a statement fills the buffer, and whether it empties it."""
         queues = {QUEUES[call.name] for call in instructions(stmt) if self.buffer in _operands(call)}
         return self.fills in queues, self.empties in queues
 
-    def filled(self, word: str, count: int = 1) -> ir.Stmt:
+    def from_filler(self, word: str, count: int = 1) -> ir.Stmt:
+        """Emit tokens from the filling queue to the emptying one."""
         return _token(word, self.fills, self.empties, self.number, count)
 
-    def emptied(self, word: str, count: int = 1) -> ir.Stmt:
+    def from_reader(self, word: str, count: int = 1) -> ir.Stmt:
+        """Emit tokens from the emptying queue to the filling one."""
         return _token(word, self.empties, self.fills, self.number, count)
 
 
 def _token(word: str, before: int, after: int, event: int, count: int) -> ir.Stmt:
+    """Emit a call that signals, or waits for, ``count`` tokens of an event."""
     return ir.Evaluate(ir.Call(word, tuple(ir.const(n, "int32") for n in (before, after, event, count)), "int32"))
 
 
 def _operands(call: ir.Call) -> tuple[ir.Buffer, ...]:
+    """Return the buffers that an instruction accesses."""
     return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
 
 
-def ordered(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
-    """``stmt``, whose instructions are calls, with tokens for the buffers in the unit's memories, and barriers."""
+def add_tokens(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> ir.Stmt:
+    """Add tokens for the buffers in the unit's memories, and barriers, to ``stmt``, whose instructions are calls."""
     events = tuple(_events(stmt, held))
     allocs, inner = [], stmt
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
         inner = inner.body
     body = _with_barriers(_with_tokens(inner, events), [False])
-    first = [event.emptied(SIGNAL, event.slots) for event in events]
-    last = [event.emptied(WAIT, event.slots) for event in events]
+    first = [event.from_reader(SIGNAL, event.slots) for event in events]
+    last = [event.from_reader(WAIT, event.slots) for event in events]
     whole = ir.seq(*first, body, *last, _BARRIER)
     for buffer in reversed(allocs):
         whole = ir.Alloc(buffer, whole)
@@ -74,6 +78,7 @@ _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
 def _events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
+    """Yield the event of each buffer."""
     for number, buffer in enumerate(held):
         queues = {True: set[int](), False: set[int]()}
         for call in instructions(stmt):
@@ -85,11 +90,12 @@ def _events(stmt: ir.Stmt, held: Sequence[ir.Buffer]) -> Iterator[_Event]:
 
 
 def _with_tokens(stmt: ir.Stmt, events: Sequence[_Event]) -> ir.Stmt:
+    """Add tokens around the instructions that fill or empty a buffer."""
     match stmt:
         case ir.Seq(body):
             before, after = defaultdict[int, list[ir.Stmt]](list), defaultdict[int, list[ir.Stmt]](list)
             for event in events:
-                _turns(event, body, before, after)
+                _exchange_tokens(event, body, before, after)
             done = ([*before[k], _with_tokens(child, events), *after[k]] for k, child in enumerate(body))
             return ir.seq(*(s for part in done for s in part))
         case ir.For(var, extent, body, kind, annotations):
@@ -104,17 +110,21 @@ def _with_tokens(stmt: ir.Stmt, events: Sequence[_Event]) -> ir.Stmt:
             return stmt
 
 
-def _turns(
+def _exchange_tokens(
     event: _Event,
     body: Sequence[ir.Stmt],
     before: dict[int, list[ir.Stmt]],
     after: dict[int, list[ir.Stmt]],
 ) -> None:
-    """What a buffer's turns among statements in a row need before and behind them: those that fill it, then those that empty it.
-    A statement that does both has its turns inside; where only one is done here, the turn is that of a statement around."""
-    touched = [event.touched(child) for child in body]
-    fills = [k for k, t in enumerate(touched) if t == (True, False)]
-    empties = [k for k, t in enumerate(touched) if t == (False, True)]
+    """Add the tokens that one buffer needs among the statements of a sequence.
+
+    Only statements that fill or only empty the buffer are considered. A statement that does both (a loop) has its
+    tokens inside; a sequence that only fills, or only empties, gets them in an enclosing one. Consecutive fills, like
+    consecutive reads, exchange tokens once: before the first and after the last of them.
+    """
+    roles = [event.roles(child) for child in body]
+    fills = [k for k, t in enumerate(roles) if t == (True, False)]
+    empties = [k for k, t in enumerate(roles) if t == (False, True)]
     if not fills or not empties:
         return
     single = sorted(fills + empties)
@@ -122,17 +132,20 @@ def _turns(
         left = single[position - 1] if position else None
         right = single[position + 1] if position + 1 < len(single) else None
         if k in fills and (left is None or left in empties):
-            before[k].append(event.emptied(WAIT))
+            before[k].append(event.from_reader(WAIT))
         if k in fills and right in empties:
-            after[k].append(event.filled(SIGNAL))
+            after[k].append(event.from_filler(SIGNAL))
         if k in empties and left in fills:
-            before[k].append(event.filled(WAIT))
+            before[k].append(event.from_filler(WAIT))
         if k in empties and (right is None or right in fills):
-            after[k].append(event.emptied(SIGNAL))
+            after[k].append(event.from_reader(SIGNAL))
 
 
 def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
-    """A barrier before every statement of the processor's at which instructions may be pending; ``pending``: whether some are."""
+    """Add a barrier before every statement of the processor at which instructions may be pending.
+
+    ``pending`` has one element, whether instructions may be pending, and is updated.
+    """
     if instructions(stmt) == []:
         waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
         pending[0] = pending[0] and not waits
@@ -141,6 +154,7 @@ def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
         case ir.Seq(body):
             return ir.seq(*(_with_barriers(child, pending) for child in body))
         case ir.For(var, extent, body, kind, annotations):
+            # Instructions of the previous iteration may be pending at the start of the body.
             pending[0] = True
             return ir.For(var, extent, _with_barriers(body, pending), kind, annotations)
         case ir.Alloc(buffer, body):
@@ -151,6 +165,7 @@ def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
             start = [pending[0]]
             first = _with_barriers(then, pending)
             second = _with_barriers(otherwise, start) if otherwise else None
+            # Only one branch runs: after it, instructions of either may be pending.
             pending[0] = True
             return ir.If(condition, first, second)
         case _:
@@ -162,27 +177,27 @@ def _is_token(stmt: ir.Stmt) -> bool:
     return isinstance(stmt, ir.Evaluate) and isinstance(stmt.value, ir.Call) and stmt.value.name in (SIGNAL, WAIT)
 
 
-# ---- Loops annotated ``unit``: an instruction of a tensor unit that does them whole, whatever extents a tail has
-# left them.
+# ---- Loops annotated ``unit``: one instruction of a tensor unit, with whatever extents a tail has.
 #
-# The note is the instruction's word (:mod:`microc.isa.vocabulary.matrix_products`). Copies and fills are loops over rows and
-# columns around a store; a product ``sums[r, c] += int32(input[r, k]) * int32(weight[c, k])`` has three. A loop of one
-# iteration may be missing. What the unit's memories hold gets its place there, and tokens order the queues
-# (:mod:`microc.tir.lower.unit_lowering`).
+# The note is the instruction's name (:mod:`microc.isa.vocabulary.matrix_products`). Copies and fills are loops over
+# rows and columns around a store; a product ``sums[r, c] += int32(input[r, k]) * int32(weight[c, k])`` has three loops.
+# A loop of one iteration may be missing. Buffers in the unit's memories get their addresses there.
 
 Loops = list[tuple[ir.Var, int]]
+"""Loop variables and extents, outermost first."""
 
 
 def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` with the instructions of a tensor unit as calls, between tokens; as it was where nothing lies in its memories.
+    """Replace annotated loops by calls of a tensor unit's instructions, add_tokens by tokens.
 
-    ScheduleError where the processor reaches into them itself.
+    ``stmt`` is returned unchanged if no buffer is in the unit's memories. ScheduleError if the processor accesses
+    these.
     """
     allocs = (s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Alloc))
-    held = {b: _aligned(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
+    held = {b: _align_rows(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
     if not held:
         return stmt
-    called = _replaced(replace_buffers(stmt, held))
+    called = _replace_nests(replace_buffers(stmt, held))
     for s in walk_stmt(called):
         loads = (x.buffer for e in stmt_exprs(s) for x in walk_expr(e) if isinstance(x, ir.Load))
         for buffer in (*loads, *([s.buffer] if isinstance(s, ir.Store) else [])):
@@ -191,39 +206,41 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
                     f"{buffer.name!r} lies in {buffer.scope}, which instructions of the tensor unit alone reach",
                     hint="tensorize every block that reads or writes it; cache_read copies it for others",
                 )
-    return _placed(ordered(called, tuple(held.values())), tuple(held.values()))
+    return _place_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
 
 
-def _aligned(buffer: ir.Buffer) -> ir.Buffer:
-    """With whole rows between the places where rows begin."""
+def _align_rows(buffer: ir.Buffer) -> ir.Buffer:
+    """Pad the rows of a buffer to its alignment, so that every row begins aligned."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return replace(buffer, shape=(*buffer.shape[:-1], -(-buffer.shape[-1] // step) * step))
 
 
 def _word(loop: ir.For) -> str:
+    """Return the instruction's name in a loop's annotation; empty if there is none."""
     return str(dict(loop.annotations).get(UNIT, ""))
 
 
-def _replaced(stmt: ir.Stmt) -> ir.Stmt:
-    """Every annotated nest as a call, outermost loops first."""
+def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
+    """Replace every annotated nest by a call, outermost loops first."""
     match stmt:
         case ir.For() if _word(stmt):
             return _call(stmt)
         case ir.For(var, extent, body, kind, annotations):
-            return ir.For(var, extent, _replaced(body), kind, annotations)
+            return ir.For(var, extent, _replace_nests(body), kind, annotations)
         case ir.Seq(body):
-            return ir.seq(*map(_replaced, body))
+            return ir.seq(*map(_replace_nests, body))
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _replaced(body))
+            return ir.Alloc(buffer, _replace_nests(body))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _replaced(body))
+            return ir.Let(var, value, _replace_nests(body))
         case ir.If(condition, then, otherwise):
-            return ir.If(condition, _replaced(then), _replaced(otherwise) if otherwise else None)
+            return ir.If(condition, _replace_nests(then), _replace_nests(otherwise) if otherwise else None)
         case _:
             return stmt
 
 
 def _call(nest: ir.For) -> ir.Stmt:
+    """Convert a nest to a call: a product, a fill, or a copy."""
     word, loops, inner = _word(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
     while isinstance(inner, ir.For) and _word(inner) == word:
         extent = ir.int_value(inner.extent)
@@ -259,11 +276,12 @@ def _fail(nest: ir.For, why: str) -> NoReturn:
 
 
 def _sides(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
-    """Input and weight."""
+    """Return input and weight; the input is in the first of the unit's memories."""
     return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
 
 
 def _step(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
+    """Return the distance in elements between iterations of ``var``; InternalError if it is not constant."""
     step = flat_step(load.buffer, load.indices, var)
     if step is None:
         _fail(nest, f"{load.buffer.name} is not passed along a line")
@@ -271,7 +289,11 @@ def _step(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
 
 
 def _rows(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
-    """Rows, columns, and by how many elements rows lie apart at every place."""
+    """Return rows, columns, and the distance in elements between rows for every access.
+
+    Without a loop over rows there is no distance to read off: buffers of the unit then have adjacent rows, others any,
+    written as 0.
+    """
     steps = [tuple(_step(nest, place, var) for place in places) for var, _ in loops]
     extents = [extent for _, extent in loops]
     near = (1,) * len(places)
@@ -286,7 +308,7 @@ def _rows(nest: ir.For, loops: Loops, places: tuple[ir.Load, ...]) -> tuple[int,
 def _product(
     nest: ir.For, loops: Loops, first: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
 ) -> tuple[ir.Expr, ...]:
-    """The arguments of a product."""
+    """Return the arguments of a product. Each loop's role follows from the accesses that move with it."""
     rows = columns = depth = 1
     row = column = (0, 0)
     for var, extent in loops:
@@ -311,22 +333,24 @@ def _at(
     buffer: ir.Buffer, where: tuple[ir.Expr, ...], first: dict[ir.Var, ir.Expr], rows: int, length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
+    """Return the address of ``rows`` rows of ``length`` elements."""
     return address(buffer, where, first, (rows - 1) * stride + length, writes=writes)
 
 
 def _numbers(*values: int) -> tuple[ir.Expr, ...]:
+    """Convert integers to int32 constants."""
     return tuple(ir.const(value, "int32") for value in values)
 
 
-def _placed(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
-    """Every buffer in the unit's memories as a part of the one memory that it lies in, behind those before it."""
+def _place_buffers(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
+    """Put every buffer of the unit's memories into one buffer per memory, one after the other."""
     places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
     for scope in ir.UNIT_SCOPES:
         inside = [b for b in held if b.scope == scope]
-        memory = ir.Buffer(scope, (sum(map(_room, inside)),), inside[0].dtype, scope) if inside else None
+        memory = ir.Buffer(scope, (sum(map(_padded_size, inside)),), inside[0].dtype, scope) if inside else None
         for k, buffer in enumerate(inside):
             assert memory is not None
-            places[buffer] = memory, sum(map(_room, inside[:k]))
+            places[buffer] = memory, sum(map(_padded_size, inside[:k]))
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.AddressOf) or expr.buffer not in places:
@@ -346,7 +370,7 @@ def _placed(stmt: ir.Stmt, held: tuple[ir.Buffer, ...]) -> ir.Stmt:
     return body
 
 
-def _room(buffer: ir.Buffer) -> int:
-    """Elements that a buffer takes, to where the next may begin."""
+def _padded_size(buffer: ir.Buffer) -> int:
+    """Return the elements that a buffer takes, up to where the next may begin."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return -(-prod(buffer.shape) // step) * step

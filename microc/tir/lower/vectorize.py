@@ -1,4 +1,5 @@
-"""Vectorised loops: words, pairs."""
+"""Loops marked ``vectorized``, for cores without vector registers: integers of 8 and 16 bits, several in a 32-bit
+word."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.region import address, consecutive, flat_step
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
-# ---- Words of bytes or of 16-bit numbers: what a loop stores, computed for all lanes of a word at once.
+# ---- Packed words: the bytes or int16 values that a loop stores, computed for all lanes of a 32-bit word at once.
 #
-# Copies and constants are words as they are; largest and smallest numbers are found by ``max_<t>`` and ``min_<t>``, which cores
-# with DSP instructions have. A choice that does not depend on the loop chooses between words.
+# Copies and constants need no arithmetic. Maxima and minima are ``max_<t>`` and ``min_<t>``, which cores with DSP
+# instructions have. A select whose condition does not depend on the loop selects between words.
 
 KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
-"""How words of a dtype are called in the names of intrinsics."""
+"""Suffixes of the intrinsics on words, by the dtype of their elements."""
 
 
 @frozen
 class Words:
-    """Computes what elements of ``dtype`` are where ``var`` is ``word`` and at the places after it, as one word.
+    """Converter of expressions to packed words: the elements of ``dtype`` at ``var`` = ``word`` and the following
+    iterations.
 
-    ``own``: registers that hold words (None), or still the one number that they start with.
+    ``own``: registers that hold words (None), or still their initial value, one number.
     """
 
     dtype: str
@@ -36,13 +38,13 @@ class Words:
     own: dict[ir.Expr, int | None] = field(default_factory=dict)
 
     def value(self, value: ir.Expr) -> ir.Expr | None:
-        """The word; None when it cannot be computed so."""
+        """Return the word, or None if there is no way to compute it."""
         match value:
             case ir.Const(int() as number) if fits(number, self.dtype):
-                return repeated(number, self.dtype)
+                return repeat_in_word(number, self.dtype)
             case ir.Load() if value in self.own:
                 held = self.own[value]
-                return value if held is None else repeated(held, self.dtype)
+                return value if held is None else repeat_in_word(held, self.dtype)
             case ir.Load(buffer, indices) if buffer.dtype == self.dtype and consecutive(indices, self.var):
                 lanes = 4 // dtypes.nbytes(self.dtype)
                 place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
@@ -52,14 +54,16 @@ class Words:
             case ir.Cast(to, inner) if to == self.dtype and inner.dtype == "int32":
                 return self.value(inner)
             case ir.Bin("max" | "min" as op, a, b):
-                return self._picked(op, a, b)
+                return self._min_or_max(op, a, b)
             case ir.Select(condition, a, b) if self.var not in free_vars(condition):
                 first, second = self.value(a), self.value(b)
                 return None if first is None or second is None else ir.Select(condition, first, second)
             case _:
                 return None
 
-    def _picked(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
+    def _min_or_max(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
+        """Convert a minimum or maximum. An operand that is the identity of the operation, the initial value of a
+        reduction, is dropped."""
         low, high = dtypes.int_range(self.dtype)
         if self.own.get(a) == (low if op == "max" else high):
             return self.value(b)
@@ -69,15 +73,18 @@ class Words:
 
 
 def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
-    """The body of a loop over ``var`` for a word of what it stores, and the number of elements in that; None when it does more
-    than fill registers and store one element to memory at last."""
+    """Convert the body of a loop over ``var`` to one that computes and stores a word; return (elements in a word,
+    body).
+
+    None if the body does more than fill registers and finally store one element to memory.
+    """
     body = unroll_loops(body)
     stores = body.body if isinstance(body, ir.Seq) else (body,)
     last = stores[-1]
     if not isinstance(last, ir.Store) or last.buffer.dtype not in KINDS or not consecutive(last.indices, var):
         return None
     lanes = 4 // dtypes.nbytes(last.buffer.dtype)
-    words, found = Words(last.buffer.dtype, var, word * lanes), list[ir.Store]()
+    words, word_body = Words(last.buffer.dtype, var, word * lanes), list[ir.Store]()
     for store in stores:
         if not isinstance(store, ir.Store) or (store.buffer.scope == "register") != (store is not last):
             return None
@@ -89,35 +96,39 @@ def word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt]
         if value is None:
             return None
         words.own[place] = None
-        found.append(ir.Store(store.buffer, store.indices, value))
+        word_body.append(ir.Store(store.buffer, store.indices, value))
     target = address(last.buffer, last.indices, {var: word * lanes}, lanes, writes=True)
-    stored = ir.Evaluate(ir.Call(f"store_{KINDS[words.dtype]}", (target, found[-1].value), "int32"))
-    return lanes, ir.seq(*found[:-1], stored)
+    stored = ir.Evaluate(ir.Call(f"store_{KINDS[words.dtype]}", (target, word_body[-1].value), "int32"))
+    return lanes, ir.seq(*word_body[:-1], stored)
 
 
-def repeated(number: int, dtype: str) -> ir.Expr:
-    """A word of equal numbers."""
+def repeat_in_word(number: int, dtype: str) -> ir.Expr:
+    """Return a word of equal elements."""
+    # Both words are patterns of bits; the constant is int32, so patterns from 2**31 on become negative.
     packed = (number & 0xFF) * 0x01010101 if dtypes.nbytes(dtype) == 1 else (number & 0xFFFF) * 0x10001
     return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
 
 
-# ---- Sums of bytes by pairs of 16-bit numbers: a ``vectorized`` loop of four that stores sums and differences of
+# ---- Sums of bytes as pairs of int16: a ``vectorized`` loop of four iterations that stores sums and differences of
 # widened bytes.
 #
 #     for c in 4: p[.. crossed c ..] = int16(int32(a[c]) - int32(b[c]))
 #
-# becomes two words: ``evens`` of a loaded word gives its bytes 0 and 2 as a pair, ``odds`` 1 and 3, ``add_i16x2`` and
-# ``sub_i16x2`` compute with pairs; both are what narrowing the exact result to int16 gives. A schedule lays the destination out
-# for it: elements 0, 2, 1, 3 in this order, at whole words. The loop may hold unrolled loops, which do not change.
+# becomes two words. ``evens`` of a loaded word returns its bytes 0 and 2 as a pair of int16, ``odds`` bytes 1 and 3;
+# ``add_i16x2`` and ``sub_i16x2`` compute with pairs. They return what narrowing the exact result to int16 does. The schedule
+# lays the destination out accordingly: elements in the order 0, 2, 1, 3, word-aligned. The loop may contain unrolled loops,
+# which do not change.
 
 LANES = 4
+"""Bytes in a word."""
 CROSSED = (0, 2, 1, 3)
+"""Offsets of elements 0 to 3 in the destination."""
 _WIDENED = {"int8": "i8", "uint8": "u8"}
 _LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 
 def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
-    """The loop as two stores of words; None when it has another form."""
+    """Convert the loop to two stores of words; None if it has another form."""
     if ir.int_value(loop.extent) != LANES:
         return None
     halves = [_half(loop.body, loop.var, half) for half in (0, 1)]
@@ -125,7 +136,7 @@ def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
 
 
 def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
-    """The statement for elements ``half`` and ``half + 2``."""
+    """Convert a statement for the elements ``half`` and ``half + 2``, which are adjacent in the destination."""
     match stmt:
         case ir.For(inner, extent, body, "unrolled", annotations):
             part = _half(body, var, half)
@@ -133,7 +144,11 @@ def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
         case ir.Store(buffer, indices, ir.Cast("int16", value)) if buffer.dtype == "int16":
             pair = _pair(value, var, half)
             places = [simplify(_flat(buffer, indices, var, k) - _flat(buffer, indices, var, 0)) for k in range(LANES)]
-            if pair is None or [ir.int_value(p) for p in places] != list(CROSSED) or not _even(buffer, indices, var):
+            if (
+                pair is None
+                or [ir.int_value(p) for p in places] != list(CROSSED)
+                or not _is_at_word(buffer, indices, var)
+            ):
                 return None
             at = {var: ir.const(half, "int32")}
             target = ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), 2, writes=True)
@@ -143,7 +158,7 @@ def _half(stmt: ir.Stmt, var: ir.Var, half: int) -> ir.Stmt | None:
 
 
 def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
-    """The pair of values at elements ``half`` and ``half + 2``."""
+    """Return the pair of values of elements ``half`` and ``half + 2``."""
     match value:
         case ir.Bin(("add" | "sub") as op, a, b):
             first, second = _pair(a, var, half), _pair(b, var, half)
@@ -163,94 +178,102 @@ def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
 
 
 def _flat(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var, lane: int) -> ir.Expr:
-    """The element's number in the buffer's memory."""
+    """Return the element's offset in the buffer."""
     total: ir.Expr = ir.const(0, "int32")
     for axis, index in enumerate(indices):
         total = total + substitute(index, {var: ir.const(lane, "int32")}) * prod(buffer.shape[axis + 1 :])
     return total
 
 
-def _even(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Whether the first element lies at a whole word, as the buffer's start does."""
+def _is_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
+    """Test whether the first element is at a word boundary, as the start of the buffer is."""
     terms, offset = linear(simplify(_flat(buffer, indices, var, 0)))
     return not any(factor % 2 for factor in (*terms.values(), offset))
 
 
-# ---- ``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
+# ---- ``vectorized`` loops: copies and fills move words, everything else becomes an ordinary loop.
 #
-# Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit numbers by ``i16x2``; a
-# schedule marks loops ``vectorized`` where the core loads and stores unaligned words. What is done with words on their way is for
-# cores with DSP instructions: largest numbers (:mod:`microc.tir.lower.vectorize`), and copies of bytes to 16-bit numbers
-# (``widen_<t>``, less a number ``widen_less_<t>``), whose destination must lie at whole words. Elements that are words already
-# are moved four at a time, wherever they lie.
+# Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit integers by
+# ``i16x2``. Schedules mark loops ``vectorized`` if the core loads and stores unaligned words. Computing with words
+# needs DSP instructions: maxima (:mod:`microc.tir.lower.vectorize`), and copies of bytes to 16-bit integers
+# (``widen_<t>``; minus a constant, ``widen_less_<t>``), whose destination must be word-aligned. Elements of 32 bits are
+# words already; they are moved four at a time, at any alignment.
 
 FEW = 4
-"""Words that are moved without a loop."""
+"""Words that are moved without a loop, and words in an iteration of a long loop."""
 MANY = 24
-"""Words from which on four are moved in a turn, where that leaves none."""
+"""Words from which on an iteration moves FEW of them, if these divide all."""
 MOST = 20
-"""What is done with them in as many statements at most."""
+"""Statements up to which a loop over words is unrolled."""
 _BYTES = ("int8", "uint8")
 SHORT = 16
-"""Copies of at most this many elements that no word can move are unrolled."""
+"""Elements up to which a copy that cannot move words is unrolled."""
 GUARDED = 8
-"""So are those of at most this many elements that a guard chooses one by one."""
+"""Elements up to which a copy that a guard selects one by one is unrolled."""
 
 
 def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without ``vectorized`` loops."""
+    """Lower ``vectorized`` loops in ``stmt``."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
             return s
-        return _words(s) or pairs_of_sums(s) or _guarded(s) or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
+        return (
+            _to_words(s)
+            or pairs_of_sums(s)
+            or _unroll_guarded(s)
+            or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
+        )
 
     return map_stmt(stmt, on_stmt)
 
 
-def _words(loop: ir.For) -> ir.Stmt | None:
-    """The loop as words and a rest of single elements; None when words cannot do what it does. They share its registers."""
+def _to_words(loop: ir.For) -> ir.Stmt | None:
+    """Convert the loop to words and a tail of single elements, which share its registers; None if words cannot
+    compute it."""
     if isinstance(loop.body, ir.Alloc) and loop.body.buffer.scope == "register":
-        made = _words(replace(loop, body=loop.body.body))
-        return made and ir.Alloc(loop.body.buffer, made)
+        words = _to_words(replace(loop, body=loop.body.body))
+        return words and ir.Alloc(loop.body.buffer, words)
     extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     if extent is None:
         return None
-    found, widens = word_stores(loop.body, loop.var, word), isinstance(store, ir.Store) and _widens(store)
+    found, widens = word_stores(loop.body, loop.var, word), isinstance(store, ir.Store) and _is_widening(store)
     if isinstance(store, ir.Store):
         if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
-            return _whole_words(loop, store, extent)
-        found = _widened(store, loop.var, word) or found
+            return _copy_whole_words(loop, store, extent)
+        found = _widen_bytes(store, loop.var, word) or found
     if found is not None and extent >= found[0]:
         lanes, move = found
-        return ir.seq(_several(word, extent // lanes, move), _elements(loop, extent // lanes * lanes, extent))
-    return _runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
+        return ir.seq(_move_words(word, extent // lanes, move), _elements(loop, extent // lanes * lanes, extent))
+    return _copy_in_runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
 
 
-def _guarded(loop: ir.For) -> ir.Stmt | None:
-    """A few elements at a border, each copied or filled, one after the other: a loop would take half as long again."""
+def _unroll_guarded(loop: ir.For) -> ir.Stmt | None:
+    """Unroll a guarded copy or fill of a few elements at a border; a loop would take half as long again."""
     extent, store = ir.int_value(loop.extent), loop.body
     if extent is None or extent > GUARDED or not isinstance(store, ir.Store) or not isinstance(store.value, ir.Select):
         return None
     return _elements(loop, 0, extent)
 
 
-def _several(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
-    """A word after the other: a few without a loop, of many several in each turn where they are moved only."""
+def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
+    """Move words one after the other: a few without a loop; many, if they are only moved, several per iteration."""
+    # Statements per word; 1 if the word is only moved.
     long = sum(isinstance(s, (ir.Store, ir.Evaluate)) for s in walk_stmt(move))
     if count <= FEW and count * long <= MOST:
         return ir.For(word, ir.const(count, "int32"), move, "unrolled")
     size = FEW if count >= MANY and count % FEW == 0 else 2
     if count % size or long > 1:
         return ir.For(word, ir.const(count, "int32"), move)
-    turn = ir.seq(*(substitute_stmt(move, {word: word * size + k}) for k in range(size)))
-    return ir.For(word, ir.const(count // size, "int32"), turn)
+    iteration = ir.seq(*(substitute_stmt(move, {word: word * size + k}) for k in range(size)))
+    return ir.For(word, ir.const(count // size, "int32"), iteration)
 
 
-def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
-    """A copy that no word can move: some elements at a time, so that the loop costs little."""
+def _copy_in_runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
+    """Copy single elements, 9 to 16 per iteration, so that the loop costs little."""
     if extent <= SHORT:
         return _elements(loop, 0, extent)
+    # A run that divides the extent leaves no tail, which would be code of its own.
     run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
     count = extent // run
     body = ir.seq(*(_element(store, {loop.var: word * run + k}) for k in range(run)))
@@ -258,8 +281,8 @@ def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
 
 
-def _whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
-    """A copy of 32-bit elements, four to an iteration."""
+def _copy_whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
+    """Copy elements of 32 bits, four per iteration."""
     word = ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     count = extent // LANES
     four = ir.seq(*(_element(store, {loop.var: word * LANES + k}) for k in range(LANES)))
@@ -267,18 +290,19 @@ def _whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
     return ir.seq(body, _elements(loop, count * LANES, extent))
 
 
-def _widens(store: ir.Store) -> bool:
+def _is_widening(store: ir.Store) -> bool:
+    """Test whether a store widens a value to int16."""
     return store.buffer.dtype == "int16" and isinstance(store.value, (ir.Cast, ir.Const))
 
 
-def _widened(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
-    """Four bytes from four times ``word`` on as 16-bit numbers."""
-    if not _widens(store) or not consecutive(store.indices, var):
+def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
+    """Widen four bytes, from element 4 * ``word`` on, to int16; None if the store does something else."""
+    if not _is_widening(store) or not consecutive(store.indices, var):
         return None
     target = address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
     match store.value:
         case ir.Const(int() as value) if -128 <= value <= 127:
-            source: ir.Expr | None = repeated(value, "int8")
+            source: ir.Expr | None = repeat_in_word(value, "int8")
             kind, less = "i8x4", 0
         case ir.Cast("int16", value) if (found := _difference(value)) is not None and found[0].dtype in _BYTES:
             load, less = found
@@ -286,15 +310,18 @@ def _widened(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] 
             kind = KINDS[load.dtype]
         case _:
             return None
-    if source is None or not _aligned(target):
+    if source is None or not _is_word_aligned(target):
         return None
     if less == 0:
         return LANES, ir.Evaluate(ir.Call(f"widen_{kind}", (target, source), "int32"))
-    return LANES, ir.Evaluate(ir.Call(f"widen_less_{kind}", (target, source, repeated(less, "int16")), "int32"))
+    return LANES, ir.Evaluate(ir.Call(f"widen_less_{kind}", (target, source, repeat_in_word(less, "int16")), "int32"))
 
 
 def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
-    """The element of which a number within 9 bits is taken, and that number."""
+    """Return an element and the constant (|c| < 256) that is subtracted from it; None for other values.
+
+    A byte minus such a constant fits int16.
+    """
     match value:
         case ir.Load():
             return value, 0
@@ -308,8 +335,8 @@ def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
             return None
 
 
-def _aligned(target: ir.AddressOf) -> bool:
-    """Whether an address of 16-bit elements is a multiple of four bytes, as its buffer's start is."""
+def _is_word_aligned(target: ir.AddressOf) -> bool:
+    """Test whether an address of 16-bit elements is word-aligned, as the start of its buffer is."""
     for axis, index in enumerate(target.indices):
         terms, offset = linear(simplify(index))
         stride = prod(target.buffer.shape[axis + 1 :])
@@ -319,7 +346,7 @@ def _aligned(target: ir.AddressOf) -> bool:
 
 
 def _elements(loop: ir.For, start: int, stop: int) -> ir.Stmt:
-    """Single elements, one after the other."""
+    """Unroll the iterations from ``start`` to ``stop``."""
     if start == stop:
         return ir.seq()
     rest = ir.For(loop.var, ir.const(stop - start, "int32"), substitute_stmt(loop.body, {loop.var: loop.var + start}))
@@ -327,4 +354,5 @@ def _elements(loop: ir.For, start: int, stop: int) -> ir.Stmt:
 
 
 def _element(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
+    """Return the store with variables replaced."""
     return ir.Store(store.buffer, tuple(substitute(i, at) for i in store.indices), substitute(store.value, at))

@@ -1,4 +1,4 @@
-"""Functions for groups of work-items: barriers, private registers."""
+"""Functions for groups of work-items: barriers between phases, private registers, the launch grid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from microc.tir.lower.region import Access, accesses, accesses_to, loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, replace_buffers, substitute, walk_stmt
 from microc.tir.symbolic import require_fixed
 
-# ---- Barriers between what the items of a group do: one waits for the others where it would read or overwrite what
-# they use.
+# ---- Barriers: the items of a group wait for each other where one would read or overwrite what others use.
 
 BARRIER = "barrier"
 LOCAL, GLOBAL = "shared", "global"
@@ -24,95 +23,107 @@ LOCAL, GLOBAL = "shared", "global"
 
 @frozen
 class _Use:
-    """A phase reads or writes a buffer; ``first``: its index along the first axis, where all its accesses agree."""
+    """A phase reads or writes a buffer; ``first``: its index along the first axis, if all accesses agree in it."""
 
     buffer: ir.Buffer
     writes: bool
     first: ir.Expr | None
 
     def clashes(self, other: _Use) -> bool:
+        """Test whether two uses may conflict: one writes, and both may touch the same element."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False
-        return self.first is None or other.first is None or not _apart(self.first, other.first)
+        return self.first is None or other.first is None or not _certainly_differ(self.first, other.first)
 
 
 Uses = frozenset[_Use]
+"""Uses of buffers by phases."""
 
 
 def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
-    """``stmt`` with calls of ``barrier`` between nests of items where a group's items use the same memory.
+    """Insert calls of ``barrier`` between loop nests of items that use the same memory of a group.
 
-    ScheduleError for a nest that reads what it writes into shared memory: items would have to wait inside of it.
+    ScheduleError for a nest that reads what it writes to shared memory: its items would have to wait inside it.
     """
     written = {a.buffer for a in accesses(stmt) if a.writes}
     read = {a.buffer for a in accesses(stmt) if not a.writes}
-    followed = {b for b in written & read if b.scope == "shared" or b in params}
-    result, _ = _walk(stmt, frozenset(), followed)
+    # Only memory that items share and that is both written and read can conflict.
+    conflicting = {b for b in written & read if b.scope == "shared" or b in params}
+    result, _ = _walk(stmt, frozenset(), conflicting)
     return result
 
 
-def _walk(stmt: ir.Stmt, before: Uses, followed: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    """The statement with barriers, and what was used since the last one; ``before``: what was used since one before it."""
+def _walk(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """Insert barriers; return the statement and the uses since the last barrier. ``before``: uses since the barrier
+    before it."""
     match stmt:
         case ir.Seq(body):
             parts = []
             for child in body:
-                part, before = _walk(child, before, followed)
+                part, before = _walk(child, before, conflicting)
                 parts.append(part)
             return ir.seq(*parts), before
         case ir.Alloc(_, inside) | ir.Let(_, _, inside):
-            part, after = _walk(inside, before, followed)
+            part, after = _walk(inside, before, conflicting)
             return replace(stmt, body=part), after
         case ir.For(var) if _has_phases(stmt):
-            _, once = _walk(stmt.body, before, followed)
+            # The body follows itself: its uses of the previous iteration are uses before it, too. They are those at var - 1, so
+            # that alternating halves of a double buffer do not conflict.
+            _, once = _walk(stmt.body, before, conflicting)
             earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
-            part, after = _walk(stmt.body, before | earlier, followed)
+            part, after = _walk(stmt.body, before | earlier, conflicting)
             return replace(stmt, body=part), before | after
         case ir.If(_, then, otherwise) if _has_phases(stmt):
-            if _clash(_uses(stmt, followed), before):  # all wait, whether or not they go in
-                part, after = _walk(stmt, frozenset(), followed)
-                return ir.seq(_barrier(_uses(stmt, followed), before), part), after
-            first, after = _walk(then, before, followed)
-            second, other = _walk(otherwise, before, followed) if otherwise is not None else (None, before)
+            if _any_clash(_uses(stmt, conflicting), before):
+                # The barrier is in front of the test, since all items must reach it.
+                part, after = _walk(stmt, frozenset(), conflicting)
+                return ir.seq(_barrier(_uses(stmt, conflicting), before), part), after
+            first, after = _walk(then, before, conflicting)
+            second, other = _walk(otherwise, before, conflicting) if otherwise is not None else (None, before)
             return replace(stmt, then=first, otherwise=second), after | other
         case _:
-            return _phase(stmt, before, followed)
+            return _phase(stmt, before, conflicting)
 
 
 def _has_phases(stmt: ir.Stmt) -> bool:
-    """Whether nests of items are inside a statement that all items run alike."""
+    """Test whether a statement that all items run in the same way contains nests of items."""
     if isinstance(stmt, ir.For) and stmt.kind in ir.ITEMS:
         return False
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
 
 
-def _phase(stmt: ir.Stmt, before: Uses, followed: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
-    uses = _uses(stmt, followed)
-    for buffer in followed:
+def _phase(stmt: ir.Stmt, before: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+    """Insert a barrier before one nest of items if it conflicts with uses before. ScheduleError if it conflicts with
+    itself."""
+    uses = _uses(stmt, conflicting)
+    for buffer in conflicting:
         mine = [u for u in uses if u.buffer == buffer]
         if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
             raise ScheduleError(
                 f"one nest of items writes {buffer.name!r} into shared memory and reads it",
                 hint="compute_at a loop outside of the items: they wait for each other between nests",
             )
-    if not _clash(uses, before):
+    if not _any_clash(uses, before):
         return stmt, before | uses
     return ir.seq(_barrier(uses, before), stmt), uses
 
 
-def _clash(uses: Uses, before: Uses) -> bool:
+def _any_clash(uses: Uses, before: Uses) -> bool:
+    """Test whether any two uses conflict."""
     return any(u.clashes(v) for u in uses for v in before)
 
 
 def _barrier(uses: Uses, before: Uses) -> ir.Stmt:
+    """Return a barrier of the scope of the memory in conflict."""
     scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in before) else LOCAL
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
-def _uses(stmt: ir.Stmt, followed: set[ir.Buffer]) -> Uses:
+def _uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
+    """Return the uses of a statement."""
     found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
     for access in accesses(stmt):
-        if access.buffer in followed:
+        if access.buffer in conflicting:
             index = access.indices[0]
             alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # for all items
             found.setdefault((access.buffer, access.writes), set()).add(index if alike else None)
@@ -122,26 +133,30 @@ def _uses(stmt: ir.Stmt, followed: set[ir.Buffer]) -> Uses:
     )
 
 
-def _apart(a: ir.Expr, b: ir.Expr) -> bool:
-    """Whether two numbers of halves certainly differ: they, or x and y of ``x % 2`` and ``y % 2``, differ by an odd one."""
-    difference = ir.int_value(simplify(_numbered(a) - _numbered(b)))
+def _certainly_differ(a: ir.Expr, b: ir.Expr) -> bool:
+    """Test whether two indices of halves certainly differ: they, or x and y in ``x % 2`` and ``y % 2``, differ by an
+    odd number."""
+    difference = ir.int_value(simplify(_unwrap_modulo(a) - _unwrap_modulo(b)))
     return difference is not None and difference % 2 == 1
 
 
-def _numbered(half: ir.Expr) -> ir.Expr:
+def _unwrap_modulo(half: ir.Expr) -> ir.Expr:
+    """Return x of ``x % 2``; any other index unchanged."""
     return half.a if isinstance(half, ir.Bin) and half.op == "floormod" and ir.int_value(half.b) == 2 else half
 
 
-# ---- Registers of a group's items: each item has its own part of what lives from one nest of items to the next.
+# ---- Private registers: each item has its own part of what lives from one nest of items to the next.
 
 OWN = ("register", "local")
+"""Scopes of memory that belongs to one item."""
 
 
 def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Buffers of scope ``register`` and ``local`` that are allocated outside of loops of items hold one item's part.
+    """Shrink buffers of scope ``register`` and ``local`` that are allocated outside of loops over items to one item's
+    part.
 
-    ScheduleError where an access is not to the part of the item that makes it: along one axis, a turn of each loop of items
-    around it has so many elements in a row, the same in all accesses.
+    ScheduleError if an access is not to the part of the item that makes it. Along one axis, an iteration of each loop
+    over items must own the same number of consecutive elements in all accesses.
     """
     if isinstance(stmt, ir.Alloc):
         body = private_buffers(stmt.body)
@@ -154,6 +169,7 @@ def private_buffers(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _own_part(alloc: ir.Alloc) -> ir.Stmt:
+    """Shrink a buffer to one item's part, and its indices by the item's offset."""
     buffer = alloc.buffer
     found = accesses_to(alloc.body, buffer)
     kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
@@ -165,18 +181,18 @@ def _own_part(alloc: ir.Alloc) -> ir.Stmt:
     part = replace(buffer, shape=shape)
     variables = {loop.var: loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS}
 
-    def moved(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def shift_indices(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         return tuple(
-            simplify(_without(index, variables, steps[axis][0])) if axis in steps else index
+            simplify(_without_item(index, variables, steps[axis][0])) if axis in steps else index
             for axis, index in enumerate(indices)
         )
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        return ir.Load(part, moved(e.indices)) if isinstance(e, ir.Load) and e.buffer == buffer else e
+        return ir.Load(part, shift_indices(e.indices)) if isinstance(e, ir.Load) and e.buffer == buffer else e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer == buffer:
-            return ir.Store(part, moved(s.indices), s.value)
+            return ir.Store(part, shift_indices(s.indices), s.value)
         return s
 
     return ir.Alloc(part, map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr)))
@@ -185,8 +201,8 @@ def _own_part(alloc: ir.Alloc) -> ir.Stmt:
 _ONE = ir.const(1, "int32")
 
 
-def _without(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
-    """An index without the item's share of it."""
+def _without_item(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
+    """Remove the term of the item's number from an index."""
     terms, _ = linear(index)
     for atom, k in terms.items():
         if isinstance(atom, ir.Var) and variables.get(atom) == kind:
@@ -195,11 +211,12 @@ def _without(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr
 
 
 def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, int]:
-    """The axis along which items of ``kind`` have parts, and the elements of a part."""
+    """Return the axis along which items of ``kind`` have parts, and the elements of a part. ScheduleError if
+    accesses disagree."""
     chosen: set[tuple[int, int]] = set()
     for access in found:
         loop = next((each for each in access.loops if each.kind == kind), None)
-        own = None if loop is None else _place(access, loop)
+        own = None if loop is None else _part_of_item(access, loop)
         if own is None:
             raise ScheduleError(
                 f"{buffer.name!r} is of scope {buffer.scope}, and items of {kind} would use each other's part of it",
@@ -214,8 +231,9 @@ def _axis_of(buffer: ir.Buffer, found: list[Access], kind: str) -> tuple[int, in
     return chosen.pop()
 
 
-def _place(access: Access, loop: ir.For) -> tuple[int, int] | None:
-    """Where an access has the item's number as a factor of its own: the axis, and what it is multiplied by."""
+def _part_of_item(access: Access, loop: ir.For) -> tuple[int, int] | None:
+    """Return the axis at which an access contains the item's number, and its factor; None unless the rest is below
+    the factor."""
     bounds = loop_bounds(access.loops)
     for axis, index in enumerate(access.indices):
         terms, _ = linear(index)
@@ -226,20 +244,21 @@ def _place(access: Access, loop: ir.For) -> tuple[int, int] | None:
     return None
 
 
-# ---- From a function with bound loops to one that groups of items run side by side: OpenCL's work-groups and work-
-# items.
+# ---- Grids: from a function with bound loops to one that groups of items run in parallel (OpenCL's work-groups and
+# work-items).
 #
-# The meaning of a bound loop is that of a plain one, so a schedule is tried, and compared, like any other. Loops bound to
-# ``blockIdx`` stand around everything; inside, each nest of loops bound to ``threadIdx`` is done by all items of a group
-# together, and a barrier stands between nests where one reads or overwrites what another used. What is kept in registers from
-# nest to nest is one item's own; what is ``shared`` is the group's.
+# A bound loop means the same as a plain one, so schedules are tried and compared like any other. Loops bound to
+# ``blockIdx`` enclose everything. Inside, the items of a group run each nest of loops bound to ``threadIdx`` together,
+# with a barrier between nests where one reads or overwrites what another used. Registers that live across nests are
+# private to an item; ``shared`` buffers belong to the group.
 
 
 @frozen
 class Grid:
-    """What one launch runs: ``groups`` of ``items`` along x, y and z; ``func`` for each item.
+    """A launch: ``groups`` groups of ``items`` items along x, y and z; each item runs ``func``.
 
-    Bound loops are still there, and stand for the group and the item that run. Those of groups are around everything.
+    ``func`` still contains the bound loops; they stand for the group and the item that run. Those of groups enclose
+    everything.
     """
 
     groups: tuple[int, int, int]
@@ -248,13 +267,16 @@ class Grid:
 
 
 def is_bound(func: ir.PrimFunc) -> bool:
-    """Whether a loop is bound to groups or items."""
+    """Test whether a loop is bound to groups or items."""
     return any(isinstance(s, ir.For) and s.kind in (*ir.GROUPS, *ir.ITEMS) for s in walk_stmt(func.body))
 
 
 def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
-    """The same for a machine without groups: bound loops are plain, what a group shares is a workspace, and registers of all
-    items are an array. Without bound loops registers stay those of a tile, whose loops are unrolled."""
+    """Convert a function to one for a machine without groups.
+
+    Bound loops become plain, shared buffers workspaces, and registers arrays for all items. Without bound loops,
+    registers remain those of a tile, whose loops are unrolled.
+    """
     bound = is_bound(func)
     scopes = {"shared": "workspace", "register": "local"} if bound else {"shared": "workspace"}
     placed = {
@@ -272,7 +294,7 @@ def unbound(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def lower_grid(func: ir.PrimFunc) -> Grid:
-    """What a launch of ``func`` runs; ScheduleError where its loops are not bound so that groups and items could."""
+    """Lower ``func`` to a launch; ScheduleError if its loops are not bound so that groups and items can run it."""
     require_fixed(func)
     body = drop_blocks(func.body)
     for change in (simplify_stmt, compact_buffers, partition_loops, double_buffers, unroll_loops, simplify_stmt):
@@ -303,6 +325,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
 
 
 def _count(loop: ir.For) -> int:
+    """Return the extent of a bound loop; ScheduleError if it is not constant."""
     count = ir.int_value(loop.extent)
     if count is None:
         raise ScheduleError(
@@ -313,7 +336,8 @@ def _count(loop: ir.For) -> int:
 
 
 def _check(func: ir.PrimFunc, body: ir.Stmt) -> None:
-    """What stands inside the groups: no loop of groups, no loop of items in another of its axis, no memory that nobody gives."""
+    """Check the body of a group. ScheduleError for a loop bound to groups, nested loops bound to the same axis of
+    items, or a workspace."""
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.kind in ir.GROUPS:
             raise ScheduleError(
