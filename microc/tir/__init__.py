@@ -1,12 +1,12 @@
-"""Floor 1: the loop IR (TIR), a stranger to the graph.
+"""Floor 1: the loop IR (TIR), which does not know the graph.
 
 ::
 
     from microc import tir
 
     func = tir.from_text(text)               # text in the style of TVMScript; tir.module_from_text reads several functions
-    tir.verify_func(func)                    # InternalError (or ProgramError, one of its kinds) where it breaks a rule
-    tir.run(func, [a, b, c])                 # on numpy arrays, in the order of its parameters; what it stores is stored there
+    tir.verify_func(func)                    # InternalError (or its subclass ProgramError) if it violates a rule
+    tir.run(func, [a, b, c])                 # on numpy arrays, in the order of its parameters; outputs are written in place
     print(tir.to_text(tir.lower_func(func)))      # plain loops, as C is printed from
     tir.specialize(func, {"n": 64})          # a function of symbolic extents at some sizes
 

@@ -1,19 +1,19 @@
-"""Small integers side by side in bytes and words: where each of a row lies, and the expressions that take it out.
+"""Sub-byte integers packed in bytes and words: layouts, packing, and the expressions that extract a number.
 
-A row of numbers of ``bits`` bits, in two's complement, becomes a row of elements that hold several each, in the order that the
-instructions want which take them apart:
+A row of numbers of ``bits`` bits, in two's complement, becomes a row of elements that hold several numbers each. The
+order suits the instructions that unpack them:
 
-- ``neighbours``: a byte holds neighbours, the first one lowest. For cores that take one at a time.
-- ``halves``: a word of 32 bits holds neighbours by turns in its halves, so that one shift and one mask leave two neighbours as
-  the upper ends of 16-bit numbers: what an instruction multiplies that takes pairs of them.
-- ``vector``: 16 bytes hold, in their lowest fields, 16 neighbours, in the next ones those that follow: a shift of all bytes
-  leaves 16 neighbours.
+- ``neighbours``: a byte holds consecutive numbers, the first one lowest. For cores that unpack one at a time.
+- ``halves``: consecutive numbers go alternately to the low and the high half of a 32-bit word, so that one shift and one mask
+  leave two of them as the upper bits of int16 pairs, which dual multiplications (SMLAD) take.
+- ``vector``: 16 bytes hold 16 consecutive numbers in their lowest fields, the next 16 in the next fields, and so on: shifting
+  all bytes leaves 16 consecutive numbers.
 
-Each ``block`` of neighbours may have a multiplier, 1 to 15: numbers are products of a few bits and it. A row's multipliers, a
-byte each, lie behind its last element.
+Multipliers: each ``block`` of consecutive numbers may have a multiplier, 1 to 15; numbers are products of a few bits
+and it. The multipliers of a row, a byte each, follow its last element.
 
-Or the numbers are indices, unsigned, into ``tables`` of the values: one for all rows or one for each. The tables, a byte a
-value, lie behind the last row, and all is one run of bytes.
+Tables: alternatively, numbers are unsigned indices into ``tables`` of values, one for all rows or one for each. The
+tables, a byte per value, follow the last row; all of it is one run of bytes.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from microc.tir.ir import Expr
 
 NEIGHBOURS, HALVES, VECTOR = "neighbours", "halves", "vector"
 LANES = 16
-"""Bytes of a vector."""
+"""Bytes in a vector."""
 HALF = 16
-"""Bits of half a word."""
+"""Bits in half a word."""
 FEW = (2, 4)
-"""Numbers of bits that are packed."""
+"""Widths in bits that are packed."""
 BLOCKS, MOST = (64, 32, 16), 15
-"""Numbers that share a multiplier, and the largest."""
+"""Numbers that share a multiplier; the largest multiplier."""
 INDICES = (1, 2, 4)
-"""Numbers of bits of an index into a table."""
+"""Widths in bits of an index into a table."""
 
 
 def bits_of(array: Array) -> int:
-    """The fewest of :data:`FEW` that hold every number of an array; 8 where none do."""
+    """Return the smallest of :data:`FEW` that holds every number of an array; 8 if none does."""
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
 def few_bits(rows: Array) -> tuple[int, int]:
-    """The bits and the block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits where none does."""
+    """Return bits and block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits if none does."""
     bits = bits_of(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
     parts = (rows[:1], rows)  # the first row refutes most forms
@@ -56,7 +56,8 @@ def few_bits(rows: Array) -> tuple[int, int]:
 
 
 def multipliers(rows: Array, bits: int, block: int) -> Array:
-    """The smallest multiplier of every block (N, K / block, zeros behind the last number); 0 where there is none."""
+    """Return the smallest multiplier of every block, (N, K / block) with zeros after the last number; 0 if there is
+    none."""
     parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
     found = np.zeros(parts.shape[:2], np.int64)
     for factor in range(MOST, 0, -1):
@@ -67,8 +68,11 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
 
 
 def few_values(rows: Array) -> tuple[int, int] | None:
-    """The bits of an index and the tables of the smallest form that holds rows (N, K) of bytes; None where a row has more than
-    16 values. Rows that are no whole bytes have zeros behind them."""
+    """Return the bits of an index and the number of tables of the smallest form for rows (N, K) of bytes; None above 16
+    values.
+
+    Rows that do not fill whole bytes are padded with zeros.
+    """
     forms = []
     if _most_values(rows[:1]) > 1 << INDICES[-1]:  # the first row refutes most
         return None
@@ -81,13 +85,13 @@ def few_values(rows: Array) -> tuple[int, int] | None:
 
 
 def _most_values(parts: Array) -> int:
-    """How many different numbers a part has at most."""
+    """Return the largest number of distinct values in a part."""
     changes = np.diff(np.sort(parts, axis=1), axis=1) != 0
     return 1 + int(changes.sum(axis=1).max())
 
 
 def value_tables(rows: Array, bits: int, tables: int) -> Array:
-    """The values of each table, ascending, with zeros behind the last one: (tables, 2**bits)."""
+    """Return the values of each table in ascending order, padded with zeros: (tables, 2**bits)."""
     found = np.zeros((tables, 1 << bits), rows.dtype)
     for table, part in zip(found, rows.reshape(tables, -1), strict=True):
         values = np.unique(part)
@@ -97,8 +101,8 @@ def value_tables(rows: Array, bits: int, tables: int) -> Array:
 
 @frozen
 class BitFields:
-    """A form of storage: ``bits`` of a number, their ``order``, the ``block`` that has a multiplier and the ``tables`` of values,
-    0 where there are none (see the file's head)."""
+    """A storage form (see the module's docstring): ``bits`` of a number, ``order``, numbers in a ``block`` with a
+    multiplier, and number of ``tables``; 0 if there are none."""
 
     bits: int
     order: str
@@ -107,7 +111,7 @@ class BitFields:
 
     @property
     def dtype(self) -> str:
-        """That of an element."""
+        """Dtype of an element."""
         return "int32" if self.order == HALVES else "int8"
 
     @property
@@ -117,16 +121,17 @@ class BitFields:
 
     @property
     def group(self) -> int:
-        """Neighbours that fill whole elements."""
+        """Consecutive numbers that fill whole elements."""
         return self.count * (LANES if self.order == VECTOR else 1)
 
     @property
     def shift(self) -> int:
-        """A number of a :meth:`pair` is multiplied by two to the power of this."""
+        """Exponent of the power of two by which numbers of a :meth:`pair` are multiplied."""
         return HALF - self.bits
 
     def place(self, k: Any) -> tuple[Any, Any]:
-        """The element that holds number ``k`` of a row, and its lowest bit in it; of integers, arrays or expressions."""
+        """Return the element that holds number ``k`` of a row, and the number's lowest bit in it; for integers,
+        arrays or expressions."""
         match self.order:
             case "halves":
                 return k // self.count, k % 2 * HALF + k % self.count // 2 * self.bits
@@ -136,27 +141,28 @@ class BitFields:
                 return k // self.count, k % self.count * self.bits
 
     def length(self, depth: int) -> int:
-        """Elements of a row of numbers, without its multipliers."""
+        """Return the number of elements of a row, without its multipliers."""
         return -(-depth // self.group) * self.group // self.count
 
     def size(self, depth: int) -> int:
-        """Elements of a row."""
+        """Return the number of elements of a row, multipliers included."""
         multipliers = -(-depth // self.block) if self.block else 0
         return self.length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
 
     def multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
-        """That of a block, as int32; ``row`` gives an element of the row."""
+        """Return the multiplier of a block, as int32; ``row`` loads an element of the row."""
         if self.order != HALVES:
             return row(self.length(depth) + block).astype("int32")
         return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
 
     def shape(self, rows: int, depth: int) -> tuple[int, ...]:
-        """That of the elements of some rows of numbers."""
+        """Return the shape of the elements of ``rows`` rows of numbers."""
         size = self.size(depth)
         return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
 
     def looked_up(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
-        """Number ``k`` of a row by the tables, as int32; ``load`` gives an element, ``shape`` is that of the numbers."""
+        """Return number ``k`` of a row by its table, as int32; ``load`` loads an element, ``shape`` is that of the
+        numbers."""
         rows, size = shape[0], self.size(shape[1])
         element, bit = self.place(k)
         index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
@@ -164,7 +170,7 @@ class BitFields:
         return load(table + index).astype("int32")
 
     def packed(self, array: Array) -> Array:
-        """Rows (N, K) of numbers as rows of elements, with zeros behind the last number, in the form's shape."""
+        """Pack rows (N, K) of numbers, padded with zeros, to the form's shape."""
         if self.tables:
             tables = value_tables(array, self.bits, self.tables)
             indices = (array[:, :, None] == tables[:, None, :]).argmax(axis=2)
@@ -186,13 +192,15 @@ class BitFields:
         return unsigned.view(np.int32 if self.order == HALVES else np.int8)
 
     def number(self, element: Expr, bit: Expr) -> Expr:
-        """The number whose lowest bit is ``bit`` of an element, as int32."""
+        """Extract the number whose lowest bit is ``bit`` of an element, as int32, with its sign."""
+        # Shifting left, unsigned, drops the numbers above; the arithmetic shift right extends the sign.
         top = ir.const(32 - self.bits, "int32")
         return ir.cast("int32", ir.cast("uint32", element.astype("int32")) << ir.cast("uint32", top - bit)) >> top
 
     def pair(self, word: Expr, k: Expr) -> Expr:
-        """Numbers ``k`` (even) and ``k`` + 1 of a row in ``halves``, as two 16-bit numbers in a word, times 2**shift."""
+        """Extract numbers ``k`` (even) and ``k`` + 1 of a row in ``halves`` as two int16 in a word, times 2**shift."""
         mask = ((1 << self.bits) - 1 << self.shift) * 0x10001
-        held = ir.call("hold", ir.const(mask - (1 << 32), "int32"))
+        # ``hold`` keeps the mask in a register: no compiler replaces it by an immediate in every instruction.
+        mask_in_register = ir.call("hold", ir.const(mask - (1 << 32), "int32"))
         upwards = ir.const(self.shift, "int32") - k % self.count // 2 * self.bits
-        return ir.cast("int32", ir.cast("uint32", word) << ir.cast("uint32", upwards)) & held
+        return ir.cast("int32", ir.cast("uint32", word) << ir.cast("uint32", upwards)) & mask_in_register

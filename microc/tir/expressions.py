@@ -11,13 +11,13 @@ from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import operators
 
-# ---- Immutable classes that know their hash: expressions, statements and buffers of the loop IR.
+# ---- Immutable classes that memoise their hash: expressions, statements and buffers of the loop IR.
 
 _Class = TypeVar("_Class")
 
 
 class Node:
-    """What keeps its hash once it was asked for: that of an expression is made of those of its operands."""
+    """A value that memoises its hash, which is composed of those of its operands."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -25,10 +25,10 @@ class Node:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[_Class]) -> type[_Class]:
-    """A class of values that compares by its fields and keeps its hash; a :class:`Node`.
+    """Make a class of values that compares by its fields and memoises its hash; a :class:`Node`.
 
-    The type checker refuses to change a field. Nothing does so at run time: it would make every new object cost three times as
-    much, and a compilation makes hundreds of thousands.
+    Fields are frozen for the type checker only. Enforcing it at run time would make every new object three times as
+    expensive, and a compilation makes hundreds of thousands.
     """
     by_fields = "__eq__" not in vars(cls)
     made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
@@ -42,21 +42,21 @@ def node(cls: type[_Class]) -> type[_Class]:
             return found
 
     made.__hash__ = __hash__  # type: ignore[assignment]
-    made.__repr__ = made.__repr__.__wrapped__  # type: ignore[method-assign, attr-defined]  # nothing holds itself: no guard
+    made.__repr__ = made.__repr__.__wrapped__  # type: ignore[method-assign, attr-defined]  # no guard against recursion: no value contains itself
     return made
 
 
-# ---- Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` says what they
-# mean.
+# ---- Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` defines their
+# meaning.
 
 REINTERPRET = "reinterpret"
-"""The call that gives the bits of its argument as another dtype of as many."""
+"""Call that returns the bits of its argument as another dtype of the same width."""
 COMPARISONS = frozenset(operators.COMPARISONS)
 LOGICAL = frozenset(operators.LOGICAL)
 ARITHMETIC = frozenset(operators.ARITHMETIC)
 UNARY = frozenset(operators.UNARY)
 UNIT_SCOPES = ("unit_input", "unit_weight", "unit_sums")
-"""Memories of a tensor unit, which its instructions alone reach (:mod:`microc.isa.vocabulary.matrix_products`)."""
+"""Memories of a tensor unit, accessible to its instructions only (:mod:`microc.isa.vocabulary.matrix_products`)."""
 SCOPES = ("global", "const", "workspace", "shared", "register", "local", *UNIT_SCOPES)
 
 
@@ -67,9 +67,7 @@ class Expr(Node):
     dtype: str
     known_accesses: tuple[Load | AddressOf, ...]
     known_index: bool
-    known_vars: frozenset[
-        Var
-    ]  # all three found when they are asked for: microc.tir.rewrite, microc.tir.analysis.context
+    known_vars: frozenset[Var]  # all three are computed on demand: microc.tir.rewrite, microc.tir.analysis.context
 
     def __add__(self, other: Expr | int | float) -> Expr:
         return binary("add", self, other)
@@ -132,14 +130,14 @@ class Expr(Node):
         return binary("ge", self, other)
 
     def eq(self, other: Expr | int | float) -> Expr:
-        """``==`` as an expression (Python's ``==`` compares structure)."""
+        """Return ``==`` as an expression (Python's ``==`` compares structure)."""
         return binary("eq", self, other)
 
     def ne(self, other: Expr | int | float) -> Expr:
         return binary("ne", self, other)
 
     def astype(self, dtype: str) -> Expr:
-        """The value converted to ``dtype`` (C semantics: truncation of floats, wrap-around of integers)."""
+        """Return the value converted to ``dtype`` (C semantics: floats are truncated, integers wrap around)."""
         return cast(dtype, self)
 
 
@@ -169,7 +167,7 @@ class Var(Expr):
 
 @node
 class Bin(Expr):
-    """``a op b``; both operands have one dtype; comparisons and logic give ``bool``."""
+    """``a op b``; both operands have the same dtype; comparisons and logical operators have dtype ``bool``."""
 
     op: str
     a: Expr
@@ -218,9 +216,9 @@ class Buffer(Node):
     """A tensor in memory, row-major.
 
     ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
-    ``register`` (small, wholly unrolled away into scalars), ``local`` (a small array on the stack), :data:`UNIT_SCOPES`. Names
-    are unique in a function. ``align``: the bytes at whose multiples rows begin, of a buffer in a unit's memory; ``slots``: its
-    first axis counts so many tiles that take turns.
+    ``register`` (small, unrolled completely into scalars), ``local`` (a small array on the stack), or one of
+    :data:`UNIT_SCOPES`. Names are unique in a function. Buffers in a unit's memory: ``align`` is the alignment of rows
+    in bytes; ``slots`` is the length of the first axis if it counts tiles that are used alternately.
     """
 
     name: str
@@ -240,7 +238,7 @@ class Buffer(Node):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements between neighbours along each axis."""
+        """Elements between consecutive indices along each axis."""
         found, step = [], 1
         for extent in reversed(self.shape):
             found.append(step)
@@ -266,10 +264,10 @@ class Load(Expr):
 
 @node
 class AddressOf(Expr):
-    """Where an element lies; only an argument of a :class:`Call` whose intrinsic reads or writes from there on.
+    """The address of an element; only as an argument of a :class:`Call` whose intrinsic accesses memory from there on.
 
-    ``extent`` elements are touched, ``step`` apart, from that one on (along the innermost axes); ``writes`` says whether they are
-    written.
+    ``extent`` elements are accessed, ``step`` apart, from that one on (along the innermost axes); ``writes`` tells
+    whether they are written.
     """
 
     buffer: Buffer
@@ -280,7 +278,7 @@ class AddressOf(Expr):
 
     @property
     def reach(self) -> int:
-        """How many elements lie from the first that is touched to the last."""
+        """Elements from the first to the last that is accessed."""
         return (self.extent - 1) * self.step + 1
 
     @property
@@ -290,7 +288,7 @@ class AddressOf(Expr):
 
 @node
 class Call(Expr):
-    """A pure function: of mathematics (``exp``, ``sqrt`` ...) or a scalar intrinsic (``dot2`` ...)."""
+    """A pure function: a mathematical one (``exp``, ``sqrt`` ...) or a scalar intrinsic (``dot2`` ...)."""
 
     name: str
     args: tuple[Expr, ...]
@@ -303,7 +301,7 @@ def _index(value: int) -> Const:
 
 
 def const(value: int | float | bool, dtype: str) -> Const:
-    """A literal of ``dtype``, checked to fit."""
+    """Return a literal of ``dtype``. ProgramError if the value does not fit."""
     if type(value) is int and dtype == "int32" and -(1 << 31) <= value < 1 << 31:
         return _index(value)
     if dtypes.is_float(dtype):
@@ -324,7 +322,7 @@ def as_expr(value: Expr | int | float, dtype: str) -> Expr:
 
 
 def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
-    """A checked binary expression; a Python number takes the other side's dtype."""
+    """Return a binary expression. ProgramError if dtypes differ; a Python number takes the other operand's dtype."""
     right = as_expr(b, a.dtype)
     if a.dtype != right.dtype:
         raise ProgramError(f"{op} of {a.dtype} and {right.dtype}: cast one of them")
@@ -332,7 +330,7 @@ def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
 
 
 def cast(dtype: str, a: Expr) -> Expr:
-    """``a`` as ``dtype``; a no-op and a literal cost nothing."""
+    """Convert ``a`` to ``dtype``; conversions to the same dtype, and of literals that fit, are resolved here."""
     if a.dtype == dtype:
         return a
     if isinstance(a, Const) and dtypes.is_integer(a.dtype) and not dtypes.is_float(dtype):

@@ -1,4 +1,4 @@
-"""Running TIR on numpy arrays, by way of Python source."""
+"""Interpreter: TIR on numpy arrays, by translation to Python source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from microc.tir.analysis.intervals import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
 from microc.tir.symbolic import require_fixed, taken
 
-# ---- Expressions of TIR as Python source, for :mod:`microc.tir.interp`: each with its range, to omit idle checks.
+# ---- Expressions of TIR as Python source, each with its range, so that checks that cannot fail are omitted.
 
 _INFIX = {name: each.text[0] for name, each in BINARY.items() if each.text}
 _DEEPEST = 40  # brackets within one Python expression (the parser allows 200, walking takes some)
@@ -38,7 +38,7 @@ def _int_range(dtype: str) -> Interval:
 
 
 class ExpressionWriter:
-    """Writes expressions of a function, and lines. ``constants`` are names that the source needs bound."""
+    """Writer of a function's expressions and lines. ``constants``: names that the source needs bound."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
@@ -61,7 +61,8 @@ class ExpressionWriter:
     # ------------------------------------------------------------ expressions
 
     def value(self, expr: ir.Expr) -> Code:
-        """The value of an expression. Deep nesting moves into a local function, evaluated only where it is called."""
+        """Translate an expression. Deep nesting moves into a local function, which is evaluated only when it is
+        called."""
         code = self._value(expr)
         if code.depth < _DEEPEST:
             return code
@@ -129,10 +130,11 @@ class ExpressionWriter:
         if op in ("floormod", "truncmod"):
             x, y = self._with_quotient(op, dtype, x, y)
         text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
-        return self._checked(op, dtype, Code(text, intervals.binary(op, x.range, y.range), depth))
+        return self._check_range(op, dtype, Code(text, intervals.binary(op, x.range, y.range), depth))
 
     def _with_quotient(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
-        """The operands of a remainder; the lowest number by -1 is refused, since C computes the quotient, too."""
+        """Return the operands of a remainder. The lowest integer by -1 is an error, since C computes the quotient,
+        too, which overflows."""
         low = dtypes.int_range(dtype)[0]
         if not low or not (x.range[0] <= low and y.range[0] <= -1 <= y.range[1]):
             return x, y
@@ -149,8 +151,8 @@ class ExpressionWriter:
         text = f"({t} if 0 <= ({t} := {y.text}) < {bits} else bad_shift(_func, {op!r}, {dtype!r}, {t}))"
         return Code(text, (0, bits - 1), y.depth + 2)
 
-    def _checked(self, op: str, dtype: str, code: Code) -> Code:
-        """An integer result within its dtype: unsigned wraps, signed is checked unless its range fits."""
+    def _check_range(self, op: str, dtype: str, code: Code) -> Code:
+        """Keep an integer result within its dtype: unsigned wraps; signed is checked unless its range fits."""
         low, high = dtypes.int_range(dtype)
         if intervals.within(code.range, (low, high)):
             return code
@@ -168,7 +170,7 @@ class ExpressionWriter:
             return Code(f"(-{x.text})", depth=x.depth + 1)
         low, high = x.range
         text, bounds = (f"(-{x.text})", (-high, -low)) if op == "neg" else (f"(~{x.text})", (-high - 1, -low - 1))
-        return self._checked(op, a.dtype, Code(text, bounds, x.depth + 1))
+        return self._check_range(op, a.dtype, Code(text, bounds, x.depth + 1))
 
     def _cast(self, dtype: str, a: ir.Expr) -> Code:
         x, source = self.value(a), a.dtype
@@ -205,7 +207,7 @@ class ExpressionWriter:
         return self.buffers[buffer]
 
     def _flat(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
-        """The flat element index, every axis checked unless its range is within bounds."""
+        """Return the flat index of an element; every axis is checked unless its range is within bounds."""
         if len(indices) != len(buffer.shape):
             raise InternalError(
                 f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices", where=self.func.name
@@ -228,7 +230,7 @@ class ExpressionWriter:
             codes = [self.value(a) for a in args]
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
             code = Code(text, depth=_deeper(*codes) + 1)
-            return code if dtypes.is_float(dtype) else self._checked(name, dtype, code)
+            return code if dtypes.is_float(dtype) else self._check_range(name, dtype, code)
         if name == ir.REINTERPRET:
             (x,) = (self.value(a) for a in args)
             return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _int_range(dtype), x.depth + 1)
@@ -256,13 +258,13 @@ def _deeper(*codes: Code) -> int:
     return 1 + max((code.depth for code in codes), default=0)
 
 
-# ---- TIR to Python source, for :mod:`microc.tir.interp`: statements; expressions are written by the class below.
+# ---- Statements of TIR as Python source; expressions are translated by the class above.
 
 _NESTED = 12  # loops within one Python function (CPython allows 20 nested blocks)
 
 
 class SourceWriter(ExpressionWriter):
-    """Writes ``def kernel(buffers, intrinsics)`` for a function."""
+    """Writer of ``def kernel(buffers, intrinsics)`` for a function."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
         super().__init__(func)
@@ -276,7 +278,8 @@ class SourceWriter(ExpressionWriter):
         return "\n".join(self.lines) + "\n"
 
     def _bind_buffer(self, buffer: ir.Buffer, value: str) -> None:
-        """Integers are read through a memoryview, which gives Python numbers; floats through the array itself."""
+        """Bind a buffer's name: integers are read through a memoryview, which returns Python integers; floats
+        through the array."""
         name = self.fresh("b")
         self.buffers[buffer] = name
         self.line(f"{name}_array = {value}")
@@ -284,7 +287,7 @@ class SourceWriter(ExpressionWriter):
         self.line(f"{name} = {view}")
 
     def _allocate(self, buffer: ir.Buffer) -> None:
-        """Poisoned memory; registers of vectors hold whatever stands for a vector."""
+        """Allocate poisoned memory; registers of vectors hold any object that represents a vector."""
         if dtypes.info(buffer.dtype).lanes > 1:
             self.buffers[buffer] = self.fresh("b")
             self.line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
@@ -292,7 +295,7 @@ class SourceWriter(ExpressionWriter):
             self._bind_buffer(buffer, f"allocate({buffer.size}, {buffer.dtype!r})")
 
     def body(self, stmt: ir.Stmt) -> None:
-        """An indented statement."""
+        """Translate an indented statement."""
         self.indent += 1
         self.statement(stmt)
         self.indent -= 1
@@ -355,14 +358,14 @@ class SourceWriter(ExpressionWriter):
             self.body(loop.body)
             self.line(f"{name} += {self.names[strip.var]}", 1)
         else:
-            self._turns(loop, f"for {name} in range({extent.text}):")
+            self._loop_body(loop, f"for {name} in range({extent.text}):")
         self.blocks = outer
         if wrapped:
             self.indent -= 1
             self.line(f"{function}()")
 
-    def _turns(self, loop: ir.For, head: str) -> None:
-        """The iterations one by one."""
+    def _loop_body(self, loop: ir.For, head: str) -> None:
+        """Translate a loop and its early end."""
         self.line(head)
         ends = ending(loop)
         if ends is not None:
@@ -392,15 +395,15 @@ class SourceWriter(ExpressionWriter):
         self.indent = start
 
 
-# ---- Running TIR on numpy arrays: the meaning of a PrimFunc, and the proof tool for its arithmetic.
+# ---- Execution: the interpreter defines the meaning of a PrimFunc, and detects faults in its arithmetic.
 #
-# The function is translated to Python source and executed. Integers are Python's, so that signed overflow is *seen*: it
-# raises :class:`InternalError`, as do indices out of bounds, block iterators outside their domain, division by zero and
-# shifts by more than the width. Unsigned arithmetic and integer casts wrap. Floats are numpy scalars of their own dtype.
-# Workspace memory starts poisoned (0x55 bytes, NaN), so that reading it too early shows. Every loop runs serially.
+# The function is translated to Python source and executed. Integers are Python's, so that signed overflow is detected:
+# it raises :class:`InternalError`, as do indices out of bounds, block iterators outside their domain, division by zero
+# and shifts by the width or more. Unsigned arithmetic and integer casts wrap. Floats are numpy scalars of their dtype.
+# Workspaces start poisoned (0x55 bytes, NaN), so that reading them before writing shows. Every loop runs serially.
 #
-# Checks are left out where the ranges of the operands already exclude the fault (ranges from loop extents, block domains and
-# dtypes only).
+# Checks are omitted if the ranges of the operands exclude the fault (ranges from loop extents, block domains and dtypes
+# only).
 
 Intrinsics = Mapping[str, Callable[[list[Any]], Any]]
 _NONE: Intrinsics = MappingProxyType({})
@@ -416,14 +419,14 @@ def run(func: ir.PrimFunc, args: Sequence[Array], intrinsics: Intrinsics = _NONE
 
 
 def execute(func: ir.PrimFunc, arrays: Sequence[Array], intrinsics: Intrinsics = _NONE) -> list[Array]:
-    """Like :func:`run` on copies, which are returned in parameter order."""
+    """Execute ``func`` like :func:`run`, on copies, which are returned in parameter order."""
     copies = [np.array(array, order="C") for array in arrays]
     run(func, copies, intrinsics)
     return copies
 
 
 def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], None]:
-    """The translated function, for running it many times: ``compiled(args, intrinsics)``."""
+    """Translate a function once, for running it many times: ``run_compiled(args, intrinsics)``."""
     require_fixed(func)
     writer = SourceWriter(func)
     source = writer.source()
@@ -431,7 +434,7 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
     exec(compile(source, f"<tir {func.name}>", "exec"), environment)
     kernel = environment["kernel"]
 
-    def compiled(args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
+    def run_compiled(args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
         missing = sorted(writer.intrinsics - set(intrinsics))
         if missing:
             raise InternalError(f"no meaning is given for {', '.join(missing)}", where=func.name)
@@ -442,7 +445,7 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
         except ZeroDivisionError as fault:
             raise InternalError("integer division by zero", where=func.name) from fault
 
-    return compiled
+    return run_compiled
 
 
 def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
@@ -484,7 +487,7 @@ def _float_to_int(func: str, dtype: str, low: int, high: int, value: Any) -> int
 
 
 def _int_to_float32(value: int) -> np.float32:
-    """One rounding also beyond 2**53, where a detour through double would round twice."""
+    """Convert with a single rounding, also beyond 2**53, where a conversion by way of double would round twice."""
     return np.float32(np.uint64(value) if value >> 63 > 0 else np.int64(value))
 
 

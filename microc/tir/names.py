@@ -1,4 +1,4 @@
-"""Names that two floors share, and the instructions of a tensor unit as calls."""
+"""Names that several layers share (blocks, notes), and the instructions of a tensor unit."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Final
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
 
-# ---- The names that two floors share: of blocks, which operators make and schedule rules look for, and of notes,
-# which one floor leaves on a block or a loop and another reads.
+# ---- Names shared by layers: names of blocks, which operators create and schedule rules look for; and notes, which one
+# layer attaches to a block or loop and another reads.
 
 ACC: Final = "acc"
-"""A reduction: of a matrix product, a convolution, a pool."""
+"""Block: a reduction, of a matrix product, a convolution, a pool."""
 OUT: Final = "out"
-"""The elementwise end, which stores a result once."""
+"""Block: the elementwise epilogue, which stores a result once."""
 PADDED: Final = "padded"
-"""The input with its border."""
+"""Block: the input with its border."""
 PATCH: Final = "patch"
-"""im2col rows (P, K): the terms of a pixel, copied."""
+"""Block: im2col rows (P, K), the copied terms of a pixel."""
 COLUMNS: Final = "columns"
-"""The right side of a product of two matrices that are data, copied along k."""
+"""Block: the right operand of a product of two data matrices, copied along k."""
 PAIRS: Final = "pairs"
-"""Two pixels in a word, and the start of each block's sum; inputs as quads of weights are multiplied by them, likewise."""
+"""Block: two pixels in a word, or inputs in the form in which quads of weights multiply them."""
 ENTRY: Final = "entry"
+"""Block: the start of each block's sum."""
 COLUMN: Final = "column"
-"""The inputs of a quad's columns."""
+"""Block: the inputs of a quad's columns."""
 PART: Final = "part"
-"""Sums of the blocks of terms, whose fields ``ACC`` adds up."""
+"""Block: sums of blocks of terms, packed in fields, which ``ACC`` adds."""
 HALVES: Final = "halves"
-"""Sums of runs of terms in float16, which ``ACC`` adds up in float32."""
+"""Block: sums of runs of terms in float16, which ``ACC`` adds in float32."""
 VALUE: Final = "value"
-"""Sums taken from their fields."""
+"""Block: sums extracted from their fields."""
 SCALED: Final = "scaled"
-"""Sums of levels times the scale that these have."""
+"""Block: sums of levels, multiplied by the scale of these."""
 TILE: Final = "tile"
-"""Winograd: transformed inputs; rows of products transformed back; outputs of a tile."""
+"""Blocks of Winograd convolutions: transformed inputs (this), rows of products transformed back, outputs of a tile."""
 ROWS: Final = "rows"
 UNTILE: Final = "untile"
 
 EXTERN: Final = "extern"
-"""Note on a block: an operator wrote its loops. No stage is inlined into it, nor it into any."""
+"""Note on a block: an operator provides its loops. It is not inlined, and nothing is inlined into it."""
 GROUPED: Final = "grouped"
 """Note on a product: for pixels p, groups, and channels o of a group."""
 WINDOWS: Final = "windows"
@@ -48,52 +49,58 @@ WINDOWS: Final = "windows"
 CHANNELS_FIRST: Final = "channels_first"
 """Note on a product: for channels o, and pixels p."""
 SUM_BOUND: Final = "sum_bound"
-"""Note on a product by constants: the largest magnitude of a sum with its bias; the smallest weight."""
+"""Note on a product by constants: largest magnitude of a sum with its bias."""
 SMALLEST_WEIGHT: Final = "smallest_weight"
+"""Note on a product by constants: the smallest weight."""
 WEIGHT_BITS: Final = "weight_bits"
+"""Note on a product by constant bytes that are to be packed: bits of a packed weight."""
 WEIGHT_BLOCK: Final = "weight_block"
+"""Note on such a product: consecutive weights that share a multiplier; their sums with data must stay within the
+bits that a shift leaves (:mod:`microc.schedule.primitives.tensorize_bits`)."""
 WEIGHT_TABLES: Final = "weight_tables"
-"""Note on a product by constant bytes that are to be packed: the bits that hold them; the neighbours that share a multiplier,
-of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.primitives.tensorize_bits`); the tables
-that they index."""
+"""Note on such a product: number of tables of values that the weights index."""
 OPENED: Final = "opened"
-"""Note on a product of floats by constant bytes, which are levels of the weights (:mod:`microc.ops.matrix.gemm`)."""
+"""Note on a product of floats by constant bytes, which are quantisation levels of the weights
+(:mod:`microc.ops.matrix.gemm`)."""
 BOUND: Final = "bound"
-"""Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
+"""Note on an epilogue: largest magnitude of the integers that it scales."""
 MAGNITUDE: Final = "magnitude"
+"""Note on an epilogue: largest magnitude of its float constants, if it reads no other floats."""
 TWO_ROUNDINGS: Final = "two_roundings"
-"""Note on a sum of float products whose result is quantised: each product and each sum rounds, so that ties are the runtime's."""
+"""Note on a sum of float products whose result is quantised: products and sums round separately, so that ties round
+as in the reference runtime."""
 PROMISES: Final = (SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE)
-"""Notes that tell of numbers in constants."""
+"""Notes that state bounds of numbers in constants."""
 
 FLAGS: Final = "flags"
-"""Note on a function: options of gcc for it alone."""
+"""Note on a function: gcc options for this function alone."""
 LANES: Final = "lanes"
-"""Note on a loop: so many iterations go side by side in vectors."""
+"""Note on a loop: number of iterations that run side by side in vector lanes."""
 SCALABLE: Final = "scalable"
-"""Note on such a loop: a machine whose vectors are longer takes more iterations, and the last ones are no other code."""
+"""Note on a ``lanes`` loop: longer vectors take more iterations, and the tail needs no code of its own."""
 FLOATS: Final = "floats"
-"""Note on such a loop: the vectors may be of floats, too; 2 where a number for all lanes may be a factor, 3
-where they may be stored as float16, too."""
+"""Note on a ``lanes`` loop: 1 allows vectors of floats, 2 also a scalar factor for all lanes, 3 also storing them as
+float16."""
 STRIDED: Final = "strided"
-"""Note on such a loop: the core copies elements that lie up to so far apart by vectors of short elements."""
+"""Note on a ``lanes`` loop: largest distance of elements of 8 or 16 bits that the core copies by vectors."""
 MOVED: Final = "moved"
-"""Note on a loop of copies: it looks, when it runs, whether whole words can be moved."""
+"""Note on a loop that copies: it tests at run time whether whole words can be copied."""
 PEEL: Final = "peel"
-"""Note on a loop: 0 leaves a test in it that its first or last iterations would do without."""
+"""Note on a loop: 0 keeps a test in it that peeling its first or last iterations would remove."""
 PRODUCT: Final = "product"
-"""Note on the loops of a product: one instruction's, over all terms."""
+"""Note on the loops of a product: one instruction computes all terms."""
 UNIT: Final = "unit"
-"""Note on the loops of an instruction of a tensor unit: its word."""
+"""Note on the loops of a tensor unit's instruction: the name of that instruction."""
 WINDOW: Final = "window"
-"""Note on the outermost loop of a window of halves: one instruction's, over all taps."""
+"""Note on the outermost loop of a window of float16: one instruction computes all taps."""
 GUARDED: Final = "guarded"
-"""Note on a loop whose body is one test of data: it ends the turns, and holds until then."""
+"""Note on a loop whose body is one test of data: the loop ends when it fails, and the test holds until then."""
 PRIVATE: Final = "private"
-"""Note on a parallel loop of a few turns: each has workspaces of its own."""
+"""Note on a parallel loop of a few iterations: each has workspaces of its own."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
-"""Note on a loop of groups of items: what is copied for the next turn is copied while this one computes, into another half."""
+"""Note on a loop of groups of items: while one iteration computes, data for the next one is copied to the other half
+of a buffer."""
 LOOP_NOTES: Final = frozenset(
     {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER}
 )
@@ -105,11 +112,11 @@ BLOCK_NOTES: Final = frozenset(
 )
 
 
-# ---- Instructions of a tensor unit as calls: which queue each waits in. Their meanings are in
+# ---- Instructions of a tensor unit as calls, and the queue that each waits in. Their meanings are defined in
 # :mod:`microc.isa.vocabulary.matrix_products`.
 
 LOAD, COMPUTE, STORE = 0, 1, 2
-"""Queues, as tokens name them."""
+"""Numbers of the queues in tokens."""
 SIGNAL, WAIT, BARRIER = "unit_signal", "unit_wait", "unit_barrier"
 QUEUES = MappingProxyType(
     {
@@ -124,7 +131,7 @@ QUEUES = MappingProxyType(
 
 
 def instruction(stmt: ir.Stmt) -> ir.Call | None:
-    """The call of an instruction that works on memory, if the statement is one."""
+    """Return the call if the statement is an instruction that accesses memory; else None."""
     match stmt:
         case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
             return call
@@ -133,5 +140,5 @@ def instruction(stmt: ir.Stmt) -> ir.Call | None:
 
 
 def instructions(stmt: ir.Stmt) -> list[ir.Call]:
-    """All such under a statement, as they are written."""
+    """Return all such calls under a statement, in order."""
     return [call for s in walk_stmt(stmt) if (call := instruction(s)) is not None]

@@ -1,4 +1,4 @@
-"""Operators of TIR: meaning, and functions by name."""
+"""Operators and mathematical functions of TIR: their meaning, and how TIR text and C write them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.numerics import round_half_away
 
-# ---- What an operator of TIR means, and how it is spelled: one line each, from which the others derive what they
-# need.
-#
-# What is worked out of a meaning, and may know nothing of an operator, is elsewhere: ranges in
-# :mod:`microc.tir.analysis.intervals`, algebra in :mod:`microc.tir.analysis.simplification`.
+# ---- Operators: one line each, from which everything else is derived. Properties that follow from the meaning are
+# elsewhere: ranges in :mod:`microc.tir.analysis.intervals`, algebra in :mod:`microc.tir.analysis.simplification`.
 
-Spelling = tuple[str, int]
-"""The sign, and how tightly it binds (in Python, or in C)."""
+Notation = tuple[str, int]
+"""The sign, and its precedence (in Python, or in C)."""
 
 
 def truncdiv(a: int, b: int) -> int:
-    """The quotient rounded to zero."""
+    """Return the quotient rounded toward zero."""
     return a // b if (a >= 0) == (b > 0) else -(-a // b)
 
 
 def truncmod(a: int, b: int) -> int:
-    """The remainder with the sign of ``a``."""
+    """Return the remainder with the sign of ``a``."""
     return a - truncdiv(a, b) * b
 
 
-def _truncated(a: Array, b: Array) -> Array:
+def _truncate_quotient(a: Array, b: Array) -> Array:
+    """Return the quotient of arrays rounded toward zero."""
     return np.where((a < 0) == (b < 0), abs(a) // abs(b), -(abs(a) // abs(b)))
 
 
@@ -46,13 +44,16 @@ return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
 
 @frozen
 class Operator:
-    """``value``: of Python's numbers, exact; ``array``: of numpy's arrays, where that is not the same function. ``text``: in TIR
-    text and in Python, None for a function of its name; ``c``: in C, None for a helper of its name, whose ``body`` computes with
-    a and b. ``integers``: of nothing else."""
+    """An operator.
+
+    ``value``: its value for Python numbers, exact. ``array``: for numpy arrays, if that is another function. ``text``:
+    sign in TIR text and in Python; None for a function of its name. ``c``: sign in C; None for a helper function of its
+    name, whose ``body`` computes with a and b. ``integers``: defined for integers only.
+    """
 
     value: Callable[..., Any]
-    text: Spelling | None = None
-    c: Spelling | None = None
+    text: Notation | None = None
+    c: Notation | None = None
     integers: bool = False
     array: Callable[[Array, Array], Array] | None = None
     body: str = ""
@@ -72,8 +73,8 @@ ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
             body=_FLOORDIV,
         ),
         "floormod": Operator(operator.mod, ("%", 10), None, True, body=_FLOORMOD),
-        "truncdiv": Operator(truncdiv, None, ("/", 13), True, _truncated),
-        "truncmod": Operator(truncmod, None, ("%", 13), True, lambda a, b: a - b * _truncated(a, b)),
+        "truncdiv": Operator(truncdiv, None, ("/", 13), True, _truncate_quotient),
+        "truncmod": Operator(truncmod, None, ("%", 13), True, lambda a, b: a - b * _truncate_quotient(a, b)),
         "min": Operator(min, array=np.minimum, body="return a < b ? a : b;"),
         "max": Operator(max, array=np.maximum, body="return a > b ? a : b;"),
         "bitand": Operator(operator.and_, ("&", 7), ("&", 8), True),
@@ -103,7 +104,7 @@ BINARY: Mapping[str, Operator] = MappingProxyType({**ARITHMETIC, **COMPARISONS, 
 ARRAYS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
     {name: each.array or each.value for name, each in BINARY.items() if name != "div"}
 )
-"""The operators of arrays of integers and truth values."""
+"""Operators on arrays of integers and truth values."""
 UNARY: Mapping[str, Operator] = MappingProxyType(
     {
         "neg": Operator(operator.neg, ("-", 11), ("-", 14)),
@@ -114,7 +115,7 @@ UNARY: Mapping[str, Operator] = MappingProxyType(
 
 
 def _token(text: str) -> type[ast.AST]:
-    """What Python's parser calls the sign of an expression."""
+    """Return the class of Python's syntax tree for the operator in a text."""
     found: Any = ast.parse(text, mode="eval").body
     token: type[ast.AST] = type(found.ops[0] if isinstance(found, ast.Compare) else found.op)
     return token
@@ -128,14 +129,14 @@ TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
         if each.text is not None
     }
 )
-"""Operators by what Python's parser calls them."""
+"""Operators by their class in Python's syntax tree."""
 
 
-# ---- The mathematical functions that TIR calls by name, as numpy computes them in the argument's own dtype.
+# ---- Mathematical functions that TIR calls by name, as numpy computes them in the argument's dtype.
 #
-# numpy's float32 functions lie within 4 units in the last place of the true value (numpy's own stated limit for its
-# vectorised loops; most within 1), as C libraries do; ``sqrt``, ``floor``, ``ceil``, ``trunc``, ``rint``, ``round``, ``fabs``,
-# ``fmin``, ``fmax`` and ``fmod`` are exact or correctly rounded.
+# numpy's float32 functions are within 4 units in the last place of the true value (numpy's stated limit for its
+# vectorised loops; most within 1), like C libraries. ``sqrt``, ``floor``, ``ceil``, ``trunc``, ``rint``, ``round``,
+# ``fabs``, ``fmin``, ``fmax`` and ``fmod`` are exact or correctly rounded.
 
 
 def _through_double(f: Callable[[float], float]) -> Callable[[Any], Any]:
@@ -156,14 +157,17 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c of float32, or of float16, with one rounding.
+    """Return a * b + c of float32, or of float16, with a single rounding.
 
-    The product is exact in double. The sum is rounded to odd there: when it is inexact and its last bit is 0, it moves to
-    the neighbour on the side of the error. Rounding that to float32, which has less than half the digits, is then right.
+    The product is exact in double: it has at most 48 of 53 bits. The sum is rounded to odd: if it is inexact and its
+    last bit is 0, it moves to the neighbour on the side of the error. Rounding that to float32 is then correct, since
+    double has at least two bits more (Boldo and Melquiond, Emulation of a FMA and correctly rounded sums: proved
+    algorithms using rounding to odd, 2008).
     """
     product, addend = float(a) * float(b), float(c)
     total = product + addend
     if math.isfinite(total):
+        # The error of the sum, exactly (Knuth's TwoSum).
         part = total - product
         error = (product - (total - part)) + (addend - part)
         if error and not np.float64(total).view(np.int64) & 1:

@@ -1,4 +1,4 @@
-"""Walking and rebuilding TIR. Every pass over expressions or statements is written with these few functions."""
+"""Walking and rebuilding TIR. Passes on expressions and statements are written with these functions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt
 
-# What calls itself below is an object or a function of the module, no function inside another that knows its own name: such a one
-# is a cycle, which lies around until cycles are looked for, and a compilation makes some ten thousand.
+# Recursive functions below are objects or functions of the module. A nested function that refers to itself is a
+# reference cycle, which stays in memory until the garbage collector runs; a compilation would make some ten thousand of
+# them.
 ExprMap = Callable[[Expr], Expr]
 
 
@@ -30,7 +31,7 @@ _OPERANDS: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     ir.AddressOf: attrgetter("indices"),
     ir.Call: attrgetter("args"),
 }
-_REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
+_REBUILDERS: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
     {
         ir.Un: lambda x, new: ir.Un(x.op, *new),
         ir.Cast: lambda x, new: ir.cast(x.dtype, *new),
@@ -40,33 +41,36 @@ _REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = Mapping
         ir.Call: lambda x, new: ir.Call(x.name, new, x.dtype),
     }
 )
-"""An expression of the same kind with other operands."""
+"""Constructors of an expression with other operands, by class."""
 
 
 _LEAVES = (ir.Var, ir.Const)
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct operands."""
+    """Return the direct operands."""
     return _OPERANDS.get(type(expr), _no_children)(expr)
 
 
 def map_children(expr: Expr, f: ExprMap) -> Expr:
-    """``expr`` with ``f`` applied to its direct operands; the same object when nothing changed."""
+    """Apply ``f`` to the direct operands of ``expr``; the same object if nothing changed."""
     if isinstance(expr, ir.Bin):  # most expressions are
         a, b = f(expr.a), f(expr.b)
         return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
     kind = type(expr)
-    if kind not in _REBUILT:
+    if kind not in _REBUILDERS:
         return expr
     old = _OPERANDS[kind](expr)
     new = tuple([f(x) for x in old])
-    return expr if all(map(is_, new, old)) else _REBUILT[kind](expr, new)
+    return expr if all(map(is_, new, old)) else _REBUILDERS[kind](expr, new)
 
 
 class _Mapper:
-    """Rewrites an expression bottom-up. What is an operand of several expressions is rewritten once, and is one object again:
-    polynomials and transforms are far smaller as graphs than as trees."""
+    """Bottom-up rewriting of an expression.
+
+    A shared operand is rewritten once and remains shared: polynomials and transforms are far smaller as graphs than as
+    trees.
+    """
 
     __slots__ = ("f", "known")
 
@@ -84,20 +88,22 @@ class _Mapper:
 
 
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
-    """Bottom-up rewriting: operands first, then ``f`` on the rebuilt expression; ``f`` is asked once about what is shared."""
+    """Rewrite bottom-up: operands first, then ``f`` on the rebuilt expression. ``f`` is called once for a shared
+    operand."""
     return _Mapper(f)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
-    """Bottom-up rewriting of statements; ``on_expr`` is given every whole expression they hold, ``on_stmt`` the same object where
-    nothing in it changed."""
+    """Rewrite statements bottom-up. ``on_expr`` gets every whole expression in them; ``on_stmt`` gets the same
+    object if nothing in it changed."""
     return on_stmt(_with_parts(stmt, on_stmt, on_expr or _same))
 
 
 def _with_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> Stmt:
-    """A statement whose parts are rewritten; the same object when nothing changed."""
+    """Rewrite the parts of a statement; the same object if nothing changed."""
     match stmt:
         case ir.Store(buffer, indices, value):
+            # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
             places, stored = tuple([e(i) for i in indices]), e(value)
             same = stored is value and all(map(is_, places, indices))
             return stmt if same else ir.Store(buffer, places, stored)
@@ -128,6 +134,7 @@ def _with_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> Stmt
 
 
 def _block_with_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> ir.Block:
+    """Rewrite the parts of a block; the same object if nothing changed."""
     bindings = [e(i.binding) for i in block.iters]
     init = map_stmt(block.init, on_stmt, e) if block.init else None
     predicate = e(block.predicate) if block.predicate else None
@@ -145,7 +152,7 @@ def _same(expr: Expr) -> Expr:
 
 
 class _Substitution:
-    """Replaces variables; what is shared stays shared, as in :class:`_Mapper`."""
+    """Substitution of variables; shared operands remain shared, as in :class:`_Mapper`."""
 
     __slots__ = ("known", "names", "values")
 
@@ -166,21 +173,21 @@ class _Substitution:
 
 
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
-    """``expr`` with variables replaced."""
+    """Replace variables in ``expr``."""
     return _Substitution(values)(expr)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
-    """``stmt`` with (free) variables replaced."""
-    return map_stmt(stmt, _unchanged, _Substitution(values)) if values else stmt
+    """Replace free variables in ``stmt``."""
+    return map_stmt(stmt, _identity_stmt, _Substitution(values)) if values else stmt
 
 
-def _unchanged(stmt: Stmt) -> Stmt:
+def _identity_stmt(stmt: Stmt) -> Stmt:
     return stmt
 
 
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
-    """``stmt`` with buffers exchanged for others of the same rank."""
+    """Replace buffers in ``stmt`` by others of the same rank."""
 
     def on_expr(x: Expr) -> Expr:
         match x:
@@ -204,12 +211,12 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
 
 
 def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
-    """Whether an expression reads one of ``buffers``, or takes an address in it."""
+    """Test whether an expression reads one of ``buffers``, or takes an address in it."""
     return any(access.buffer in buffers for access in accesses_of(expr))
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
-    """``expr`` and everything below it, parents first."""
+    """Yield ``expr`` and everything below it, parents first."""
     stack = [expr]
     while stack:
         found = stack.pop()
@@ -218,7 +225,7 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
-    """The whole expressions that a statement holds itself (not those of its sub-statements)."""
+    """Return the expressions that a statement contains itself, without those of its sub-statements."""
     match stmt:
         case ir.Store(_, indices, value):
             return (*indices, value)
@@ -236,7 +243,7 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The direct sub-statements."""
+    """Return the direct sub-statements."""
     return _PARTS.get(type(stmt), _no_parts)(stmt)
 
 
@@ -259,7 +266,7 @@ _PARTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
 
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
-    """``stmt`` and everything below it, in execution order, parents first."""
+    """Yield ``stmt`` and everything below it, in execution order, parents first."""
     stack = [stmt]
     while stack:
         found = stack.pop()
@@ -268,14 +275,14 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
-    """Every expression and sub-expression under a statement."""
+    """Yield every expression and sub-expression under a statement."""
     for s in walk_stmt(stmt):
         for expr in stmt_exprs(s):
             yield from walk_expr(expr)
 
 
 def free_vars(expr: Expr) -> frozenset[ir.Var]:
-    """The variables in an expression; found once, from those of its operands."""
+    """Return the variables in an expression. Memoised."""
     try:
         return expr.known_vars
     except AttributeError:
@@ -288,8 +295,7 @@ def free_vars(expr: Expr) -> frozenset[ir.Var]:
 
 
 def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
-    """What an expression reads or takes addresses of, outer elements before those in their indices; found once, from
-    those of its operands."""
+    """Return the loads and addresses in an expression, outer ones before those in their indices. Memoised."""
     try:
         return expr.known_accesses
     except AttributeError:

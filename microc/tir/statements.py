@@ -8,13 +8,14 @@ from dataclasses import field
 from microc.errors import ProgramError
 from microc.tir.expressions import REINTERPRET, Bin, Buffer, Call, Const, Expr, Node, Select, Var, as_expr, binary, node
 
-# ---- Statements, blocks and functions of the loop IR; :mod:`microc.tir.ir` says what they mean.
+# ---- Statements, blocks and functions of the loop IR; :mod:`microc.tir.ir` defines their meaning.
 
 GROUPS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 ITEMS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-"""Kinds of loops whose turns are groups of an accelerator's items, or a group's items; they mean what plain loops mean."""
+"""Types of loops whose iterations are groups of an accelerator's items, or the items of a group; the meaning is that
+of plain loops."""
 FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel", "scalable", *GROUPS, *ITEMS)
-"""A ``scalable`` loop takes several iterations at once in vectors, as many as the machine has lanes for
+"""Types of loops. A ``scalable`` loop runs several iterations at once in vectors, as many as the machine has lanes
 (:mod:`microc.tir.symbolic`)."""
 
 
@@ -24,7 +25,7 @@ class Stmt(Node):
     __slots__ = ("known_blocks", "known_read", "known_written")
     known_blocks: frozenset[str]
     known_read: frozenset[Buffer]
-    known_written: frozenset[Buffer]  # all three found by microc.tir.analysis.context when they are asked for
+    known_written: frozenset[Buffer]  # all three are computed on demand: microc.tir.analysis.context
 
 
 @node
@@ -37,7 +38,7 @@ class Store(Stmt):
 
 
 ENDLESS = (1 << 31) - 1
-"""The extent of a loop that a condition inside ends, and that does not address by its turn."""
+"""Extent of a loop that a condition inside ends, and whose counter is in no address."""
 
 
 @node
@@ -76,7 +77,7 @@ class Let(Stmt):
 
 @node
 class Alloc(Stmt):
-    """A buffer that lives during ``body``."""
+    """A buffer that exists during ``body``."""
 
     buffer: Buffer
     body: Stmt
@@ -117,9 +118,9 @@ class Block(Stmt):
 
 @node
 class PrimFunc(Node):
-    """One kernel: buffer parameters (scopes ``global`` and ``const``), a body.
+    """A kernel: buffer parameters (scopes ``global`` and ``const``) and a body.
 
-    ``scalars`` are sizes that the caller gives, behind the buffers; none where all sizes are known.
+    ``scalars`` are sizes that the caller passes after the buffers; none if all sizes are known.
     """
 
     name: str
@@ -145,7 +146,7 @@ def clamp(a: Expr, low: Expr | int | float, high: Expr | int | float) -> Expr:
 
 
 def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
-    """``condition ? a : b`` with one dtype on both sides."""
+    """Return ``condition ? a : b``; ProgramError if the dtypes differ."""
     other = as_expr(b, a.dtype)
     if condition.dtype != "bool" or other.dtype != a.dtype:
         raise ProgramError(f"select({condition.dtype}, {a.dtype}, {other.dtype})")
@@ -153,7 +154,7 @@ def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr | None:
-    """The conjunction, or None of nothing."""
+    """Return the conjunction of conditions; None if there are none."""
     result: Expr | None = None
     for condition in conditions:
         result = condition if result is None else Bin("and", result, condition)
@@ -161,29 +162,29 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
 
 
 def conjuncts(condition: Expr | None) -> list[Expr]:
-    """What :func:`all_of` joins to a condition, in order."""
+    """Return the terms of a conjunction (:func:`all_of`), in order."""
     if isinstance(condition, Bin) and condition.op == "and":
         return conjuncts(condition.a) + conjuncts(condition.b)
     return [] if condition is None else [condition]
 
 
 def call(name: str, *args: Expr, dtype: str | None = None) -> Call:
-    """A call; the dtype defaults to that of the first argument."""
+    """Return a call; the dtype defaults to that of the first argument."""
     return Call(name, args, dtype or args[0].dtype)
 
 
 def reinterpret(dtype: str, a: Expr) -> Expr:
-    """The bits of ``a`` as a dtype of as many bits."""
+    """Return the bits of ``a`` as a dtype of the same width."""
     return a if a.dtype == dtype else Call(REINTERPRET, (a,), dtype)
 
 
 def int_value(expr: Expr) -> int | None:
-    """The value of an integer literal, or None."""
+    """Return the value of an integer literal, or None."""
     return expr.value if isinstance(expr, Const) and isinstance(expr.value, int) else None
 
 
 def seq(*stmts: Stmt | None) -> Stmt:
-    """Statements in order, flattened; one statement stays itself."""
+    """Join statements in order, flattened; a single statement is returned itself."""
     flat: list[Stmt] = []
     for stmt in stmts:
         if isinstance(stmt, Seq):
@@ -194,7 +195,7 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 def loops(extents: Iterable[tuple[Var, int]], body: Callable[[], Stmt] | Stmt) -> Stmt:
-    """Nested serial loops around a body, outermost first."""
+    """Build nested serial loops around a body, outermost first."""
     result = body() if callable(body) else body
     for var, extent in reversed(list(extents)):
         result = For(var, as_expr(extent, var.dtype), result)

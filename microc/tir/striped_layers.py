@@ -1,4 +1,4 @@
-"""Several layers as one function that works row by row."""
+"""Several layers as one function that works row by row, so that tensors between them never exist whole."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
 
-# ---- Which rows layers that work row by row hold and make, and when: the geometry of
-# :mod:`microc.tir.striped_layers`.
+# ---- Geometry: which rows the layers hold and compute, and when.
 
 
 @frozen
 class Window:
     """The rows that a layer reads for its row y: ``reach`` of them, from row ``y * stride - top`` on.
 
-    ``width``: elements of a row. Rows above the first hold ``pad_value``, and those below the last, if ``top`` or ``bottom``.
+    ``width``: elements of a row. Rows above the first, and below the last, hold ``pad_value`` if ``top`` or ``bottom``
+    is set.
     """
 
     reach: int
@@ -32,15 +32,16 @@ class Window:
 
     @property
     def padded(self) -> bool:
+        """True if rows outside the image may be read."""
         return bool(self.top or self.bottom)
 
 
 @frozen
 class Shape:
-    """What a layer of ``rows`` rows reads to make ``block`` of them at a time.
+    """Geometry of a layer of ``rows`` rows that computes ``block`` of them at a time.
 
-    Blocks start at row ``phase`` and every ``block`` rows before and behind it, also where that is partly outside the image; a
-    layer that touches other tensors than windows must be ``whole``: its blocks lie inside.
+    Blocks start at row ``phase`` and every ``block`` rows before and after it, even if partly outside the image. A
+    layer that reads other tensors than windows must be ``whole``: all its blocks are inside.
     """
 
     window: Window
@@ -56,32 +57,34 @@ class Shape:
 
     @property
     def held(self) -> int:
-        """Rows in the window: where the stride is longer than the reach, some are skipped."""
+        """Rows in the window; if the stride exceeds the reach, some are skipped."""
         return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
 
     @property
     def lead(self) -> int:
-        """Rows of the predecessor that exist when the layer asks for more to make its row 0."""
+        """Rows of the predecessor that exist when the layer requests more of them to compute its row 0."""
         return self.held - self.step - self.window.top
 
     @property
     def inside(self) -> bool:
-        """Whether no block reaches beyond the image."""
+        """True if no block extends beyond the image."""
         return self.phase == 0 and self.rows % self.block == 0
 
     @property
     def computed(self) -> int:
-        """Rows that are computed, those outside the image included."""
+        """Number of computed rows, including those outside the image."""
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
     def serving(self, reader: Shape | None, block: int) -> Shape:
-        """The shape with ``block`` rows at a time, as the next layer asks for them (None: this is the last one)."""
+        """Return the shape with ``block`` rows at a time, aligned to the requests of the next layer (None: this is
+        the last one)."""
         phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
         return replace(self, block=block, phase=phase)
 
 
 def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
-    """The shapes with the most rows at a time that serve the next layer, up to ``height``."""
+    """Choose the largest blocks, up to ``height`` rows, that divide what the next layer requests; from the last
+    layer to the first."""
     found: list[Shape] = []
     for k, shape in reversed(list(enumerate(shapes))):
         reader = found[0] if found else None
@@ -94,7 +97,8 @@ def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
 
 
 def first_row(shapes: Sequence[Shape], position: int) -> int:
-    """How many rows before its row 0 a layer has to start, so that its window and those before it are full by then."""
+    """Return how many rows before its row 0 a layer must start so that its window, and those before it, are full by
+    then."""
     shape = shapes[position]
     if position == 0 and not shape.window.padded:
         return 0
@@ -103,9 +107,10 @@ def first_row(shapes: Sequence[Shape], position: int) -> int:
 
 
 def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = frozenset()) -> tuple[list[int], list[int]]:
-    """The last time that each row of the source is read, and the time that each row of the result is written.
+    """Return the time of the last read of each row of the source, and the time at which each row of the result is
+    written.
 
-    The clock moves on with every block. Layers whose positions are in ``beside`` read the source by row, too.
+    The clock advances with every block. Layers whose positions are in ``beside`` also read the source by row.
     """
     clock = _Clock(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
     block = shapes[-1].block
@@ -117,6 +122,8 @@ def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = froze
 
 @dataclass(slots=True)
 class _Clock:
+    """Simulation of the order in which blocks are computed."""
+
     shapes: Sequence[Shape]
     read: list[int]
     written: list[int]
@@ -124,7 +131,7 @@ class _Clock:
     now: int = 0
 
     def make(self, position: int, row: int) -> None:
-        """One block of a layer, from ``row`` on, after what it needs."""
+        """Compute one block of a layer, from ``row`` on, after the blocks that it needs."""
         shape = self.shapes[position]
         new = row * shape.window.stride + shape.lead
         if position:
@@ -139,25 +146,25 @@ class _Clock:
             self.touch(self.written, row, row + shape.block)
 
     def touch(self, times: list[int], start: int, stop: int) -> None:
+        """Set the times of rows to now."""
         for y in range(max(start, 0), min(stop, len(times))):
             times[y] = self.now
 
 
-# ---- Several layers as one function that works through the image from top to bottom: tensors between them never
-# exist whole.
+# ---- Streaming: several layers as one function that works through the image from top to bottom.
 #
-# Every layer makes a block of rows at a time, from a window: the rows of its predecessor that the block needs. To go on, it moves
-# its window down: the rows that are still needed move to the front, and its predecessor makes the others behind them, in turn
-# from a window of its own. So each row of every layer is computed once, when it is first needed. Windows hold the padding above
-# and below the image, so that layers know of none.
+# Every layer computes a block of rows at a time from a window: the rows of its predecessor that the block needs. To
+# continue, it moves its window down: rows that are still needed move to the front, and the predecessor computes the
+# others behind them, from a window of its own. So each row of every layer is computed once, when it is first needed.
+# Windows contain the padding above and below the image, so layers need no padding of their own.
 
 
 @frozen
 class Layer:
-    """One layer: ``func``, lowered, makes a block of rows of the shape.
+    """A layer: ``func``, lowered, computes a block of rows of the shape.
 
-    ``data`` and ``result`` are its parameters for the window and for the rows made; ``by_row`` those that hold the same rows of
-    tensors shaped like the result. All are dense.
+    ``data`` and ``result`` are its parameters for the window and for the computed rows; ``by_row`` those for the same
+    rows of tensors that are shaped like the result. All are dense.
     """
 
     shape: Shape
@@ -169,27 +176,28 @@ class Layer:
 
 @frozen
 class Stream:
-    """The function, and for every parameter but workspaces the layer (by position) and its parameter that it serves."""
+    """The function, and for every parameter except workspaces the layer (by position) and the layer's parameter that
+    it serves."""
 
     func: ir.PrimFunc
     origins: tuple[tuple[int, ir.Buffer], ...]
 
 
 def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool) -> Stream:
-    """One function for a chain of layers. ``source_rows``: rows of the first layer's input, which stands in memory whole.
+    """Return one function for a chain of layers. ``source_rows``: rows of the first layer's input, which is in memory
+    as a whole.
 
-    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of bytes are
-    moved by (unaligned) words. The blocks are as
-    :func:`~microc.tir.striped_layers.choose_blocks` chooses them.
+    Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of
+    bytes are moved by (unaligned) words. Blocks are those of :func:`~microc.tir.striped_layers.choose_blocks`.
     """
     return _Stream(name, tuple(layers), source_rows, words).build()
 
 
 @frozen
 class Place:
-    """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name.
+    """Location of a layer's buffer: in ``buffer`` from element ``start`` on; None: the same buffer under another name.
 
-    ``owner``: a number of the value, where several lie in one buffer, one after the other.
+    ``owner``: a number of the value, if several are in one buffer, one after the other.
     """
 
     buffer: ir.Buffer
@@ -198,13 +206,15 @@ class Place:
 
 
 Target = Callable[[ir.Var], Place]
-"""Where a block goes, by its first row."""
+"""The location of a block, given its first row."""
 _Key = tuple[str, int]
-"""The n-th workspace of a dtype."""
+"""Dtype and number of a workspace, counted per dtype."""
 _ZERO = ir.const(0, "int32")
 
 
 class _Stream:
+    """Builder of one function for a chain of layers."""
+
     def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, source_rows
         self.copying = "vectorized" if words else "serial"
@@ -222,8 +232,10 @@ class _Stream:
         self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> Stream:
+        """Build the function: padding in all windows, then a loop over blocks of the last layer."""
         last = len(self.layers) - 1
         shape = self.layers[last].shape
+        # Steps before the first block of the result fill the windows.
         early = -(-first_row([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh("step"))
         body = ir.For(
@@ -240,6 +252,7 @@ class _Stream:
     # ------------------------------------------------------------ buffers
 
     def fresh(self, stem: str) -> str:
+        """Return a new name."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}{number}", number + 1
@@ -247,12 +260,13 @@ class _Stream:
         return name
 
     def parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
+        """Add a parameter that serves a layer's parameter."""
         buffer = ir.Buffer(self.fresh(stem), (size,), serves.dtype, serves.scope)
         self.origins[buffer] = (layer, serves)
         return buffer
 
     def operands(self, position: int) -> dict[ir.Buffer, Place]:
-        """Constants, and tensors read by row (their start is set for each block)."""
+        """Add the layer's constants and the tensors it reads by row (whose start is set for each block)."""
         layer = self.layers[position]
         found: dict[ir.Buffer, Place] = {}
         for param in layer.by_row:
@@ -266,7 +280,7 @@ class _Stream:
         return found
 
     def shared_workspaces(self) -> dict[_Key, ir.Buffer]:
-        """Layers work one after another: the first workspace of a dtype serves all of them, and so on."""
+        """Share workspaces: layers run one after another, so the n-th workspace of a dtype serves all of them."""
         sizes: dict[_Key, int] = {}
         for layer in self.layers:
             for key, own in _workspaces(layer):
@@ -274,6 +288,7 @@ class _Stream:
         return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
     def window(self, position: int) -> ir.Buffer:
+        """Create the window of a layer."""
         shape = self.layers[position].shape
         return ir.Buffer(
             self.fresh("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
@@ -282,10 +297,11 @@ class _Stream:
     # ------------------------------------------------------------ statements
 
     def out_rows(self, row: ir.Var) -> Place:
+        """Return the location of a block of the result."""
         return Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
     def next_block(self, position: int, row: ir.Expr, into: Target, reader: Shape | None) -> ir.Stmt:
-        """Move the window of a layer on to ``row`` and compute the block there, for the window of ``reader``."""
+        """Move the window of a layer to ``row`` and compute the block there, into the window of ``reader``."""
         layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
@@ -302,20 +318,20 @@ class _Stream:
         return ir.Let(index, row, ir.seq(window, made, border))
 
     def advance(self, position: int, row: ir.Expr) -> ir.Stmt:
-        """Bring the window of a layer to ``row``: it moves by a step, and new rows follow."""
+        """Move the window of a layer down by one step, and fill in the new rows for the block at ``row``."""
         shape, buffer = self.layers[position].shape, self.windows[position]
         width, kept = shape.window.width, shape.held - shape.step
         shift = self.move(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
         block = self.layers[position - 1].shape.block if position else 1
-        turn = ir.Var(self.fresh("turn"))
-        place = Place(buffer, (turn * block + kept) * width)
-        new = row * shape.window.stride + shape.lead + turn * block
+        iteration = ir.Var(self.fresh("turn"))
+        place = Place(buffer, (iteration * block + kept) * width)
+        new = row * shape.window.stride + shape.lead + iteration * block
         source = self.source_row(new, place, shape) if not position else None
         made = source or self.next_block(position - 1, new, lambda _: place, shape)
-        return ir.seq(shift if kept else None, ir.For(turn, ir.const(shape.step // block, "int32"), made))
+        return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
 
     def source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
-        """A copy of a row of the source."""
+        """Copy a row of the source."""
         index, width = ir.Var(self.fresh("row")), reader.window.width
         assert into.start is not None
         copy = self.move(into.buffer, into.start, self.source, index * width, width)
@@ -323,7 +339,7 @@ class _Stream:
         return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
 
     def border(self, into: Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
-        """Padding in those rows of a block that lie outside the image."""
+        """Fill those rows of a block with padding that are outside the image."""
         if reader is None or not reader.window.padded:
             return None
         k, width = ir.Var(self.fresh("k")), reader.window.width
@@ -333,24 +349,24 @@ class _Stream:
         return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
 
     def move(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
-        """Copy ``size`` elements, in rising order."""
+        """Copy ``size`` elements in ascending order, so that a window may move to lower addresses in place."""
         k = ir.Var(self.fresh("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
 
     def fill(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
-        """Padding, for ``size`` elements."""
+        """Fill ``size`` elements with padding."""
         k = ir.Var(self.fresh("k"))
         value = ir.const(window.pad_value, into.dtype)
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
 
     def fill_window(self, position: int) -> ir.Stmt:
-        """Before the first step there is padding everywhere: above the image, and where blocks reach beyond it, so that all
-        that is ever computed with has a value."""
+        """Fill a window with padding before the first step: above the image, and where blocks extend beyond it,
+        every value that is computed with is defined."""
         return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
 
 
 def names_of(func: ir.PrimFunc) -> set[str]:
-    """Every name that a function uses."""
+    """Return every name in a function."""
     found = {p.name for p in func.params}
     for stmt in walk_stmt(func.body):
         match stmt:
@@ -364,7 +380,7 @@ def names_of(func: ir.PrimFunc) -> set[str]:
 
 
 def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
-    """The workspaces of a layer, numbered within their dtype."""
+    """Yield the workspaces of a layer, numbered per dtype."""
     counts: dict[str, int] = {}
     for param in layer.func.params:
         if param.scope == "workspace":
@@ -374,16 +390,17 @@ def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
 
 
 def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
-    """Elements of one row of a tensor that a layer makes, or reads by row."""
+    """Return the elements of one row of a tensor that a layer computes, or reads by row."""
     return buffer.size // layer.shape.block
 
 
 def _within(row: ir.Expr, rows: int) -> ir.Expr:
+    """Return the condition that a row is in the image."""
     return ir.Bin("and", row >= 0, row < rows)
 
 
 def placed(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
-    """A layer's statements on the buffers of the stream."""
+    """Rewrite a layer's statements to the buffers of the stream."""
 
     def at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         if place.start is None:

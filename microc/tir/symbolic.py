@@ -1,4 +1,4 @@
-"""Functions of symbolic extents, and scalable loops."""
+"""Functions with symbolic extents, and scalable loops."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from microc.tir.rewrite import (
     walk_stmt,
 )
 
-# ---- Functions of symbolic extents: sizes that a caller tells stand in shapes and loops as expressions over
-# ``scalars``.
+# ---- Symbolic extents: sizes that the caller passes are in shapes and loops as expressions over ``scalars``.
 #
-# Such a function can be printed, parsed and built within bounds; what looks into functions gets it at some sizes
-# (:func:`specialize`). So extents have the type ``int`` everywhere, and :func:`require_fixed` stands where functions come in.
+# Such a function can be printed, parsed and built within bounds; passes that analyse functions get it for some sizes
+# (:func:`specialize`). So extents have the type ``int`` everywhere, and :func:`require_fixed` guards the entry of these
+# passes.
 
 _KINDS = (ir.Const, ir.Var, ir.Bin, ir.Un)
-"""What expressions over sizes are made of."""
+"""Classes of expressions over sizes."""
 
 
 def extent_of(value: object, what: str) -> Any:
-    """An extent that somebody wrote: a number, or an int32 expression over sizes; ProgramError for anything else."""
+    """Convert an extent given by a user: a number, or an int32 expression over sizes. ProgramError for anything
+    else."""
     if isinstance(value, ir.Expr) and value.dtype == "int32" and all(isinstance(x, _KINDS) for x in walk_expr(value)):
         number = ir.int_value(value)
         return value if number is None else number
@@ -47,13 +48,13 @@ def extent_of(value: object, what: str) -> Any:
 
 
 def sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
-    """The sizes that extents are made of, in their order."""
+    """Return the sizes in extents, in order of appearance."""
     exprs = (x for extent in extents if isinstance(extent, ir.Expr) for x in walk_expr(extent))
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
 
 
 def require_fixed(func: ir.PrimFunc) -> None:
-    """ProgramError where a function has sizes that nobody told."""
+    """Raise ProgramError if a function has symbolic sizes."""
     if func.scalars:
         names = ", ".join(scalar.name for scalar in func.scalars)
         raise ProgramError(
@@ -63,9 +64,10 @@ def require_fixed(func: ir.PrimFunc) -> None:
 
 
 def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """The function at some sizes, by the names of its scalars; itself where it has none.
+    """Return the function for some sizes, by the names of its scalars; a function without scalars is returned
+    unchanged.
 
-    ProgramError for a scalar without a size, and where an extent would be none or negative.
+    ProgramError for a scalar without a size, and for an extent below 1.
     """
     if not func.scalars:
         return func
@@ -101,24 +103,25 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
 
 
-# ---- Scalable loops: iterations taken strip by strip, each as many of them as a machine's vectors have lanes for
-# when it runs.
+# ---- Scalable loops: iterations in strips, each of as many as the machine's vectors have lanes at run time.
 #
 #     for i in T.scalable(100, annotations={"lanes": 16}):
 #         vl: T.int32 = T.vector_length_x16(100 - i)
 #         T.evaluate(T.store_i8_i32xvscalex16(T.address_of(y, i), T.load_i8_i32xvscalex16(T.address_of(x, i), vl), vl))
 #
-# ``i`` goes on by ``vl``, the lanes that a turn has; ``lanes`` are those of the shortest vectors. An address tells of one lane,
-# and so do all analyses: the loop stands for as many turns of one lane as it has iterations. A turn does each statement for all
-# its lanes before the next, so what it reads may lie where other lanes write only if it reads all before it writes: then the
-# order of every read before every write is that of single lanes, whatever the number of them (:func:`fault`).
+# ``i`` advances by ``vl``, the active lanes of an iteration; ``lanes`` is the lane count of the shortest vectors. An address is
+# that of a single lane, and all analyses see the loop as one iteration for each lane. At run time a strip executes each
+# statement for all its lanes before the next statement. Reads may thus overlap with what other lanes write only if the body
+# reads everything before it writes: then every read precedes every write in either order, whatever the number of lanes
+# (:func:`fault`).
 
 LENGTH = "vector_length_x"
-"""How words begin that say how many lanes a turn has, of so many that are left."""
+"""Prefix of the intrinsics that return the number of active lanes, given how many iterations are left."""
 
 
 def taken(loop: ir.For) -> ir.Let | None:
-    """What names a turn's lanes, among the values that the body of a scalable loop starts with naming."""
+    """Return the let that binds the number of active lanes at the start of a scalable loop's body; None if there is
+    none."""
     stmt = loop.body
     while isinstance(stmt, ir.Let):
         if isinstance(stmt.value, ir.Call) and stmt.value.name.startswith(LENGTH):
@@ -128,17 +131,17 @@ def taken(loop: ir.For) -> ir.Let | None:
 
 
 def fault(loop: ir.For) -> str:
-    """What is wrong with a scalable loop; nothing where all is well."""
+    """Return the reason why a scalable loop is ill-formed; empty if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
-    if taken(loop) is None or _asked(loop) != linear(loop.extent - loop.var):
+    if taken(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
         return f"{name} does not begin with the lanes that it takes of those that are left"
     if not in_order(loop.body):
         return f"{name} reads memory after it wrote some"
     return ""
 
 
-def _asked(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
-    """Of how many iterations that are left the lanes of a turn are taken."""
+def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
+    """Return the number of remaining iterations, as a linear form, of which the active lanes are taken."""
     known, stmt = Scope({}), loop.body
     while isinstance(stmt, ir.Let):
         if stmt == taken(loop) and isinstance(stmt.value, ir.Call):
@@ -149,17 +152,20 @@ def _asked(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | None:
 
 
 def in_order(body: ir.Stmt) -> bool:
-    """Whether all that is read where results may lie is read before anything is written there."""
+    """Test whether all reads from memory that results may be in precede all writes to it."""
     written = False
-    for reads, writes in _touched(body):
+    for reads, writes in _memory_effects(body):
         if reads and written:
             return False
         written = written or writes
     return True
 
 
-def _touched(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
-    """Whether each part of a statement reads, and writes, where results lie; a loop that does both does so twice."""
+def _memory_effects(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
+    """Yield, for each part of a statement, whether it reads, and whether it writes, memory that results may be in.
+
+    The body of a loop is visited twice, so that a read in the next iteration follows a write in this one.
+    """
     places = [x for e in stmt_exprs(stmt) for x in accesses_of(e) if x.buffer.scope in FOLLOWED]
     writes = isinstance(stmt, ir.Store) and stmt.buffer.scope in FOLLOWED
     yield (
@@ -168,4 +174,4 @@ def _touched(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
     )
     for _ in range(1 + isinstance(stmt, ir.For)):
         for child in stmt_children(stmt):
-            yield from _touched(child)
+            yield from _memory_effects(child)

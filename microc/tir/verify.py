@@ -68,7 +68,8 @@ def verify(
 
 
 def fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
-    """What :func:`verify` finds wrong, for who can do without the function; nothing where all holds."""
+    """Return what :func:`verify` finds wrong, for callers that can do without the function; empty if it is
+    well-formed."""
     try:
         verify(func, tables=tables)
     except (IllFormedError, ProgramError) as error:
@@ -181,7 +182,7 @@ class _Verifier:
         self.where = outer
 
     def binding(self, i: ir.IterVar, place: Place) -> intervals.Interval:
-        """Check what an iterator is bound to; its range."""
+        """Check the value bound to an iterator; return its range."""
         self.expr(i.binding, place)
         if i.kind not in ("space", "reduce"):
             self.fail(f"iterator {i.var.name} has the unknown kind {i.kind!r}")
@@ -278,7 +279,7 @@ class _Verifier:
             self.fail(f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices given")
         for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if index.dtype == "int32" and (number := ir.int_value(index)) is not None and 0 <= number < extent:
-                continue  # as nearly all of registers are
+                continue  # the index of nearly every register
             self.expr(index, place)
             if index.dtype != "int32":
                 self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}")
@@ -298,25 +299,27 @@ class _Verifier:
             flat = flat + index * stride
         flat = place.known.simplify(
             rewrite.substitute(flat, self.bound)
-        )  # what instructions step over only bindings tell
+        )  # elements that an instruction steps over are known to its binding only
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
     def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> intervals.Interval:
-        """``0 <= index < extent``, proven; the range of the index."""
+        """Prove ``0 <= index < extent``; return the range of the index."""
         reach = self.reach(index, place)
         allowed = (0, extent - 1)
         if not intervals.within(reach, allowed):
             if self.tables is not None and self.made_of_data(index):
                 if constant := self.unjudged_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
-                    what_is_known = f" and may be {_shown(reach)}" if known else ", whose numbers nobody has judged"
+                    what_is_known = (
+                        f" and may be {_range_text(reach)}" if known else ", whose numbers nobody has judged"
+                    )
                     raise ProgramError(
                         f"{what()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
                         hint="bound it: min(max(index, 0), size - 1)" if known else _UNJUDGED,
                         where=self.where,
                     )
                 return allowed
-            self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
+            self.fail(f"{what()}: {expr_text(index)} may be {_range_text(reach)}, allowed is 0..{extent - 1}")
         return reach
 
     def reach(self, value: ir.Expr, place: Place) -> intervals.Interval:
@@ -356,7 +359,8 @@ class _Verifier:
 
     @cached_property
     def carriers(self) -> dict[str, str]:
-        """The function's own buffers that numbers of a constant which is none of the tables are stored to."""
+        """Buffers of the function that store numbers of a constant which is none of the tables, by name, with that
+        constant."""
         found: dict[str, str] = {}
         assigned = [
             (s.var, s.value) if isinstance(s, ir.Let) else (s.buffer, s.value)
@@ -382,7 +386,7 @@ class _Verifier:
         return found
 
     def made_of_data(self, value: ir.Expr) -> bool:
-        """Whether a value is computed from loaded ones, or from names for such."""
+        """Test whether a value is computed from loads, or from names of such values."""
         return any(isinstance(x, (ir.Load, ir.Call)) or x in self.looked_up for x in rewrite.walk_expr(value))
 
 
@@ -390,6 +394,7 @@ def _axis(axis: int, buffer: ir.Buffer) -> str:
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
-def _shown(reach: intervals.Interval) -> str:
+def _range_text(reach: intervals.Interval) -> str:
+    """Format a range."""
     low, high = ("?" if isinstance(end, float) else str(end) for end in reach)
     return f"{low}..{high}"

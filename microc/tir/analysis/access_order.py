@@ -1,4 +1,8 @@
-"""What statements touch, and when."""
+"""Accesses of a lowered function and their order in time.
+
+:func:`touches` computes, for one size, when each element of a buffer is first written and last accessed.
+:class:`Precedence` proves for many sizes at once which distances between two buffers are unsafe if they share memory.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,21 @@ from microc.tir import ir
 from microc.tir.analysis.size_forms import Conflict, Form, Forms, Ranges
 from microc.tir.rewrite import free_vars, substitute, walk_expr, walk_stmt
 
-# ---- What single statements of a lowered function touch, in which order within them, and the walk over statements in
-# a row.
+# ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a
+# sequence.
 
 TICKS = 3
-"""A statement reads (0), then writes (1); an intrinsic that reads and writes through pointers reads to its very end (2)."""
+"""Ticks of a statement. It reads (0), then writes (1). An intrinsic that reads and writes through pointers may read
+to its end (2)."""
 FOLLOWED = ("global", "workspace")
-"""Scopes whose accesses matter; constants and registers have no place in the arena."""
+"""Scopes whose accesses matter; constants and registers are not in the arena."""
 _EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
 @frozen
 class Touch:
-    """One syntactic access, ``tick`` ticks after its statement starts: ``extent`` elements from an index on, ``step`` apart."""
+    """A syntactic access, ``tick`` ticks after its statement starts: ``extent`` elements from an index on, ``step``
+    apart."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -42,7 +48,7 @@ class Touch:
 
 @dataclass(slots=True)
 class Scope:
-    """The indices that names stand for. A name for data stands for itself, and is unknown."""
+    """Index expressions of names. A name bound to data is unknown and stands for itself."""
 
     names: dict[ir.Var, ir.Expr]
 
@@ -58,7 +64,7 @@ class Scope:
 
 
 def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
-    """Statements in order; a let stands for itself, what it encloses comes behind it."""
+    """Yield statements in order of execution; a let comes before its body."""
     stack = [stmt]
     while stack:
         match stack.pop():
@@ -74,27 +80,28 @@ def row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
 
 
 def leaf(stmt: ir.Stmt, scope: Scope) -> list[Touch]:
-    """What a statement touches by itself: of a condition and a loop, what decides on them; names enter the scope."""
+    """Return the accesses of a statement itself: of a loop those of its extent, of an ``If`` those of its condition.
+    Names enter the scope."""
     match stmt:
         case ir.Store(buffer, indices, value):
             written = [Touch(buffer, scope.indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
-            return _touched((*indices, value), scope) + written
+            return _expression_touches((*indices, value), scope) + written
         case ir.Evaluate(value):
-            return _touched((value,), scope)
+            return _expression_touches((value,), scope)
         case ir.Let(var, value):
-            found = _touched((value,), scope)
+            found = _expression_touches((value,), scope)
             scope.name(var, value)
             return found
         case ir.If(condition):
-            return _touched((condition,), scope)
+            return _expression_touches((condition,), scope)
         case ir.For(_, extent):
-            return _touched((extent,), scope)
+            return _expression_touches((extent,), scope)
         case _:
             raise InternalError(f"{type(stmt).__name__} was not lowered")
 
 
-def _touched(exprs: tuple[ir.Expr, ...], scope: Scope) -> list[Touch]:
-    """What the expressions of one statement touch. Operands of a call are there before it starts to write."""
+def _expression_touches(exprs: tuple[ir.Expr, ...], scope: Scope) -> list[Touch]:
+    """Return the accesses of one statement's expressions. Operands of a call are read before it starts to write."""
     found, writes = [], False
     for x in (x for expr in exprs for x in walk_expr(expr)):
         match x:
@@ -107,35 +114,39 @@ def _touched(exprs: tuple[ir.Expr, ...], scope: Scope) -> list[Touch]:
                 raise InternalError(f"unknown expression {type(x).__name__}")
     if not writes:
         return found
+    # A call may read through a pointer until it ends, since nothing is known about the order inside it. Its value
+    # operands, and loads outside of it, are read before.
     call = exprs[0]
     outermost = isinstance(call, ir.Call) and any(isinstance(a, ir.AddressOf) and a.writes for a in call.args)
     pointed = {a.buffer for a in call.args if isinstance(a, ir.AddressOf)} if isinstance(call, ir.Call) else set()
     return [a if a.write or (outermost and a.buffer not in pointed) else replace(a, tick=2) for a in found]
 
 
-# ---- When a function touches every element of its buffers: the first write and the last touch, on one clock.
+# ---- Times of the first write and the last access of every element, on one clock.
 #
 # A lowered function runs its statements in a fixed order, so the time of a statement is an affine function of the loop
-# variables around it: every leaf statement lasts :data:`TICKS`, a loop as many times its body as it has turns. From it
-# follows whether two buffers may share memory: a byte that ends up in both must be touched for the last time as the one before
-# it is written for the first time as the other (:mod:`microc.plan.liveness`).
+# variables around it. Every leaf statement takes :data:`TICKS`, a loop its body's time multiplied by its iterations.
+# Two buffers may share a byte if the last access to it as part of one precedes the first write to it as part of the
+# other (:mod:`microc.plan.liveness`).
 #
-# Whatever is not known makes the answer careful: a guarded access counts as made where its indices lie within the buffer, an
-# index made of data reaches all along its axis, a loop of variable extent runs to its bound, and in a function with a loop that
-# is ``parallel`` or without a bound nothing is known to come before anything else. Work is numpy's; there is no Python loop over
-# elements.
+# Unknowns are resolved conservatively: a guarded access counts wherever its indices are within the buffer, an index
+# that depends on data reaches its whole axis, and a loop of variable extent runs to its bound. In a function with a
+# parallel loop or one without a bound, no access is known to precede another. The computation is vectorised with numpy;
+# there is no Python loop over elements.
 
 NEVER_WRITTEN = np.iinfo(np.int64).max
+"""First write of an element that is not written."""
 NEVER_TOUCHED = -1
+"""Last access of an element that is not accessed."""
 _AT_ONCE = 1 << 20
-"""Accesses that are worked out in one go; bounds the memory this takes."""
+"""Executions of an access that are computed in one array, which bounds memory."""
 _MOST = 1 << 24
-"""Executions of one access beyond which its address is not followed: it is taken to reach the whole buffer."""
+"""Executions of an access above which its address is not computed: it counts as an access to the whole buffer."""
 
 
 @frozen
 class Touches:
-    """Times of a buffer by flat element index, int64: its first write (:data:`NEVER_WRITTEN`) and its last read or write
+    """Times for each element of a buffer, int64: first write (:data:`NEVER_WRITTEN`) and last access
     (:data:`NEVER_TOUCHED`)."""
 
     first_write: Array
@@ -143,8 +154,8 @@ class Touches:
 
 
 @frozen
-class _Turn:
-    """A loop around an access: ``span`` ticks from one turn to the next."""
+class _TimedLoop:
+    """A loop around an access: ``span`` ticks pass between the starts of two iterations."""
 
     var: ir.Var
     extent: int
@@ -153,15 +164,16 @@ class _Turn:
 
 @frozen
 class _Access:
-    """A touch that happens at ``at`` plus ``span`` times the turn of every loop around it, innermost first."""
+    """An access at time ``at`` plus the sum of ``span`` times the iteration of every loop around it; loops innermost
+    first."""
 
     touch: Touch
     at: int
-    loops: tuple[_Turn, ...] = ()
+    loops: tuple[_TimedLoop, ...] = ()
 
 
 def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
-    """First writes and last touches of every parameter of a lowered function; constants are left out."""
+    """Compute first writes and last accesses of every parameter of a lowered function, except constants."""
     found = {
         b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
@@ -183,7 +195,7 @@ Timed = tuple[int, list[_Access]]
 
 
 def _collect(stmt: ir.Stmt, around: Scope) -> Timed:
-    """How long a statement lasts, and its accesses timed from its start."""
+    """Return the duration of a statement, and its accesses timed from its start."""
     scope = Scope(dict(around.names))
     parts: list[Timed] = []
     for item in row(stmt):
@@ -196,13 +208,14 @@ def _collect(stmt: ir.Stmt, around: Scope) -> Timed:
                 parts += [
                     _loop(item, scope),
                     own,
-                ]  # C looks at the extent before every turn, so for the last time at the end
+                ]  # C evaluates the extent before every iteration, for the last time at the end
             case _:
                 parts.append(own)
     return _sequence(parts)
 
 
 def _sequence(parts: Iterable[Timed]) -> Timed:
+    """Concatenate timed statements."""
     total, found = 0, []
     for duration, accesses in parts:
         found += [replace(access, at=access.at + total) for access in accesses] if total else accesses
@@ -211,19 +224,20 @@ def _sequence(parts: Iterable[Timed]) -> Timed:
 
 
 def _loop(loop: ir.For, scope: Scope) -> Timed:
+    """Time a loop and its accesses."""
     extent = _bound(loop.extent) or 0
     span, inner = _collect(loop.body, Scope({**scope.names, loop.var: loop.var}))
-    turn = _Turn(loop.var, extent, span)
-    return extent * span, [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
+    timed = _TimedLoop(loop.var, extent, span)
+    return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
 
 
 def _bound(extent: ir.Expr) -> int | None:
-    """The most turns of a loop."""
+    """Return the largest number of iterations of a loop; None if unknown."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
         return min((n for n in (_bound(extent.a), _bound(extent.b)) if n is not None), default=None)
     value = ir.int_value(extent)
     if value == ir.ENDLESS:
-        return 2  # its turns touch the same elements: the first and the last tell all
+        return 2  # iterations access the same elements: the first and the last determine all times
     return None if value is None else max(value, 0)
 
 
@@ -231,7 +245,7 @@ def _bound(extent: ir.Expr) -> int | None:
 
 
 def _record(access: _Access, into: Touches) -> None:
-    """Enter one access at all its elements: a write at its earliest, any access at its latest time."""
+    """Enter one access for all its elements: a write at its earliest time, any access at its latest."""
     touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _grids(access):
         flat: Array = _along(np.arange(touch.extent) * touch.step, rank - 1, rank)
@@ -252,15 +266,16 @@ Grid = Mapping[ir.Var, Array]
 
 
 def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
-    """The loop variables that the address depends on, as arrays along an axis each, piece by piece; and the rank of all.
+    """Yield the loop variables in the address as arrays, each along an axis of its own, in pieces of bounded size; and
+    the rank.
 
-    Behind the loops' axes there is one for every index, should it be unknown, and one for the elements from an address on.
-    The grid is None when it would be too large.
+    After the axes of loops there is one for every index, in case it is unknown, and one for the elements from an
+    address on. The grid is None if it would be too large.
     """
     names = {var for index in access.touch.indices for var in free_vars(index)}
-    used = [turn for turn in reversed(access.loops) if turn.var in names]
+    used = [loop for loop in reversed(access.loops) if loop.var in names]
     rank = len(used) + len(access.touch.indices) + 1
-    points = prod(turn.extent for turn in used) * access.touch.extent * _unknown(access.touch, used)
+    points = prod(loop.extent for loop in used) * access.touch.extent * _unknown(access.touch, used)
     if points > _MOST:
         yield None, rank
         return
@@ -268,29 +283,33 @@ def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
     step = max(1, first * _AT_ONCE // points) if points else 1
     fixed = {t.var: _along(np.arange(t.extent), axis, rank) for axis, t in enumerate(used)}
     for start in range(0, first, step):
-        turns = {used[0].var: _along(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
-        yield {**fixed, **turns}, rank
+        # The first axis is split into pieces, to bound the memory of each.
+        piece = {used[0].var: _along(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
+        yield {**fixed, **piece}, rank
 
 
-def _unknown(touch: Touch, used: Iterable[_Turn]) -> int:
-    """Elements along the axes whose index is made of data, each of which may be meant at every turn."""
-    start = {turn.var: np.zeros((), np.int64) for turn in used}
+def _unknown(touch: Touch, used: Iterable[_TimedLoop]) -> int:
+    """Return the number of elements along the axes whose index depends on data; any of them may be accessed in every
+    iteration."""
+    start = {loop.var: np.zeros((), np.int64) for loop in used}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate(index, start) is None)
 
 
 def _time(access: _Access, grid: Grid, *, last: bool) -> Array:
-    """When the access happens, over the grid: in the last (or first) turn of the loops that its address does not see."""
+    """Return the time of the access over the grid, in the last (or first) iteration of loops that its address does
+    not depend on."""
     when: Array = np.array(access.at, np.int64)
-    for turn in access.loops:
-        if turn.var in grid:
-            when = when + grid[turn.var] * turn.span
+    for loop in access.loops:
+        if loop.var in grid:
+            when = when + grid[loop.var] * loop.span
         elif last:
-            when = when + (turn.extent - 1) * turn.span
+            when = when + (loop.extent - 1) * loop.span
     return when
 
 
 def _enter(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
+    """Update the times of the accessed elements that are inside the buffer."""
     flat, inside, when = (part.reshape(-1) for part in np.broadcast_arrays(flat, inside, when))
     if not inside.all():
         flat, when = flat[inside], when[inside]
@@ -298,13 +317,14 @@ def _enter(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Arr
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
+    """Reshape an array to an axis of a grid."""
     shape = [1] * rank
     shape[axis] = -1
     return values.astype(np.int64).reshape(shape)
 
 
 def _evaluate(expr: ir.Expr, grid: Grid) -> Array | None:
-    """An index over the grid; None when it is made of data."""
+    """Evaluate an index over the grid; None if it depends on data."""
     match expr:
         case ir.Const(int() as value):
             return np.array(value, np.int64)
@@ -328,26 +348,27 @@ _OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
         "max": np.maximum,
     }
 )
-"""Index arithmetic; indices of any other kind are unknown."""
+"""Operators of index arithmetic; any other makes an index unknown."""
 
 
-# ---- Which places of two buffers a function touches in the wrong order for sharing memory, at any of many sizes.
+# ---- Unsafe distances between two buffers that share memory, for many sizes at once.
 #
-# A byte of one buffer may be a byte of another if it is touched for the last time as the former before it is written for the
-# first time as the latter. :mod:`microc.tir.analysis.access_order` answers that for one size, element by element. Here it is
-# proved for all sizes at once, from how loops are nested: of two statements, one comes later than the other if it is further
-# down in the same turns of all loops around both, or if the outermost of them whose turns differ has come further. For each of
-# these cases the distance of the two places is a sum over loop variables (:mod:`microc.tir.analysis.size_forms`), whose range
-# is known at every size (:mod:`microc.tir.analysis.size_forms`); all of it is a :class:`Conflict`.
+# A byte of one buffer may be a byte of another if its last access as part of the former precedes its first write as
+# part of the latter. The code above decides this for one size, element by element. Here it is proved for all sizes,
+# from the nesting of loops. Of two statements, one runs later if it is further down in the same iterations of all
+# common loops, or if the outermost common loop whose iterations differ is at a later iteration. In each of these cases
+# the distance of the two addresses is a sum over loop variables, whose range is known at every size
+# (:mod:`microc.tir.analysis.size_forms`). The result is a list of :class:`Conflict`.
 
 _ZERO = np.zeros(1, np.int64)
 Guard = tuple[ir.Expr, bool]
-"""A condition, and how it comes out."""
+"""A condition, and whether it holds."""
 
 
 @frozen
-class _Found:
-    """A touch in the function: the loops around it, the number of its statement, which rises with time, what holds there."""
+class _LocatedTouch:
+    """An access in a function: the loops around it, the number of its statement, which rises with time, and the
+    guards."""
 
     touch: Touch
     loops: tuple[ir.Var, ...]
@@ -357,7 +378,7 @@ class _Found:
 
 @frozen
 class _Place:
-    """The same as forms: the bytes that are touched, and what is not negative there. ``order`` rises with time."""
+    """An access as forms: its byte addresses, and facts that are non-negative there. ``order`` rises with time."""
 
     bytes: Form
     facts: tuple[Form, ...]
@@ -367,7 +388,8 @@ class _Place:
 
 
 class Precedence:
-    """Conflicts between the buffers of a lowered function. ``sizes``: its scalars at all sizes of a run, side by side."""
+    """Conflicts between the buffers of a lowered function. ``sizes``: values of its scalars, one element for each
+    size."""
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
         self.forms = Forms(sizes)
@@ -377,21 +399,24 @@ class Precedence:
         followed = {b for b in func.params if b.scope in FOLLOWED}
         found = [x for x in self._statements(func.body, Scope({}), (), ()) if x.touch.buffer in followed]
         self._places: dict[ir.Buffer, list[_Place]] = {}
+        # Converting an address may split a loop variable into digits, which changes the forms of other addresses:
+        # repeat until none is split any more.
         digits = -1
-        while digits < len(self.forms.digits):  # until it is known which loops have them
+        while digits < len(self.forms.digits):
             digits = len(self.forms.digits)
             self._places = {b: [] for b in followed}
             for x in found:
                 self._places[x.touch.buffer].append(self._place(x))
 
     def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[Conflict]:
-        """Distances from ``old`` to ``new`` at which some byte of ``old`` is touched when ``new`` was written there already."""
+        """Return the distances from ``old`` to ``new`` at which some byte of ``old`` is accessed after ``new`` was
+        written there."""
         if not self._ordered:
             return [Conflict(-new.nbytes, old.nbytes)]
         touched, written = self._places[old], [place for place in self._places[new] if place.write]
         found = [self._conflict(a, b, _common(a, b), None) for a in touched for b in written if a.order >= b.order]
-        for a in self._merged(touched, old.name):
-            for b in self._merged(written, new.name):
+        for a in self._merge_unrolled(touched, old.name):
+            for b in self._merge_unrolled(written, new.name):
                 common = _common(a, b)
                 found += [self._conflict(a, b, common[:k], var) for k, var in enumerate(common)]
         return list(dict.fromkeys(conflict for conflict in found if conflict is not None))
@@ -400,8 +425,8 @@ class Precedence:
 
     def _statements(
         self, stmt: ir.Stmt, around: Scope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
-    ) -> Iterator[_Found]:
-        """All touches. Variables of loops get names of their own."""
+    ) -> Iterator[_LocatedTouch]:
+        """Yield all accesses. Loop variables get unique names."""
         scope = Scope(dict(around.names))
         for item in row(stmt):
             self._number += 1
@@ -413,22 +438,23 @@ class Precedence:
                     if otherwise is not None:
                         yield from self._statements(otherwise, scope, loops, (*guards, (decided, False)))
                 case ir.For(var, extent, body):
-                    unique, turns = ir.Var(f"{var.name}.{number}"), scope.expr(extent)
-                    self.forms.loop(unique, turns)
+                    unique, count = ir.Var(f"{var.name}.{number}"), scope.expr(extent)
+                    self.forms.loop(unique, count)
                     inner = Scope({**scope.names, var: unique})
-                    yield from self._statements(body, inner, (*loops, unique), (*guards, (unique < turns, True)))
-                    self._number = number = self._number + 1  # C looks at the extent for the last time at the end
+                    yield from self._statements(body, inner, (*loops, unique), (*guards, (unique < count, True)))
+                    self._number = number = self._number + 1  # C evaluates the extent for the last time at the end
             for touch in own:
-                yield _Found(touch, loops, number, guards)
+                yield _LocatedTouch(touch, loops, number, guards)
 
-    def _place(self, found: _Found) -> _Place:
+    def _place(self, found: _LocatedTouch) -> _Place:
+        """Convert an access to forms."""
         loops = tuple(digit for var in found.loops for digit in self.forms.variables(var))
         facts = tuple(fact for guard in found.guards for fact in self.forms.facts(*guard) if fact.terms)
         order = found.number, found.touch.tick
         return _Place(self._bytes(found.touch), facts, loops, order, found.touch.write)
 
     def _bytes(self, touch: Touch) -> Form:
-        """The bytes that an access touches; all of the buffer where data decide."""
+        """Return the byte addresses of an access; the whole buffer if they depend on data."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):
@@ -440,8 +466,9 @@ class Precedence:
 
     # ------------------------------------------------------------ distances
 
-    def _merged(self, places: Sequence[_Place], name: str) -> Iterator[_Place]:
-        """Places in the same loops that differ by a constant, as one in another loop around them."""
+    def _merge_unrolled(self, places: Sequence[_Place], name: str) -> Iterator[_Place]:
+        """Merge accesses in the same loops that differ by a constant into one access in an additional loop, as
+        before unrolling."""
         found: dict[object, list[_Place]] = {}
         for place in places:
             found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
@@ -451,7 +478,11 @@ class Precedence:
             yield replace(group[0], bytes=bytes_, loops=(*group[0].loops, unrolled))
 
     def _conflict(self, a: _Place, b: _Place, same: tuple[ir.Var, ...], later: ir.Var | None) -> Conflict | None:
-        """Distances of two places in the same turns of some loops and, if told, a later turn of another one at the first."""
+        """Return the distances of two accesses in the same iterations of the loops ``same``.
+
+        If ``later`` is given, its iteration at ``a`` is later than the one at ``b``. All other loops are independent of
+        each other.
+        """
         extents = self.forms.extents
         mine, other = {var: _number(var) for var in same}, {var: _number(var) for var in same}
         reach = {var: self.forms.reach(var) for var in same if extents[var] is not None}
@@ -462,16 +493,17 @@ class Precedence:
                     reach[ir.Var(var.name + mark)] = self.forms.reach(var)
         ranges = Ranges(reach)
         if later is not None and (extent := extents[later]) is not None:
-            mine[later], other[later] = ranges.turns(later, extent)
-        facts = [*(f.renamed(mine) for f in a.facts), *(f.renamed(other) for f in b.facts)]
-        return ranges.conflict(a.bytes.renamed(mine).plus(b.bytes.renamed(other).times(_ZERO - 1)), facts)
+            mine[later], other[later] = ranges.later_and_earlier(later, extent)
+        facts = [*(f.substitute(mine) for f in a.facts), *(f.substitute(other) for f in b.facts)]
+        return ranges.conflict(a.bytes.substitute(mine).plus(b.bytes.substitute(other).times(_ZERO - 1)), facts)
 
 
 def _number(var: ir.Var) -> Form:
+    """Return the form of a variable."""
     return Form({var: _ZERO + 1}, _ZERO, _ZERO)
 
 
 def _common(a: _Place, b: _Place) -> tuple[ir.Var, ...]:
-    """The loops around both."""
+    """Return the loops around both accesses."""
     pairs = zip(a.loops, b.loops, strict=False)
     return tuple(x for x, y in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,4 +1,4 @@
-"""Facts that passes ask again and again, and what is known at a place of a function."""
+"""Memoised facts about expressions and statements, and what is known about values at a point of a function."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from microc.tir.analysis.linear_forms import Atoms, Division, Fact, Linear, Unpr
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
 
-# ---- What passes ask of the same expressions and statements again and again: found once, and kept with them.
+# ---- Facts that passes request repeatedly; computed once and stored with the expression or statement.
 #
-# A pass hands on what it does not change as it is, so that the next one, and the next step of a schedule, know it already.
+# Passes return what they do not change as the same object, so the next pass, and the next step of a schedule, finds the
+# facts there.
 
 INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
-"""What index arithmetic computes with."""
+"""Operators of index arithmetic."""
 _PURE_OPS = INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
+"""Operators that may occur in an index, comparisons included."""
 
 
 def is_index(expr: Expr) -> bool:
-    """Whether an expression is made of int32 variables and literals only; found once, from what its operands are."""
+    """Test whether an expression consists of int32 variables and literals only. Memoised."""
     try:
         return expr.known_index
     except AttributeError:
@@ -50,7 +52,7 @@ def _is_index(expr: Expr) -> bool:
 
 
 def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
-    """Buffers that are loaded from (or read through an address) anywhere under ``stmt``; found once, from those of its parts."""
+    """Return the buffers that are loaded from, or read through an address, anywhere under ``stmt``. Memoised."""
     try:
         return stmt.known_read
     except AttributeError:
@@ -61,7 +63,7 @@ def buffers_read(stmt: Stmt) -> frozenset[ir.Buffer]:
 
 
 def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
-    """Buffers that are stored to (or written through an address) anywhere under ``stmt``; found once, as those that are read."""
+    """Return the buffers that are stored to, or written through an address, anywhere under ``stmt``. Memoised."""
     try:
         return stmt.known_written
     except AttributeError:
@@ -74,7 +76,7 @@ def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
 
 
 def blocks_in(stmt: Stmt) -> frozenset[str]:
-    """The names of all blocks in ``stmt``, itself included; found once, from those of its parts."""
+    """Return the names of all blocks in ``stmt``, itself included. Memoised."""
     try:
         return stmt.known_blocks
     except AttributeError:
@@ -84,9 +86,10 @@ def blocks_in(stmt: Stmt) -> frozenset[str]:
 
 
 def ending(loop: ir.For) -> ir.If | None:
-    """What may end a loop before its time: the condition that is all of its body, an element that the turns change.
+    """Return the ``If`` that may end a loop early; None if there is none.
 
-    Where it is false once, no turn does anything any more.
+    It is the loop's whole body, and its condition is an element that iterations change. Once it is false, no iteration
+    has an effect any more.
     """
     body = loop.body
     if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
@@ -97,21 +100,25 @@ def ending(loop: ir.For) -> ir.If | None:
     return body if condition.buffer in buffers_written(body.then) else None
 
 
-# ---- What is known where an expression stands, and what follows for its linear form and its range.
+# ---- Contexts: what is known where an expression is evaluated, and its linear form and range under these facts.
 #
-# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and whatever is not linear: ``floordiv``
-# and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` knows the bounds of variables and
-# the facts (``linear form <= constant``) that enclosing conditions establish; results are memoised by object identity.
+# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and everything that is not linear:
+# ``floordiv`` and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` knows the bounds of
+# variables and the facts (``linear form <= constant``) that enclosing conditions establish. Results are memoised by
+# object identity.
 
 NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
-"""The comparison that holds where another does not, of integers."""
+"""Comparisons of integers and their negations."""
 _FACTS_COMBINED = 2
+"""Facts that are combined to bound one linear form."""
 
 
 class Context(Division):
-    """Linear forms and ranges of expressions under bounds and facts. ``kept`` variables are never replaced by their only value.
+    """Linear forms and ranges of expressions under bounds and facts.
 
-    ``plain`` is the same context without facts; one that has none does not hold itself, so that it goes when it is done with."""
+    ``kept`` variables are never replaced by their only value. ``plain`` is the same context without facts; a context
+    without facts does not refer to itself, so that reference counting frees it.
+    """
 
     def __init__(
         self,
@@ -139,16 +146,17 @@ class Context(Division):
 
     @abstractmethod
     def structural(self, expr: Expr) -> Expr:
-        """An expression of the same value, simplified without regard to linear forms."""
+        """Return an equivalent expression, simplified without regard to linear forms."""
 
     @abstractmethod
     def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
-        """``condition ? a : b``, each side simplified knowing how the condition came out."""
+        """Return ``condition ? a : b`` with each side simplified under the outcome of the condition."""
 
     # ------------------------------------------------------------ contexts
 
     def with_var(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Self:
-        """The context in which ``var`` is also known. An ``opaque`` variable holds data: sums of it keep their order."""
+        """Return the context in which ``var`` is also known. An ``opaque`` variable holds data: sums of it keep
+        their order."""
         return type(self)(
             {**self.bounds, var: bounds},
             self.facts,
@@ -159,13 +167,14 @@ class Context(Division):
         )
 
     def assuming(self, condition: Expr, holds: bool = True) -> Self:
-        """The context in which ``condition`` is known to hold (or not to)."""
+        """Return the context in which ``condition`` is known to hold (or not to hold)."""
         facts = tuple(self._facts(condition, holds))
         if not facts:
             return self
         return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
 
     def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
+        """Yield the facts that follow from a condition."""
         match condition:
             case Bin("and", a, b) if holds:
                 yield from self._facts(a, True)
@@ -180,10 +189,14 @@ class Context(Division):
                 if difference is not None:
                     for fact in inequalities(op if holds else NEGATED[op], difference):
                         yield fact
-                        yield from self._of_dividends(fact)
+                        yield from self._facts_of_dividends(fact)
 
-    def _of_dividends(self, fact: Fact) -> Iterable[Fact]:
-        """What a fact about ``x // c`` or ``x % c`` says of ``x``: ``c * (x // c) + x % c`` is x."""
+    def _facts_of_dividends(self, fact: Fact) -> Iterable[Fact]:
+        """Yield facts about ``x`` that follow from one about ``x // c`` or ``x % c``.
+
+        For the remainder, x % c = x - c * (x // c) is substituted. For the quotient, c * (x // c) <= x <= c * (x // c)
+        + c - 1.
+        """
         for atom, k in fact.terms.items():
             digit = self.digit(atom)
             if digit is None:
@@ -198,11 +211,12 @@ class Context(Division):
     # ------------------------------------------------------------ linear forms
 
     def is_index(self, expr: Expr) -> bool:
-        """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
+        """Test whether ``expr`` consists of int32 variables and literals that are no data, so that its sums may be
+        reordered."""
         return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
 
     def linear(self, expr: Expr) -> Linear:
-        """The linear form of an int32 expression."""
+        """Return the linear form of an int32 expression. Memoised."""
         found = self._linear.get(id(expr))
         if found is None:
             found = (expr, self._make_linear(expr))
@@ -210,20 +224,21 @@ class Context(Division):
         return found[1]
 
     def difference(self, a: Expr, b: Expr) -> Linear | None:
-        """``a - b`` in its shortest form; None when its numbers are too large."""
+        """Return ``a - b`` in its shortest form; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(a).plus(self.linear(b), -1))
         except Unprintable:
             return None
 
     def _shortest(self, expr: Expr) -> Linear | None:
-        """The shortest form of an expression by itself."""
+        """Return the shortest form of an expression; None if its numbers exceed int32."""
         try:
             return self.tidy(self.linear(expr))
         except Unprintable:
             return None
 
     def _make_linear(self, expr: Expr) -> Linear:
+        """Compute the linear form of an expression."""
         match expr:
             case Const(value):
                 return Linear({}, int(value))
@@ -246,6 +261,8 @@ class Context(Division):
                 return self.form(self.structural(expr))
 
     def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
+        """Return the linear form of a non-linear operation; operands are ordered, so that equal values are equal
+        atoms."""
         if op == "mul":
             if not a.terms:
                 return b.times(a.const)
@@ -262,6 +279,8 @@ class Context(Division):
         return self.form(Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))))
 
     def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
+        """Return the linear form of a minimum or maximum: one operand if ranges decide, else an atom with ordered
+        operands."""
         low, high = self.span(self.tidy(a.plus(b, -1)))
         if high <= 0:
             return a if op == "min" else b
@@ -273,19 +292,23 @@ class Context(Division):
         return self.form(Bin(op, left, right))
 
     def _select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+        """Return the linear form of a select."""
         result = self.select(condition, a, b)
         return self.form(result) if isinstance(result, ir.Select) else self.linear(result)
 
     # ------------------------------------------------------------ ranges
 
     def span(self, form: Linear) -> Interval:
-        """The range of a linear form, from the ranges of its atoms and from the facts."""
+        """Return the range of a linear form, from the ranges of its atoms and from the facts."""
         depth = _FACTS_COMBINED
         return -self._upper(form.times(-1), depth), self._upper(form, depth)
 
     def _upper(self, form: Linear, depth: int) -> intervals.Bound:
-        """The largest value. A fact ``f <= 0`` bounds ``form`` by the bound of ``form - factor * f``; at most ``depth``
-        facts are combined, and the atoms left then are bounded without facts, which ends the recursion."""
+        """Return an upper bound of a linear form.
+
+        A fact ``f <= 0`` implies form <= form - factor * f for factor > 0. At most ``depth`` facts are combined; the
+        atoms left are then bounded without facts, which ends the recursion.
+        """
         ranges = self if depth == _FACTS_COMBINED else self.plain
         high: intervals.Bound = form.const
         for atom, k in form.terms.items():
@@ -299,7 +322,7 @@ class Context(Division):
         return high
 
     def reach(self, expr: Expr) -> Interval:
-        """The range of an expression as a whole: for int32 also what the facts say of it."""
+        """Return the range of an expression; for int32, facts are taken into account."""
         if expr.dtype != "int32":
             return self.range(expr)
         found = self._reaches.get(id(expr))
@@ -310,7 +333,7 @@ class Context(Division):
         return found[1]
 
     def range(self, expr: Expr) -> Interval:
-        """The range of an atom from the ranges of its operands; of a variable from its bounds."""
+        """Return the range of an atom from the ranges of its operands; of a variable, its bounds. Memoised."""
         found = self._ranges.get(id(expr))
         if found is None:
             found = (expr, self._range(expr))
@@ -325,17 +348,18 @@ class Context(Division):
                 return self.bounds.get(expr, intervals.natural(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
                 return self.reach(expr)
-            case Bin("max", a, b) if expr.dtype == "int32":  # at least their mean: 0 of a number and its negative
+            # A maximum is at least the mean of its operands; max(x, -x) is thus at least 0.
+            case Bin("max", a, b) if expr.dtype == "int32":
                 low, high = intervals.maximum(self.reach(a), self.reach(b))
                 return max(low, intervals.floordiv(self.reach(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
                 found = intervals.binary(op, self.reach(a), self.reach(b))
-                return intervals.BOOLEAN if expr.dtype == "bool" else _wrapped(found, expr.dtype)
+                return intervals.BOOLEAN if expr.dtype == "bool" else _range_with_wrap(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
                     return intervals.BOOLEAN
                 low, high = self.reach(a)
-                return _wrapped((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
+                return _range_with_wrap((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
             case ir.Select(c, a, b):
                 return intervals.union(self.assuming(c).reach(a), self.assuming(c, False).reach(b))
             case ir.Cast(dtype, a):
@@ -344,6 +368,7 @@ class Context(Division):
                 return intervals.natural(expr.dtype)
 
     def _cast_range(self, dtype: str, a: Expr) -> Interval:
+        """Return the range of a cast; that of its dtype if the operand may not fit."""
         if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
             return intervals.natural(dtype)
         low, high = self.reach(a)
@@ -353,13 +378,13 @@ class Context(Division):
 
 
 def is_scalar_int(dtype: str) -> bool:
-    """Whether a dtype is one integer."""
+    """Test whether a dtype is a single integer, not a vector."""
     kind, _, lanes = dtypes.info(dtype)
     return kind in ("int", "uint") and lanes == 1
 
 
-def _wrapped(found: Interval, dtype: str) -> Interval:
-    """Unsigned arithmetic wraps: an interval that leaves the dtype says nothing."""
+def _range_with_wrap(found: Interval, dtype: str) -> Interval:
+    """Return the range of the dtype if unsigned arithmetic may wrap, else the interval itself."""
     kind, _, lanes = dtypes.info(dtype)
     if kind == "uint" and lanes == 1 and not intervals.within(found, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)

@@ -1,4 +1,4 @@
-"""Whether loops cover a domain, and whether iterations are independent."""
+"""Coverage of block domains by loops, and independence of the iterations of parallel loops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
 from microc.tir.text.print import expr_text
 
-# ---- Whether the loops around a block bring its iterators through their whole domain.
+# ---- Coverage: do the loops around a block bring its iterators through their whole domain?
 #
-# Every binding is taken apart into digits of loop variables: ``f // 12``, ``f // 4 % 3`` and ``f % 4`` are independent digits of
-# ``f``, and a sum of digits whose strides leave no gap runs through an interval. Conditions around the block (its predicate,
-# ``If``, loops of variable extent) must let every instance within the domain pass. A block that was tensorized handles as
-# many values of an iterator at once as its intrinsics touch elements; steps up to that size leave no gap.
+# Every binding is decomposed into digits of loop variables: ``f // 12``, ``f // 4 % 3`` and ``f % 4`` are independent
+# digits of ``f``, and a sum of digits whose strides leave no gap runs through an interval. Conditions around the block
+# (its predicate, ``If``, loops of variable extent) must hold for every instance within the domain. A tensorized block
+# handles as many values of an iterator at once as its intrinsics access elements; steps up to that size leave no gap.
 
 _Base = frozenset[tuple[Atom, int]]
 
@@ -33,9 +33,9 @@ class _Digit(NamedTuple):
 
 
 def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
-    """Nothing (the empty text) when the domain is covered, else what could not be proven.
+    """Return the reason why the domain may not be covered; empty if it is.
 
-    ``around`` holds the enclosing loops and the conditions that hold, outermost first.
+    ``around`` contains the enclosing loops and the conditions that hold, outermost first.
     """
     bounds: dict[ir.Var, tuple[int, int]] = {}
     conditions = [x for x in around if isinstance(x, ir.Expr)]
@@ -48,13 +48,13 @@ def covers_domain(block: ir.Block, around: Sequence[ir.For | ir.Expr]) -> str:
         bounds[loop.var] = (0, max(high - 1, 0))
         conditions += tail_conditions(loop.var, loop.extent)
     try:
-        return _conditions(block, bounds, conditions) or _Cover(bounds).check(block)
+        return _failing_condition(block, bounds, conditions) or _Cover(bounds).check(block)
     except Unprintable:
         return "the numbers are too large"
 
 
-def _conditions(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
-    """The first condition that an instance within the domain might fail."""
+def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
+    """Return the first condition that an instance within the domain might fail; empty if there is none."""
     inside = Simplifier(bounds)
     for i in block.iters:
         zero, extent = ir.const(0, i.var.dtype), ir.const(i.extent, i.var.dtype)
@@ -66,12 +66,15 @@ def _conditions(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditio
 
 
 class _Cover:
+    """Digits of loop variables under the bounds of loops."""
+
     def __init__(self, bounds: dict[ir.Var, tuple[int, int]]) -> None:
         self.engine = Simplifier(bounds)
         self.bounds = bounds
         self.extents: dict[_Base, int] = {}
 
     def check(self, block: ir.Block) -> str:
+        """Return the reason why the bindings may not cover the domain; empty if they do."""
         forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
         digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
@@ -92,7 +95,7 @@ class _Cover:
         return ""
 
     def digit(self, atom: Atom) -> _Digit | None:
-        """``atom`` as a digit of loops, its base registered with its extent."""
+        """Return ``atom`` as a digit of loop variables, and register its base with its extent; None if it is none."""
         parts = self.engine.digit(atom)
         if parts is None:
             return self.leading(Linear({atom: 1}), 1)
@@ -105,7 +108,7 @@ class _Cover:
         return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
 
     def leading(self, form: Linear, lower: int) -> _Digit | None:
-        """``form // lower`` where ``form`` runs through 0..extent of loops."""
+        """Return ``form // lower`` as a leading digit, if ``form`` runs through 0..extent of loops; else None."""
         if form.const or not all(isinstance(v.expr, ir.Var) and v.expr in self.bounds for v in form.terms):
             return None
         extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
@@ -114,7 +117,7 @@ class _Cover:
         return _Digit(base, lower, None)
 
     def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
-        """How many values every digit takes independently of the others; None when some are not independent."""
+        """Return how many values each digit takes independently of the others; None if some are not independent."""
         owners = [v for base in {d.base for d in digits.values()} for v, _ in base]
         if len(owners) != len(set(owners)):
             return None
@@ -135,45 +138,52 @@ class _Cover:
 
 
 def _reach(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
-    """(start, length) of the interval that a sum of independent digits runs through without a gap, from its least value.
+    """Return (start, length) of the interval that a sum of independent digits covers without a gap, from its lowest
+    value.
 
-    ``step`` values count from each one on: a tensorized block handles several at once.
+    ``step`` values count from each one on, since a tensorized block handles several at once.
     """
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
             start += k * (sizes[atom] - 1)
+        # Digits in order of stride: a stride up to the length covered so far leaves no gap. A larger one would, so its
+        # digit adds nothing.
         if abs(k) <= length:
             length += abs(k) * (sizes[atom] - 1)
     return start, length
 
 
 def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
+    """Test whether a sum of digits covers 0..extent-1."""
     start, length = _reach(form, sizes, step)
     return start <= 0 and start + length >= extent
 
 
-# ---- Whether the turns of a parallel loop keep out of each other's way in a buffer that they write.
+# ---- Independence: do the iterations of a parallel loop access disjoint parts of a buffer that they write?
 
 Part = tuple[ir.Expr, int, int, int]
-"""What an index is but for the loop's turn: a part that turns have in common, lowest and highest of the rest, by how much it
-moves with the turn."""
+"""An index apart from the loop's own contribution: the part common to all iterations, lowest and highest of the
+rest, and the stride of the loop."""
 
 
 def has_parts(loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Whether no two turns share an element of ``buffer``: along one axis, or in memory, all that a turn touches lies before what
-    the next one does."""
+    """Test whether no two iterations share an element of ``buffer``.
+
+    Along one axis, or in memory, all that an iteration accesses must be before what the next one does.
+    """
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
     if all(_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
-        if any(_apart(loop, touches) for touches in axes) or _apart(
+        if any(_are_disjoint(loop, touches) for touches in axes) or _are_disjoint(
             loop, [(a, a.indices[-1], a.extent) for a in found]
         ):
             return True
-    return _apart(loop, [(a, _flat(buffer, a.indices), a.extent) for a in found])
+    return _are_disjoint(loop, [(a, _flat(buffer, a.indices), a.extent) for a in found])
 
 
 def _flat(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
+    """Return the offset of an element."""
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, buffer.strides, strict=True):
         total = total + index * stride
@@ -181,15 +191,19 @@ def _flat(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def _within_row(access: Access) -> bool:
+    """Test whether an access of several elements stays within the last axis."""
     if access.extent == 1:
         return True
     reach = _part(access.indices[-1], access, ir.Var(""), access.loops)
     return reach is not None and ir.int_value(reach[0]) == 0 and reach[2] + access.extent <= access.buffer.shape[-1]
 
 
-def _apart(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
-    """Whether a turn's part of what indices touch, so many elements from each on, ends before the next one's begins."""
-    parts = [(_part(index, a, loop.var, _inside(a, loop)), extent) for a, index, extent in touches]
+def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
+    """Test whether the part that an iteration accesses ends before that of the next one begins.
+
+    ``touches``: accesses, an index of each, and the number of elements from that index on.
+    """
+    parts = [(_part(index, a, loop.var, _loops_inside(a, loop)), extent) for a, index, extent in touches]
     known = [(part, extent) for part, extent in parts if part is not None]
     if len(known) < len(parts) or len({(part[0], part[3]) for part, _ in known}) != 1:
         return False
@@ -197,23 +211,23 @@ def _apart(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool
     return high - low < known[0][0][3]
 
 
-def _inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
-    """The loops around an access that a turn runs through."""
+def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
+    """Return the loops around an access that run within one iteration of ``loop``."""
     variables = [each.var for each in access.loops]
-    if loop.var not in variables:  # of one iteration, which simplification has put in its place
+    if loop.var not in variables:  # a loop of one iteration, which simplification has replaced by its body
         return access.loops
     return access.loops[variables.index(loop.var) + 1 :]
 
 
-def _part(index: ir.Expr, access: Access, turn: ir.Var, inside: tuple[ir.For, ...]) -> Part | None:
-    """None where the index does not move evenly with the turn, or the rest of it has no known range."""
+def _part(index: ir.Expr, access: Access, parallel_var: ir.Var, inside: tuple[ir.For, ...]) -> Part | None:
+    """Decompose an index; None if its stride along the loop is not constant, or the range of the rest is unknown."""
     bounds = loop_bounds(access.loops)
     terms, _ = linear(simplify(index, bounds))
-    step = terms.get(turn, 0)
+    step = terms.get(parallel_var, 0)
     inner = {each.var: bounds.get(each.var, (0, 0)) for each in inside}
     if any(each.var not in bounds for each in inside):
         return None
-    parts = split_index(simplify(index - turn * step, bounds), inner, bounds)
-    if parts is None or turn in free_vars(parts[0]):
+    parts = split_index(simplify(index - parallel_var * step, bounds), inner, bounds)
+    if parts is None or parallel_var in free_vars(parts[0]):
         return None
     return (*parts, step)

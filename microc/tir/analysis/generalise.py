@@ -1,4 +1,4 @@
-"""One function for many sizes, from functions for some of them."""
+"""Generalise functions for some sizes to one function for many sizes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from microc.tir.rewrite import (
 from microc.tir.symbolic import specialize
 from microc.tir.text.print import expr_text
 
-# ---- Expressions apart from their numbers or operands: what functions that are alike have in common.
+# ---- Expressions without their numbers or operands: what functions of the same structure have in common.
 
 
 def is_sum(expr: ir.Expr) -> bool:
-    """Whether it is one, or a part of one: linear forms have their terms in any order."""
+    """Test whether an expression is a sum, or a term of one, so that its terms may be in any order."""
     return (
         isinstance(expr, (ir.Const, ir.Var))
         or (isinstance(expr, ir.Bin) and expr.op in ("add", "sub", "mul"))
@@ -37,7 +37,7 @@ def is_sum(expr: ir.Expr) -> bool:
 
 
 def head(expr: ir.Expr) -> tuple[object, ...]:
-    """What an expression is apart from its operands."""
+    """Return what identifies an expression apart from its operands."""
     match expr:
         case ir.Bin(op) | ir.Un(op):
             return (op,)
@@ -48,7 +48,7 @@ def head(expr: ir.Expr) -> tuple[object, ...]:
 
 
 def rebuilt(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
-    """An expression with other operands."""
+    """Return an expression with other operands."""
     match expr:
         case ir.Bin(op):
             return ir.Bin(op, parts[0], parts[1])
@@ -65,7 +65,7 @@ def rebuilt(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def skeleton(expr: ir.Expr) -> str:
-    """An expression as text, numbers left out."""
+    """Return an expression as text, with numbers left out."""
     match expr:
         case ir.Const():
             return "#"
@@ -77,18 +77,18 @@ def skeleton(expr: ir.Expr) -> str:
             return f"{head(expr)}({', '.join(map(skeleton, children(expr)))})"
 
 
-# ---- Functions that differ in numbers only, as if nobody knew these numbers: what is made of them then is alike,
-# too.
+# ---- Lowering with hidden numbers: numbers that differ between functions are replaced by variables while these are
+# lowered, so that the results have the same structure, too.
 
 
 def lowered_alike(funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]) -> list[ir.PrimFunc]:
-    """The functions lowered, with every int32 number that differs between them unknown meanwhile.
+    """Lower functions with every int32 number that differs between them replaced by a variable meanwhile.
 
-    Where they differ in more than that, only the extents of their loops (by name) are unknown.
+    If they differ in more than numbers, only the extents of their loops (by name) are replaced.
     """
     walks = [_numbers(func) for func in funcs]
     if any(shape != walks[0][0] for shape, _ in walks):
-        return _by_loops(funcs, lower)
+        return _lower_with_open_extents(funcs, lower)
     names: dict[tuple[int, ...], ir.Var] = {}
     for together in zip(*(numbers for _, numbers in walks), strict=True):
         if len(set(together)) > 1:
@@ -100,14 +100,14 @@ def lowered_alike(funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], i
         def hide(number: ir.Const, columns=columns) -> ir.Expr:  # type: ignore[no-untyped-def]
             return names.get(next(columns), number)
 
-        made = lower(replace(func, body=_mapped(func.body, hide, lambda _: None)))
+        made = lower(replace(func, body=_map_numbers(func.body, hide, lambda _: None)))
         values: dict[ir.Var, ir.Expr] = {name: ir.const(column[k], "int32") for column, name in names.items()}
         found.append(replace(made, body=substitute_stmt(made.body, values)))
     return found
 
 
 def _numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
-    """What a function is apart from its int32 numbers, and these, in order."""
+    """Return the structure of a function apart from its int32 numbers, and these numbers, in order."""
     shape: list[object] = []
     numbers: list[int] = []
 
@@ -115,12 +115,15 @@ def _numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
         numbers.append(int(number.value))
         return number
 
-    _mapped(func.body, keep, shape.append)
+    _map_numbers(func.body, keep, shape.append)
     return shape, numbers
 
 
-def _mapped(body: ir.Stmt, on_number: Callable[[ir.Const], ir.Expr], on_other: Callable[[object], None]) -> ir.Stmt:
-    """``body`` with its int32 numbers replaced, in an order that depends on nothing else."""
+def _map_numbers(
+    body: ir.Stmt, on_number: Callable[[ir.Const], ir.Expr], on_other: Callable[[object], None]
+) -> ir.Stmt:
+    """Replace the int32 numbers in ``body``, in an order that depends on the structure only; pass everything else to
+    ``on_other``."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Const) and expr.dtype == "int32":
@@ -136,6 +139,7 @@ def _mapped(body: ir.Stmt, on_number: Callable[[ir.Const], ir.Expr], on_other: C
 
 
 def _head(expr: ir.Expr) -> object:
+    """Return what identifies an expression in the structure of a function."""
     match expr:
         case ir.Const() | ir.Var():
             return expr
@@ -149,7 +153,10 @@ def _head(expr: ir.Expr) -> object:
             return type(expr), expr.dtype
 
 
-def _by_loops(funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]) -> list[ir.PrimFunc]:
+def _lower_with_open_extents(
+    funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
+) -> list[ir.PrimFunc]:
+    """Lower functions with the extents of loops hidden that differ between them."""
     extents: dict[str, set[int | None]] = {}
     for func in funcs:
         for name, extent in _loops(func).items():
@@ -159,6 +166,7 @@ def _by_loops(funcs: Sequence[ir.PrimFunc], lower: Callable[[ir.PrimFunc], ir.Pr
 
 
 def _loops(func: ir.PrimFunc) -> dict[str, ir.Expr]:
+    """Return the extents of all loops by name."""
     found: dict[str, ir.Expr] = {}
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -173,6 +181,7 @@ def _loops(func: ir.PrimFunc) -> dict[str, ir.Expr]:
 def _with_open_loops(
     func: ir.PrimFunc, open_loops: set[str], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> ir.PrimFunc:
+    """Lower a function with the extents of ``open_loops`` hidden."""
     values: dict[ir.Var, ir.Expr] = {}
 
     def hide(stmt: ir.Stmt) -> ir.Stmt:
@@ -186,31 +195,35 @@ def _with_open_loops(
     return replace(made, body=substitute_stmt(made.body, values))
 
 
-# ---- One function for many sizes, from the functions for some of them: where their numbers differ, an expression
-# over the sizes.
+# ---- Generalisation: one function for many sizes, from functions for some of them. Where their numbers differ it has
+# an expression over the sizes.
 #
-# The functions are walked together. Their loops, conditions and accesses must be alike; numbers that differ are replaced by a
-# rule (:mod:`microc.tir.analysis.size_forms`) that gives all of them. Tensors become flat, so that their strides may depend on
-# the sizes. Constants keep the strides of the largest sizes: what smaller sizes read of them is their leading part.
+# The functions are walked together. Their loops, conditions and accesses must have the same structure; numbers that
+# differ are replaced by a rule that yields all of them (:mod:`microc.tir.analysis.size_forms`). Tensors become flat, so
+# that their strides may depend on the sizes. Constants keep the strides of the largest sizes: smaller sizes read their
+# leading part.
 
 _ON_STACK = ("register", "local")
 
 
 class Unlike(Exception):
-    """The functions are not alike, or a number follows no rule; the message says which."""
+    """The functions differ in structure, or a number follows no rule; the message tells which."""
 
 
 @frozen
 class General:
-    """A function for many sizes. ``func`` works on flat tensors as large as the bounds need; ``shaped`` is the same on tensors
-    with axes, whose extents are ``shapes`` by name (none for those that stay as they are)."""
+    """A function for many sizes.
+
+    ``func`` works on flat tensors that are as large as the bounds need. ``shaped`` is the same function on tensors with
+    axes, whose extents are ``shapes`` by name; tensors of constant shape are not in it.
+    """
 
     func: ir.PrimFunc
     shaped: ir.PrimFunc
     shapes: Mapping[str, tuple[ir.Expr, ...]]
 
     def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
-        """The function at some sizes, with axes."""
+        """Return the function for some sizes, on tensors with axes."""
         made = instantiate(self.shaped, sizes)
         shapes = {name: tuple(value_at(e, sizes) for e in extents) for name, extents in self.shapes.items()}
         buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
@@ -220,20 +233,23 @@ class General:
 def generalise(
     funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
 ) -> General:
-    """The function whose ``scalars`` are sizes and which is ``funcs[k]`` at the fitter's k-th point. Raises :class:`Unlike`.
+    """Return the function that equals ``funcs[k]`` at the fitter's k-th point; its ``scalars`` are sizes. Raises
+    :class:`Unlike`.
 
-    ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every symbol; the
-    tensors of the result have as many elements as there are then.
+    ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every
+    symbol, for which the tensors of the result have room.
     """
     return _Generaliser(fitter, bounds).function(funcs, constants)
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """The function at some sizes, simplified; itself where it has none."""
+    """Return the function for some sizes, simplified; a function without scalars is returned unchanged."""
     return replace(found := specialize(func, sizes), body=simplify_stmt(found.body)) if func.scalars else func
 
 
 class _Generaliser:
+    """Parallel walk over functions of the same structure."""
+
     def __init__(self, fitter: Fitter, bounds: Mapping[str, int]) -> None:
         self.fitter, self.bounds = fitter, bounds
         self.flat: dict[str, ir.Buffer] = {}
@@ -242,13 +258,14 @@ class _Generaliser:
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
     def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
+        """Generalise functions. Raises :class:`Unlike`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise Unlike("its operands differ from size to size")
         for together in zip(*(f.params for f in funcs), strict=True):
             self.tensor(together, next(shapes) if together[0].scope == "const" else None)
         body = self.statement([f.body for f in funcs])
-        flat = self.flattened(body)
+        flat = self.flatten(body)
         used = {x for x in walk_all_exprs(flat) if isinstance(x, ir.Var)}
         scalars = tuple(v for v in _symbols(self.fitter) if v in used)
         params = ([tensors[p.name] for p in first.params] for tensors in (self.flat, self.shaped))
@@ -258,8 +275,8 @@ class _Generaliser:
         ]
         return General(made[0], made[1], self.shapes)
 
-    def flattened(self, body: ir.Stmt) -> ir.Stmt:
-        """The statements on flat tensors."""
+    def flatten(self, body: ir.Stmt) -> ir.Stmt:
+        """Rewrite accesses to the flat tensors."""
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
             match expr:
@@ -279,7 +296,7 @@ class _Generaliser:
         return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
 
     def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
-        """The flat index of an element."""
+        """Return the flat index of an element."""
         flat: ir.Expr | None = None
         for index, stride in zip(indices, self.strides[name], strict=True):
             if ir.int_value(index) != 0:
@@ -290,19 +307,20 @@ class _Generaliser:
     # ------------------------------------------------------------ numbers
 
     def number(self, values: Sequence[int | float], dtype: str, what: str) -> ir.Expr:
-        """A rule for numbers that differ."""
+        """Return a rule for numbers that differ. Raises :class:`Unlike` if there is none."""
         if dtypes.is_float(dtype):
             real = self.fitter.real([float(v) for v in values], dtype)
             if real is None:
-                raise Unlike(f"{what} follows no rule: {_listed(values)}")
+                raise Unlike(f"{what} follows no rule: {_format_numbers(values)}")
             return real
         found = self.fitter.integer([int(v) for v in values]) if dtype != "bool" else None
         if found is None:
-            raise Unlike(f"{what} follows no rule: {_listed(values)}")
+            raise Unlike(f"{what} follows no rule: {_format_numbers(values)}")
         return ir.cast(dtype, found)
 
     def tensor(self, together: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
-        """A parameter or workspace: its flat form and its strides. ``bound``: the shape of a constant at the bounds."""
+        """Register a parameter: its flat form, its strides, its shape over sizes. ``bound``: the shape of a constant
+        at the bounds."""
         first = together[0]
         if bound is not None:
             whole = replace(first, shape=bound)
@@ -322,7 +340,7 @@ class _Generaliser:
         self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
 
     def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
-        """A product of axes, by a rule of its own or by those of the axes."""
+        """Return a rule for a product of axes: one of its own, else the product of the axes' rules."""
         found = self.fitter.integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:
@@ -332,6 +350,7 @@ class _Generaliser:
     # ------------------------------------------------------------ statements
 
     def statement(self, together: Sequence[ir.Stmt]) -> ir.Stmt:
+        """Generalise a statement."""
         first = together[0]
         if any(type(s) is not type(first) for s in together):
             raise Unlike("its statements differ from size to size")
@@ -365,11 +384,12 @@ class _Generaliser:
                 raise InternalError(f"{type(first).__name__} was not lowered")
 
     def same(self, values: Sequence[object], what: str) -> None:
+        """Check that values are equal in all functions. Raises :class:`Unlike`."""
         if any(value != values[0] for value in values):
             raise Unlike(f"its {what} differ from size to size")
 
     def access(self, together: Sequence[ir.Store | ir.Load | ir.AddressOf]) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
-        """The buffer and the index of the same access in all functions."""
+        """Return buffer and indices of the same access in all functions."""
         first = together[0]
         self.same([(x.buffer.name, len(x.indices)) for x in together], "accesses")
         indices = tuple(map(self.expr, zip(*(x.indices for x in together), strict=True)))
@@ -378,6 +398,7 @@ class _Generaliser:
     # ------------------------------------------------------------ expressions
 
     def expr(self, together: Sequence[ir.Expr]) -> ir.Expr:
+        """Generalise an expression: part by part if all have the same structure, else as a sum."""
         first = together[0]
         if any(type(x) is not type(first) or x.dtype != first.dtype for x in together):
             return self.sum(together)
@@ -401,41 +422,45 @@ class _Generaliser:
                     return self.sum(together)
                 try:
                     parts = [self.expr(column) for column in zip(*map(children, together), strict=True)]
-                except Unlike:
+                except Unlike:  # simplification may have ordered the terms of a sum by their factors, which differ
                     return self.sum(together)
                 return rebuilt(first, parts)
 
     def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
-        """Sums whose terms stand in another order: matched by what they are apart from numbers."""
+        """Generalise sums whose terms are in different orders: terms are matched by their structure without numbers."""
         if any(x.dtype != "int32" or not is_sum(x) for x in together):
             raise _differ(together)
         forms = [linear(x) for x in together]
         terms = [{skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
+        # Two terms with the same structure could not be matched: then there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _symbols(self.fitter)):
             raise _differ(together)
         total: ir.Expr = self.number([form[1] for form in forms], "int32", "a number")
         for key in sorted(terms[0]):
-            atom = _deeper(self, [t[key][0] for t in terms])
+            atom = _generalise_atoms(self, [t[key][0] for t in terms])
             total = total + atom * self.number([t[key][1] for t in terms], "int32", "a factor")
         return total
 
 
-def _deeper(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
-    """Atoms of sums, which are no sums themselves."""
+def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
+    """Generalise atoms of sums, which are no sums themselves; this ends the recursion."""
     if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
         return generaliser.expr(atoms)
     raise _differ(atoms)
 
 
 def _differ(together: Sequence[ir.Expr]) -> Unlike:
+    """Return the error for expressions that differ."""
     other = next(x for x in together if skeleton(x) != skeleton(together[0]) or x is together[-1])
     return Unlike(f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}")
 
 
 def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
+    """Return the symbols of sizes."""
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
 
 
-def _listed(values: Sequence[int | float]) -> str:
+def _format_numbers(values: Sequence[int | float]) -> str:
+    """Format numbers for an error."""
     return ", ".join(map(str, values))

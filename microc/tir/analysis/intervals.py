@@ -1,6 +1,6 @@
-"""Intervals of integers, open to infinity on either side, and what operators make of them.
+"""Interval arithmetic on integers, open to infinity on either side.
 
-An interval is ``(low, high)``, both inclusive; ``-INF`` and ``INF`` stand for unknown ends. Results are those of exact
+An interval is ``(low, high)``, both inclusive; ``-INF`` and ``INF`` are unknown ends. Results are those of exact
 integers: signed arithmetic must not overflow, so nothing is clipped to a dtype.
 """
 
@@ -17,7 +17,7 @@ BOOLEAN: Interval = (0, 1)
 
 
 def natural(dtype: str) -> Interval:
-    """The range of a dtype of less than 32 bits; wider integers and floats are unknown."""
+    """Return the range of a dtype of less than 32 bits; wider integers and floats are unknown."""
     kind, bits, lanes = dtypes.info(dtype)
     if kind == "float" or lanes > 1:
         return UNKNOWN
@@ -27,19 +27,22 @@ def natural(dtype: str) -> Interval:
 
 
 def within(inner: Interval, outer: Interval) -> bool:
+    """Test whether one interval contains another."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def union(a: Interval, b: Interval) -> Interval:
+    """Return the smallest interval that contains both."""
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def _times(a: Bound, b: Bound) -> Bound:
+    """Multiply bounds; 0 times infinity is 0."""
     return 0 if a == 0 or b == 0 else a * b
 
 
 def scale(a: Interval, factor: int) -> Interval:
-    """The interval of ``factor * a``."""
+    """Return the interval of ``factor * a``."""
     low, high = _times(a[0], factor), _times(a[1], factor)
     return (low, high) if factor >= 0 else (high, low)
 
@@ -58,17 +61,19 @@ def mul(a: Interval, b: Interval) -> Interval:
 
 
 def floor(x: Bound, divisor: int) -> Bound:
-    """``x // divisor`` for a positive divisor; infinite ends stay."""
+    """Return ``x // divisor`` for a positive divisor; infinite ends remain."""
     return x // divisor if isinstance(x, int) else x
 
 
 def floordiv(a: Interval, b: Interval) -> Interval:
+    """Divide by a positive constant, rounding down."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     return floor(a[0], b[0]), floor(a[1], b[0])
 
 
 def floormod(a: Interval, b: Interval) -> Interval:
+    """Return the range of the floored remainder; its sign is that of the divisor."""
     if b[0] <= 0:
         return UNKNOWN
     if a[0] >= 0:
@@ -77,6 +82,7 @@ def floormod(a: Interval, b: Interval) -> Interval:
 
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
+    """Divide by a positive constant, rounding toward zero."""
     if b[0] != b[1] or not isinstance(b[0], int) or b[0] <= 0:
         return UNKNOWN
     ends = [x if not isinstance(x, int) else (x // b[0] if x >= 0 else -(-x // b[0])) for x in a]
@@ -84,6 +90,7 @@ def truncdiv(a: Interval, b: Interval) -> Interval:
 
 
 def truncmod(a: Interval, b: Interval) -> Interval:
+    """Return the range of the truncated remainder; its sign is that of the dividend."""
     if b[0] <= 0:
         return UNKNOWN
     largest = b[1] - 1
@@ -91,12 +98,14 @@ def truncmod(a: Interval, b: Interval) -> Interval:
 
 
 def shift_left(a: Interval, b: Interval) -> Interval:
+    """Shift left by 0 to 63."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     return mul(a, (1 << b[0], 1 << b[1]))
 
 
 def shift_right(a: Interval, b: Interval) -> Interval:
+    """Shift right by 0 to 63, rounding down."""
     if not (isinstance(b[0], int) and isinstance(b[1], int) and 0 <= b[0] <= b[1] < 64):
         return UNKNOWN
     ends = [floor(x, 1 << s) for x in a for s in (b[0], b[1])]
@@ -104,13 +113,14 @@ def shift_right(a: Interval, b: Interval) -> Interval:
 
 
 def bitand(a: Interval, b: Interval) -> Interval:
-    """With a non-negative side the result lies between zero and that side."""
+    """Return the range of ``a & b``: between zero and a non-negative operand, if there is one."""
     highs = [x[1] for x in (a, b) if x[0] >= 0]
     return (0, min(highs)) if highs else UNKNOWN
 
 
 def bitor(a: Interval, b: Interval) -> Interval:
-    """Of non-negative sides (``or`` and ``xor``): no more bits than the longer one."""
+    """Return the range of ``a | b`` or ``a ^ b`` of non-negative operands: the result has no more bits than the
+    longer one."""
     if a[0] < 0 or b[0] < 0 or not (isinstance(a[1], int) and isinstance(b[1], int)):
         return UNKNOWN
     return 0, (1 << max(a[1], b[1]).bit_length()) - 1
@@ -125,7 +135,7 @@ def maximum(a: Interval, b: Interval) -> Interval:
 
 
 def binary(op: str, a: Interval, b: Interval) -> Interval:
-    """The interval of ``a op b`` for an arithmetic operator on integers."""
+    """Return the interval of ``a op b`` for an arithmetic operator on integers."""
     match op:
         case "add":
             return add(a, b)
@@ -158,7 +168,7 @@ def binary(op: str, a: Interval, b: Interval) -> Interval:
 
 
 def compare(op: str, a: Interval, b: Interval) -> bool | None:
-    """Whether ``a op b`` holds for all values, for none, or (None) that is unknown."""
+    """Return True if ``a op b`` holds for all values, False if for none, None if unknown."""
     match op:
         case "lt":
             return True if a[1] < b[0] else False if a[0] >= b[1] else None

@@ -1,4 +1,8 @@
-"""Linear forms over atoms, and their floored division."""
+"""Linear forms over atoms, and their floored division.
+
+A form is a sum of integer multiples of atoms and a constant. :class:`Emitter` writes it as an expression in a canonical
+order; :class:`Division` divides it by constants.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,19 @@ from microc.tir import ir
 from microc.tir.analysis.intervals import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
 
-# ---- Linear forms over atoms, and how they are written as expressions in one canonical order.
+# ---- Linear forms over atoms, and their canonical expressions.
 
 INDEX_LIMIT = (1 << 31) - 1
+"""Largest int32."""
 
 
 class Unprintable(Exception):
-    """A linear form whose numbers do not fit int32; the expression is then left as it was written."""
+    """A linear form has numbers that do not fit int32; the expression is then left as it is."""
 
 
 class Atom:
-    """An expression that linear forms are made of. Equal expressions share one atom (of an :class:`Atoms` table), so that
-    atoms compare and hash by identity: hashing an expression costs as much as walking it."""
+    """A term of linear forms. Equal expressions share one atom (of an :class:`Atoms` table), so that atoms are
+    compared and hashed by identity; hashing an expression costs as much as walking it."""
 
     __slots__ = ("expr", "order")
 
@@ -32,7 +37,7 @@ class Atom:
 
 
 class Atoms:
-    """One atom for every expression met, numbered in order of appearance. ``emitted``: the expressions of forms of them."""
+    """Atoms of expressions, numbered in order of appearance. ``emitted``: the expressions of forms over them."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, tuple[Expr, Atom]] = {}
@@ -40,6 +45,7 @@ class Atoms:
         self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
 
     def of(self, expr: Expr) -> Atom:
+        """Return the atom of an expression."""
         found = self._by_identity.get(id(expr))
         if found is None:
             atom = self._by_structure.setdefault(expr, Atom(expr, len(self._by_structure)))
@@ -48,7 +54,7 @@ class Atoms:
 
 
 class Linear:
-    """``sum(terms[atom] * atom) + const``; coefficients are never zero. Treated as immutable once built."""
+    """A linear form ``sum(terms[atom] * atom) + const``. Coefficients are never zero. Immutable once built."""
 
     __slots__ = ("const", "terms")
 
@@ -57,6 +63,7 @@ class Linear:
         self.const = const
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """Return ``self + factor * other``."""
         terms = dict(self.terms)
         for atom, k in other.terms.items():
             value = terms.get(atom, 0) + k * factor
@@ -67,16 +74,18 @@ class Linear:
         return Linear(terms, self.const + other.const * factor)
 
     def times(self, factor: int) -> Linear:
+        """Return ``factor * self``."""
         if factor == 0:
             return Linear({})
         return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
 
     def same(self, other: Linear) -> bool:
+        """Test for equality."""
         return self.const == other.const and self.terms == other.terms
 
     @property
     def single(self) -> Atom | None:
-        """The atom, when the form is exactly that atom."""
+        """The atom, if the form is exactly that atom; else None."""
         if self.const == 0 and len(self.terms) == 1:
             (atom, k), *_ = self.terms.items()
             return atom if k == 1 else None
@@ -87,14 +96,15 @@ Fact = Linear  # a fact says that the form is at most zero
 
 
 def index(value: int) -> Const:
-    """An int32 literal; what does not fit is unprintable."""
+    """Return an int32 literal; Unprintable if it does not fit."""
     if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
         raise Unprintable
     return Const(value, "int32")
 
 
 def split(form: Linear, c: int) -> tuple[Linear, Linear]:
-    """``form = c * quotient + rest``: every coefficient of ``rest`` below c in size, its constant in 0..c-1."""
+    """Split ``form`` into ``c * quotient + rest``. Coefficients of ``rest`` are below c in magnitude, its constant
+    is in 0..c-1."""
     quotient: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
@@ -107,13 +117,13 @@ def split(form: Linear, c: int) -> tuple[Linear, Linear]:
 
 
 def factors(form: Linear, fact: Fact) -> set[int]:
-    """Multiples of the fact that cancel one of its atoms in the form."""
+    """Return the positive multiples of the fact that cancel one of its atoms in the form."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
     return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
 def inequalities(op: str, form: Linear) -> Iterable[Fact]:
-    """``form op 0`` as facts ``terms <= -const``."""
+    """Yield ``form op 0`` as facts ``terms <= -const``."""
     one = Linear({}, 1)
     if not form.terms:
         return
@@ -132,18 +142,19 @@ def inequalities(op: str, form: Linear) -> Iterable[Fact]:
 
 
 class Emitter:
-    """Writes linear forms as int32 expressions."""
+    """Converter of linear forms to int32 expressions."""
 
     def __init__(self, atoms: Atoms | None = None) -> None:
         self.atoms = atoms or Atoms()
         self._keys: dict[int, tuple[Expr, str]] = {}
 
     def form(self, expr: Expr) -> Linear:
-        """The form that is just this expression."""
+        """Return the form that consists of this expression alone."""
         return Linear({self.atoms.of(expr): 1})
 
     def key(self, expr: Expr) -> str:
-        """A text that orders expressions the same way in every run; of data, by order of appearance."""
+        """Return a text that orders expressions in the same way in every run; data are ordered by appearance.
+        Memoised."""
         found = self._keys.get(id(expr))
         if found is None:
             found = self._keys[id(expr)] = (expr, self._key(expr))
@@ -165,8 +176,10 @@ class Emitter:
                 return f"#{self.atoms.of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
-        """The form as an expression: positive terms first, large strides before small ones, the constant last. Equal forms are
-        one object, about which everything is found once."""
+        """Convert a form: positive terms first, large strides before small ones, the constant last.
+
+        Equal forms are one object, so that facts about it are computed once.
+        """
         key = form.const, tuple(form.terms.items())
         found = self.atoms.emitted.get(key)
         if found is None:
@@ -180,6 +193,7 @@ class Emitter:
         for atom, k in terms:
             size = index(abs(k))
             term = atom.expr if abs(k) == 1 else Bin("mul", atom.expr, size)
+            # Without positive terms a positive constant comes first: ``5 - x`` instead of ``-x + 5``.
             if result is None and k < 0 and rest > 0:
                 result, rest = index(rest), 0
             if result is None:
@@ -193,11 +207,12 @@ class Emitter:
         return result
 
 
-# ---- Floored division of linear forms by positive constants: taken apart where possible, put together again.
+# ---- Floored division of linear forms by positive constants: quotients and remainders are decomposed if possible, and
+# joined again.
 
 
 class Division(Emitter):
-    """Quotients and remainders in a context that knows the ranges of forms."""
+    """Quotients and remainders of forms, in a context that knows their ranges."""
 
     def __init__(self, atoms: Atoms | None = None) -> None:
         super().__init__(atoms)
@@ -205,14 +220,18 @@ class Division(Emitter):
 
     @abstractmethod
     def linear(self, expr: Expr) -> Linear:
-        """The linear form of an int32 expression."""
+        """Return the linear form of an int32 expression."""
 
     @abstractmethod
     def span(self, form: Linear) -> Interval:
-        """The range of a linear form."""
+        """Return the range of a linear form."""
 
     def divide(self, form: Linear, c: int) -> Linear:
-        """``form // c`` for c > 0: multiples of c leave the division, what is within one multiple is dropped."""
+        """Return ``form // c`` for c > 0.
+
+        Multiples of c are divided exactly. The rest is constant if its range is within one multiple of c; else common
+        factors and nested divisions are reduced; else it is an atom.
+        """
         if c == 1:
             return form
         quotient, rest = split(self.tidy(form), c)
@@ -229,6 +248,8 @@ class Division(Emitter):
         return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index(c))))
 
     def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
+        """Divide a single digit: ``(x // a + d) // c`` is ``(x + d a) // (a c)``, and ``x % a // c`` is ``x // c %
+        (a // c)`` if c divides a."""
         if len(rest.terms) != 1:
             return None
         (atom, k), *_ = rest.terms.items()
@@ -243,7 +264,10 @@ class Division(Emitter):
         return None
 
     def modulo(self, form: Linear, c: int) -> Linear:
-        """``form mod c`` (floored) for c > 0."""
+        """Return the floored remainder of ``form`` for c > 0.
+
+        Inner remainders are dropped: ``k * (x % a)`` and ``k * x`` are equal modulo c if c divides k a.
+        """
         if c == 1:
             return Linear({})
         _, rest = split(self.tidy(form), c)
@@ -261,7 +285,11 @@ class Division(Emitter):
         return self.form(Bin("floormod", self.emit(rest), index(c)))
 
     def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
-        """``rest = g * inner + remainder`` with ``0 <= remainder < g`` and g a divisor of c greater than 1."""
+        """Return (inner, remainder, g) with ``rest = g * inner + remainder``, ``0 <= remainder < g`` and g > 1 a
+        divisor of c; else None.
+
+        Then rest // c = inner // (c / g). The largest such g is chosen.
+        """
         for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
             outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
             low, high = self.span(outer)
@@ -272,7 +300,8 @@ class Division(Emitter):
         return None
 
     def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
-        """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
+        """Return (``floordiv`` or ``floormod``, dividend, divisor) of an atom that divides by a positive constant;
+        else None."""
         if atom not in self._digits:
             self._digits[atom] = None
             match atom.expr:
@@ -282,7 +311,7 @@ class Division(Emitter):
         return self._digits[atom]
 
     def tidy(self, form: Linear) -> Linear:
-        """Put quotients and remainders of one dividend together again: ``(x // c) * c + x % c`` is ``x``."""
+        """Join quotients and remainders of the same dividend: ``(x // c) * c + x % c`` is ``x``."""
         while True:
             joined = self._join(form)
             if joined is None:
@@ -290,6 +319,7 @@ class Division(Emitter):
             form = joined
 
     def _join(self, form: Linear) -> Linear | None:
+        """Join one pair of terms; None if there is none."""
         for atom, k in form.terms.items():
             digit = self.digit(atom) if type(atom.expr) is Bin else None
             if digit is None:
@@ -305,6 +335,8 @@ class Division(Emitter):
         return None
 
     def _join_remainder(self, form: Linear, atom: Atom, k: int, x: Linear, c: int) -> Linear | None:
+        """Join the term ``k * (x % c)`` with a multiple of ``x // c``, or of a digit of it, whose stride is k c;
+        else None."""
         quotient = self.divide(x, c)
         y = quotient.single
         if y is None:

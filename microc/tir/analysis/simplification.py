@@ -1,4 +1,8 @@
-"""Constant folding, and simplifying index arithmetic."""
+"""Constant folding and simplification of index arithmetic.
+
+:class:`Simplifier` rewrites expressions under bounds and facts; :func:`simplify`, :func:`simplify_stmt`, :func:`prove`
+and :func:`bounds_of` are its entry points.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +25,29 @@ from microc.tir.analysis.linear_forms import Linear, Unprintable, index
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
-# ---- Constant folding: what an operator makes of literals, exactly as the generated C would.
+# ---- Constant folding: operators on literals, evaluated exactly as the generated C does.
 
 TRUE = Const(1, "bool")
 FALSE = Const(0, "bool")
 
 
 def boolean(value: bool) -> Const:
+    """Return a literal of dtype bool."""
     return TRUE if value else FALSE
 
 
 _EXACT = frozenset(("add", "sub", "mul", "div"))
-"""What is exact of floats, where the result fits."""
+"""Float operators that are folded if the result is exact."""
 
 
 def fits(value: int, dtype: str) -> bool:
+    """Test whether an integer is in the range of ``dtype``."""
     low, high = dtypes.int_range(dtype)
     return low <= value <= high
 
 
 def _integer(value: int, dtype: str) -> Const | None:
-    """A literal; unsigned values wrap, a signed overflow is left for the program to meet."""
+    """Return an integer literal. Unsigned values wrap; None on signed overflow, which is left to the program."""
     kind, bits, _ = dtypes.info(dtype)
     if kind == "uint":
         value &= (1 << bits) - 1
@@ -49,7 +55,7 @@ def _integer(value: int, dtype: str) -> Const | None:
 
 
 def _float(op: str, a: float, b: float, dtype: str) -> Const | None:
-    """A float result that is exact in the dtype; anything rounded, infinite or undefined is left to the program."""
+    """Return an exact float result; None if it is rounded, infinite, undefined, or may be -0.0."""
     if op not in _EXACT or not (math.isfinite(a) and math.isfinite(b)) or (op == "div" and b == 0):
         return None
     exact = BINARY[op].value(Fraction(a), Fraction(b))
@@ -63,7 +69,7 @@ def _float(op: str, a: float, b: float, dtype: str) -> Const | None:
 
 
 def binary(op: str, a: Const, b: Const) -> Const | None:
-    """``a op b`` as a literal, or None where it must not be folded (overflow, division by zero, inexact floats)."""
+    """Return ``a op b`` as a literal; None if it must not be folded (overflow, division by zero, inexact floats)."""
     x, y = a.value, b.value
     if op in COMPARISONS:
         return boolean(BINARY[op].value(x, y))
@@ -81,7 +87,7 @@ def binary(op: str, a: Const, b: Const) -> Const | None:
 
 
 def unary(op: str, a: Const) -> Const | None:
-    """``op a`` as a literal, or None."""
+    """Return ``op a`` as a literal, or None."""
     if op == "not":
         return boolean(not a.value)
     if op == "neg":
@@ -92,7 +98,7 @@ def unary(op: str, a: Const) -> Const | None:
 
 
 def cast(dtype: str, a: Const) -> Const | None:
-    """``a`` converted, where C defines the result and it is exact; integers wrap."""
+    """Return ``a`` converted if C defines the result and it is exact, else None; integers wrap."""
     kind, bits, lanes = dtypes.info(dtype)
     if lanes > 1 or dtypes.info(a.dtype).lanes > 1:
         return None
@@ -115,14 +121,14 @@ def cast(dtype: str, a: Const) -> Const | None:
     return Const(value_bits, dtype)
 
 
-# ---- The engine behind :mod:`microc.tir.analysis.simplification`: expressions rewritten as what a context knows of
-# them allows.
+# ---- Simplifier: expressions are rewritten as a context permits.
 
 _ZERO: Interval = (0, 0)
 
 
 def negate(condition: Expr) -> Expr:
-    """The opposite of a condition; comparisons of floats keep a ``not``, since NaN compares false both ways."""
+    """Negate a condition. Comparisons of floats get a ``not``, since with NaN both a comparison and its opposite are
+    false."""
     match condition:
         case Bin(op, a, b) if op in NEGATED and not dtypes.is_float(a.dtype):
             return Bin(NEGATED[op], a, b)
@@ -135,10 +141,10 @@ def negate(condition: Expr) -> Expr:
 
 
 class Simplifier(Context):
-    """Simplifies expressions under bounds and facts."""
+    """Simplifier of expressions under bounds and facts."""
 
     def simplify(self, expr: Expr) -> Expr:
-        """An expression of the same value, canonical where it is index arithmetic."""
+        """Return an expression of equal value, canonical if it is index arithmetic. Memoised."""
         found = self._visited.get(id(expr))
         if found is None:
             found = (expr, self._simplify(expr))
@@ -146,6 +152,7 @@ class Simplifier(Context):
         return found[1]
 
     def _simplify(self, expr: Expr) -> Expr:
+        """Simplify an index by its linear form, any other expression by its structure."""
         if isinstance(expr, Const):
             return expr
         if expr.dtype == "int32" and self.is_index(expr):
@@ -156,9 +163,10 @@ class Simplifier(Context):
         return self.structural(expr)
 
     def structural(self, expr: Expr) -> Expr:
-        """Operands simplified, then what holds for any dtype."""
+        """Simplify operands, then apply the rules that hold for any dtype."""
         match expr:
             case Var():
+                # A variable with a single possible value is a literal, unless schedules refer to it.
                 low, high = self.bounds.get(expr, intervals.UNKNOWN)
                 if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
                     return Const(int(low), expr.dtype)
@@ -188,15 +196,17 @@ class Simplifier(Context):
                 return rewrite.map_children(expr, self.simplify)
 
     def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
-        """``condition ? a : b``, each side simplified knowing how the condition came out."""
+        """Return ``condition ? a : b`` with each side simplified under the outcome of the condition."""
         test = self.simplify(condition)
         if isinstance(test, Const):
             return self.simplify(a if test.value else b)
         first, second = self.assuming(test).simplify(a), self.assuming(test, False).simplify(b)
-        same = first == second and repr(first) == repr(second)  # 0.0 equals -0.0, but is not the same
+        same = first == second and repr(first) == repr(second)  # 0.0 == -0.0, but their bits differ
         return first if same else ir.Select(test, first, second)
 
     def _logical(self, op: str, a: Expr, b: Expr) -> Expr:
+        """Simplify ``and`` or ``or``; the right side is evaluated only if the left one does not decide, which is
+        known there."""
         left = self.simplify(a)
         if isinstance(left, Const):
             return self.simplify(b) if bool(left.value) == (op == "and") else left
@@ -206,7 +216,11 @@ class Simplifier(Context):
         return Bin(op, left, right)
 
     def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
-        """A comparison of index expressions: decided by bounds, else positive terms left, negative ones right."""
+        """Simplify a comparison of index expressions.
+
+        Bounds may decide it. Else positive terms are moved to the left side and negative ones to the right, and common
+        divisors are removed, so that equivalent comparisons become equal.
+        """
         form = self.tidy(self.linear(a).plus(self.linear(b), -1))
         known = intervals.compare(op, self.span(form), _ZERO)
         if known is not None:
@@ -217,7 +231,9 @@ class Simplifier(Context):
             op, form = {"gt": "lt", "ge": "le"}[op], form.times(-1)
         if op == "lt":
             form = form.plus(Linear({}, 1))
-        divisor = gcd(*form.terms.values())  # form <= 0 from here on
+        # From here on the comparison is form <= 0. Dividing by a common divisor of the terms rounds the constant up:
+        # terms are integers, so the comparison remains equivalent.
+        divisor = gcd(*form.terms.values())
         form = Linear({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0})
@@ -226,8 +242,9 @@ class Simplifier(Context):
         return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
 
     def _compare_equal(self, op: str, form: Linear) -> Expr:
+        """Simplify an equality; the first atom, by key, gets a positive factor."""
         divisor = gcd(*form.terms.values())
-        if form.const % divisor:
+        if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return boolean(op == "ne")
         form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
         if form.terms[min(form.terms, key=lambda atom: self.key(atom.expr))] < 0:
@@ -237,6 +254,7 @@ class Simplifier(Context):
         return Bin(op, self.emit(left), self.emit(right))
 
     def _binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
+        """Fold literals, or apply identities of integers. An unchanged expression is returned as the same object."""
         if isinstance(a, Const) and isinstance(b, Const):
             folded = binary(op, a, b)
             if folded is not None:
@@ -248,7 +266,8 @@ class Simplifier(Context):
         return expr if a is expr.a and b is expr.b else Bin(op, a, b)
 
     def _identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """What ranges and neutral literals decide for integers that are not index arithmetic."""
+        """Apply neutral and absorbing literals, and ranges, to integers that are no index arithmetic; None if
+        nothing applies."""
         x, y = ir.int_value(a), ir.int_value(b)
         if op in ("min", "max") or op in ir.COMPARISONS:
             return self._decide(op, a, b)
@@ -268,6 +287,7 @@ class Simplifier(Context):
                 return None
             if op == "shr":
                 return Const(low >> y, a.dtype) if low >> y == high >> y else None
+            # All values of a are in the same multiple of y, so the quotient is constant. The remainder is a itself if that is 0.
             if low // y == high // y:
                 if op == "floordiv":
                     return Const(low // y, a.dtype)
@@ -275,6 +295,10 @@ class Simplifier(Context):
         return None
 
     def _decide(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """Decide a comparison, minimum or maximum by ranges; None if unknown.
+
+        For int32 the range of the difference is used: it is tighter, as terms that both sides share cancel.
+        """
         form = self.difference(a, b) if a.dtype == "int32" else None
         left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
         if op in ir.COMPARISONS:
@@ -286,25 +310,28 @@ class Simplifier(Context):
         return None if smaller is None else a if smaller == (op == "min") else b
 
 
-# ---- Names and what is known of them, where a walk through a function stands.
+# ---- Declared names and known facts at a position in a function.
 
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
 class IllFormedError(InternalError):
-    """A function that breaks a rule of TIR."""
+    """A function violates a rule of TIR."""
 
 
 def fail(where: str, what: str) -> NoReturn:
+    """Raise IllFormedError."""
     raise IllFormedError(what, where=where)
 
 
 def check_name(name: str, where: str) -> None:
+    """Check that a name is an ASCII identifier."""
     if not (name.isascii() and name.isidentifier()):
         fail(where, f"{name!r} is no identifier")
 
 
 def declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
+    """Add a variable or buffer to the declared names. IllFormedError if it exists already or has an unknown dtype."""
     check_name(x.name, where)
     if x.name in names:
         fail(where, f"{x.name} is declared twice")
@@ -314,6 +341,7 @@ def declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
 
 
 def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
+    """Add a buffer to the declared names; check its scope and shape."""
     if buffer.scope not in ir.SCOPES:
         fail(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
     if any(n < 0 for n in buffer.shape):
@@ -322,7 +350,8 @@ def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
 
 
 class Place:
-    """Where the walk stands: declared names, what is known of values, loops and conditions around, up to the next block."""
+    """Position of a walk: declared names, what is known about values, and the loops and conditions around, up to the
+    next block."""
 
     def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...]) -> None:
         self.names = names
@@ -330,49 +359,54 @@ class Place:
         self.around = around
 
     def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> Place:
-        """The place inside a loop or a condition."""
+        """Return the position inside a loop or a condition."""
         return Place(names, known, (*self.around, outer))
 
     def knowing(self, known: Simplifier) -> Place:
+        """Return the same position with other knowledge."""
         return Place(self.names, known, self.around)
 
 
-# ---- Simplifying index arithmetic: exact rewriting of int32 affine forms with floored division, bounds, proofs.
+# ---- Simplification of index arithmetic: exact rewriting of int32 affine forms with floored division, bounds, proofs.
 #
-# What is rewritten: sums of literals and variables become one canonical sum; ``floordiv``/``floormod`` by positive
-# constants are taken apart and put together again (mixed-radix sums), ``min``, ``max``, comparisons and ``Select`` are
-# decided from bounds and enclosing conditions. Index arithmetic is taken not to overflow. Sums of data (loads, calls,
-# casts, and variables bound to them) keep their order; only neutral literals vanish. Floats are folded only where the
-# result is exact. Bounds are inclusive (low, high).
+# Sums of literals and variables become one canonical sum. ``floordiv`` and ``floormod`` by positive constants are
+# decomposed and joined again (mixed-radix sums). ``min``, ``max``, comparisons and ``Select`` are decided from bounds
+# and enclosing conditions. Index arithmetic is assumed not to overflow. Sums of data (loads, calls, casts, and
+# variables bound to them) keep their order; only neutral literals vanish. Floats are folded only if the result is
+# exact. Bounds are inclusive (low, high).
 
 Bounds = Mapping[Var, tuple[int, int]]
 _NONE: Bounds = MappingProxyType({})
 _EMPTY = ir.Seq(())
 REMEMBERED = 1 << 14
-"""Answers that are kept: candidates of a kernel, and its parts after unrolling, ask for the same again and again."""
+"""Entries of each cache. Candidates of a kernel, and its parts after unrolling, ask for the same expressions many
+times. # measured: unknown"""
 
 
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
-    """An expression of equal value for all variables within ``bounds``; a variable with one possible value becomes it."""
-    return expr if isinstance(expr, ir.Const) else _simplified(expr, _relevant(expr, bounds))
+    """Return an expression of equal value for all variables within ``bounds``; a variable with a single possible
+    value becomes a literal."""
+    return expr if isinstance(expr, ir.Const) else _simplify_cached(expr, _relevant(expr, bounds))
 
 
 def _relevant(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
-    """The bounds of an expression's variables: loops around it that it does not depend on make no other question of it."""
+    """Return the bounds of an expression's variables. Other variables would make different cache keys of the same
+    question."""
     names = rewrite.free_vars(expr) if bounds else ()
     return tuple([item for item in bounds.items() if item[0] in names]) if names else ()
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _simplified(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
+def _simplify_cached(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
     return Simplifier(dict(bounds)).simplify(expr)
 
 
 def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
-    """The smallest and largest value of an integer expression as far as intervals tell, or None.
+    """Return the smallest and largest value of an integer expression, as far as interval arithmetic tells; None if
+    unknown.
 
-    Loads of integers below 32 bits have their dtype's range. Signed results are mathematical: they may exceed the
-    dtype, which is how a caller sees that an overflow cannot be excluded.
+    Loads of integers below 32 bits have the range of their dtype. Signed results are mathematical: they may exceed the
+    dtype, which tells a caller that an overflow cannot be excluded.
     """
     low, high = _reach(expr, _relevant(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
@@ -384,13 +418,13 @@ def _reach(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> inter
 
 
 def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
-    """Whether ``condition`` certainly holds; False means unknown."""
+    """Test whether ``condition`` certainly holds; False means unknown."""
     return ir.int_value(simplify(condition, bounds)) == 1
 
 
 @lru_cache(maxsize=REMEMBERED)
 def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
-    """``(coefficients, constant)`` of an int32 expression; whatever is not linear is a key of its own."""
+    """Return ``(coefficients, constant)`` of an int32 expression; each non-linear part is a key of its own."""
     if expr.dtype != "int32":
         raise InternalError(f"a linear form of {expr.dtype}")
     form = Simplifier().difference(expr, ir.const(0, "int32"))
@@ -400,11 +434,12 @@ def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
 
 
 def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
-    """``stmt`` with every expression simplified where it stands, without dead branches, empty loops and loops of one turn.
+    """Simplify every expression in ``stmt`` under what is known at its position; drop dead branches, empty loops and
+    loops of one iteration.
 
-    Loops of extent 1 vanish (their variable is 0). Block iterators stay, also those of extent 1, since schedules refer
-    to them; a predicate that always holds is dropped. ``Let`` of an integer literal is substituted. What has no effect
-    left is an empty ``Seq``.
+    Loops of extent 1 vanish (their variable is 0). Block iterators remain, also those of extent 1, since schedules
+    refer to them; a predicate that always holds is dropped. A ``Let`` of an integer literal is substituted. A statement
+    without effect becomes an empty ``Seq``.
     """
     return _statement(stmt, Simplifier(bounds))
 
@@ -433,7 +468,8 @@ def _statement(stmt: Stmt, context: Simplifier) -> Stmt:
 
 
 def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
-    """What is known inside a loop: its variable lies in 0..extent-1, also below each side of a ``min`` extent."""
+    """Return what is known inside a loop: its variable is in 0..extent-1, and below each operand of a ``min``
+    extent."""
     _, high = context.reach(loop.extent)
     inner = context.with_var(loop.var, (0, max(high - 1, 0)))
     for condition in tail_conditions(loop.var, loop.extent):
@@ -442,14 +478,15 @@ def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
 
 
 def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
-    """``var < extent`` of a variable extent, one condition for each side of a ``min``; nothing of a literal."""
+    """Return ``var < extent`` for a variable extent, one condition for each operand of a ``min``; nothing for a
+    literal."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
         return tail_conditions(var, extent.a) + tail_conditions(var, extent.b)
     return () if isinstance(extent, ir.Const) else (ir.Bin("lt", var, extent),)
 
 
 def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifier) -> Simplifier:
-    """What is known in a branch of an ``If``: nothing about elements that the branch itself overwrites."""
+    """Return what is known in a branch of an ``If``; conditions on elements that the branch overwrites are ignored."""
     read = {x.buffer for x in rewrite.walk_expr(condition) if isinstance(x, ir.Load)}
     if not read or not read & facts.buffers_written(branch):
         return context.assuming(condition, holds)
@@ -463,7 +500,8 @@ def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifi
 
 
 def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
-    """What is known below a ``Let``: the bounds of the value; a value made of data keeps its sums in order."""
+    """Return what is known below a ``Let``: the bounds of the value. Sums of a value that depends on data keep their
+    order."""
     bounds = context.reach(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
     return context.with_var(var, bounds, opaque=not context.is_index(value))
 
@@ -499,7 +537,7 @@ def _let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
 
 
 def _reads(stmt: Stmt, var: Var) -> bool:
-    """Whether a value is used still, below what was simplified."""
+    """Test whether a variable is still used after simplification."""
     return any(var in rewrite.free_vars(e) for s in rewrite.walk_stmt(stmt) for e in rewrite.stmt_exprs(s))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that depend on sizes: forms, fits, ranges."""
+"""Integers that depend on tensor sizes: linear forms at many sizes, ranges of forms, and rules fitted to values."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
 
-# ---- Index expressions as sums over loop variables, at many sizes side by side.
+# ---- Forms: index expressions as sums over loop variables, at many sizes side by side.
 #
-# A :class:`Form` is ``sum(terms[v] * v)`` and something between ``low`` and ``high``. Every number is an array: one element for
-# all sizes, or one for each. What is not linear becomes a part of ``low`` and ``high``; but a variable whose quotient and
-# remainder by something are asked for is taken for two variables, its *digits*, so that the index of a pixel tells row and
-# column.
+# A :class:`Form` is ``sum(terms[v] * v)`` plus something between ``low`` and ``high``. Every number is an array: one
+# element for all sizes, or one for each. Non-linear parts become part of ``low`` and ``high``. But a variable whose
+# quotient and remainder by a number occur is replaced by two variables, its *digits*, so that row and column can be
+# derived from the index of a pixel.
 
 _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1, 0)})
-"""By comparison of two integers: the sign of the difference that is at least so much where it holds."""
+"""For each comparison of two integers, the sign of their difference and its least value if the comparison holds."""
 
 
 @frozen
 class Form:
-    """``sum(terms[v] * v)`` and something from ``low`` to ``high``, int64."""
+    """A sum ``sum(terms[v] * v)`` plus something from ``low`` to ``high``; arrays of int64."""
 
     terms: Mapping[ir.Var, Array]
     low: Array
     high: Array
 
     def plus(self, other: Form) -> Form:
+        """Return the sum of two forms."""
         terms = dict(self.terms)
         for var, factor in other.terms.items():
             terms[var] = terms[var] + factor if var in terms else factor
         return Form({v: f for v, f in terms.items() if f.any()}, self.low + other.low, self.high + other.high)
 
     def times(self, factor: Array) -> Form:
+        """Return the form multiplied by a number at each size."""
         ends = self.low * factor, self.high * factor
         return Form({v: f * factor for v, f in self.terms.items()}, np.minimum(*ends), np.maximum(*ends))
 
-    def renamed(self, names: Mapping[ir.Var, Form]) -> Form:
-        """With forms in the place of variables."""
+    def substitute(self, names: Mapping[ir.Var, Form]) -> Form:
+        """Substitute forms for variables."""
         total = Form({}, self.low, self.high)
         for var, factor in self.terms.items():
             total = total.plus(names[var].times(factor))
@@ -55,17 +57,18 @@ class Form:
 
     @property
     def slopes(self) -> frozenset[tuple[ir.Var, bytes]]:
-        """Its terms as something to compare."""
+        """Its terms, hashable."""
         return frozenset((var, factor.tobytes()) for var, factor in self.terms.items())
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Something to compare it by."""
+        """Terms and bounds, hashable."""
         return self.slopes, self.low.tobytes(), self.high.tobytes()
 
     @staticmethod
     def around(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
-        """What reaches over some forms with the same terms: a sum with one more variable, and how many turns that has."""
+        """Return a form that covers several forms with the same terms, as a sum with one more variable ``var``, and
+        the extent of that variable."""
         low = np.minimum.reduce(np.broadcast_arrays(*(form.low for form in forms)))
         width = np.maximum.reduce(np.broadcast_arrays(*(form.high - form.low for form in forms)))
         offsets = np.broadcast_arrays(*(form.low - low for form in forms))
@@ -74,29 +77,32 @@ class Form:
 
     @property
     def number(self) -> Array | None:
-        """What it is at every size, if no loop decides."""
+        """Its value at every size, if that does not depend on loops; else None."""
         return self.low if not self.terms and np.array_equal(self.low, self.high) else None
 
 
 def _constant(value: Array) -> Form:
+    """Return the form of a number."""
     return Form({}, value, value)
 
 
 @dataclass(slots=True)
 class Forms:
-    """Forms of expressions. ``sizes``: what the scalars are, side by side; ``extents``: the most turns of loop variables, None
-    where nobody knows; ``digits``: variables that are ``divisor`` times one variable plus another."""
+    """Converter of expressions to forms. ``sizes``: values of the scalars, side by side; ``extents``: the largest
+    extent of loop variables, None if unknown; ``digits``: variables that are ``divisor`` times one variable plus
+    another."""
 
     sizes: Mapping[str, Array]
     extents: dict[ir.Var, Array | None] = field(default_factory=dict)
     digits: dict[ir.Var, tuple[ir.Var, ir.Var, Array]] = field(default_factory=dict)
 
     def loop(self, var: ir.Var, extent: ir.Expr) -> None:
-        """Make the variable of a loop known."""
+        """Register the variable of a loop."""
         self.extents[var] = self.longest(extent)
 
     def longest(self, extent: ir.Expr) -> Array | None:
-        """The most turns of a loop at every size; of an endless one, and of one that data end, unknown."""
+        """Return the largest number of iterations of a loop at every size; None for an endless loop, and for one
+        that data end."""
         if isinstance(extent, ir.Bin) and extent.op == "min":
             known = [most for most in map(self.longest, (extent.a, extent.b)) if most is not None]
             return np.asarray(np.minimum.reduce(np.broadcast_arrays(*known))) if known else None
@@ -104,14 +110,14 @@ class Forms:
         return None if form is None else self.range(form)[1]
 
     def variables(self, var: ir.Var) -> tuple[ir.Var, ...]:
-        """A loop as nested loops over its digits."""
+        """Return a loop variable as the variables of nested loops over its digits."""
         if var not in self.digits:
             return (var,)
         high, low, _ = self.digits[var]
         return (*self.variables(high), *self.variables(low))
 
     def range(self, form: Form) -> tuple[Array, Array]:
-        """The smallest and the largest that a form can be, at every size."""
+        """Return the smallest and the largest value of a form at every size."""
         low, high = form.low, form.high
         for var, factor in form.terms.items():
             reach = factor * self.reach(var)
@@ -119,7 +125,7 @@ class Forms:
         return low, high
 
     def of(self, expr: ir.Expr) -> Form | None:
-        """An int32 expression as a form; None where data decide."""
+        """Convert an int32 expression to a form; None if it depends on data."""
         match expr:
             case ir.Const(int() as value):
                 return _constant(np.array([value], np.int64))
@@ -132,14 +138,15 @@ class Forms:
                 return None
 
     def reach(self, var: ir.Var) -> Array:
-        """The last turn of a loop whose extent is known."""
+        """Return the last iteration of a loop whose extent is known."""
         extent = self.extents[var]
         assert extent is not None
         last: Array = np.maximum(extent - 1, 0)
         return last
 
     def facts(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
-        """Forms that are not negative where a condition comes out so; what data decide tells nothing."""
+        """Yield forms that are non-negative if a condition holds (or does not hold); conditions on data yield
+        nothing."""
         match condition:
             case ir.Un("not", a):
                 yield from self.facts(a, not holds)
@@ -157,12 +164,12 @@ class Forms:
                     yield Form(difference.terms, difference.low - least, difference.high - least)
 
     def _loop(self, var: ir.Var) -> Form | None:
-        return self._known(var) if self.extents.get(var) is not None else None
+        return self._variable(var) if self.extents.get(var) is not None else None
 
-    def _known(self, var: ir.Var) -> Form:
+    def _variable(self, var: ir.Var) -> Form:
         if var in self.digits:
             high, low, divisor = self.digits[var]
-            return self._known(high).times(divisor).plus(self._known(low))
+            return self._variable(high).times(divisor).plus(self._variable(low))
         zero = np.zeros(1, np.int64)
         return Form({var: zero + 1}, zero, zero)
 
@@ -185,6 +192,7 @@ class Forms:
                 return None
 
     def _product(self, x: Form, y: Form) -> Form:
+        """Multiply forms: exactly if one is a number, else by ranges only."""
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
                 return form.times(factor)
@@ -192,7 +200,7 @@ class Forms:
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
     def _division(self, x: Form, divisor: Array) -> tuple[Form, Form]:
-        """Quotient and remainder, floored."""
+        """Return quotient and remainder, floored."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
         rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
         low, high = (end // divisor for end in self.range(rest))
@@ -200,29 +208,33 @@ class Forms:
         if (low == high).all():
             return Form(whole, low, low), Form(rest.terms, rest.low - low * divisor, rest.high - low * divisor)
         if self._split(rest, divisor):
-            return self._division(x.renamed({var: self._known(var) for var in x.terms}), divisor)
+            return self._division(x.substitute({var: self._variable(var) for var in x.terms}), divisor)
         return Form(whole, low, high), Form({}, zero, divisor - 1)
 
     def _split(self, rest: Form, divisor: Array) -> bool:
-        """Take the variable of the largest factor for two, if that is what keeps the division from being exact."""
+        """Split the variable of the largest factor into two digits if that makes the division exact; return whether it
+        did.
+
+        This needs a factor that divides the divisor, and the other terms to stay within one step of that factor.
+        """
         if not rest.terms:
             return False
         var = max(rest.terms, key=lambda v: (int(rest.terms[v].max()), v.name))
         factor, extent = rest.terms[var], self.reach(var) + 1
         if (factor <= 0).any() or (divisor % np.maximum(factor, 1)).any():
             return False
-        turns = divisor // factor
+        base = divisor // factor
         others = {v: f for v, f in rest.terms.items() if v is not var}
         low, high = self.range(Form(others, rest.low, rest.high))
-        if (low // factor != high // factor).any() or (low // factor % turns).any() or (turns >= extent).all():
+        if (low // factor != high // factor).any() or (low // factor % base).any() or (base >= extent).all():
             return False
         pair = ir.Var(f"{var.name}.high"), ir.Var(f"{var.name}.low")
-        self.digits[var] = (*pair, turns)
-        self.extents[pair[0]], self.extents[pair[1]] = -(-extent // turns), np.minimum(turns, extent)
+        self.digits[var] = (*pair, base)
+        self.extents[pair[0]], self.extents[pair[1]] = -(-extent // base), np.minimum(base, extent)
         return True
 
 
-# ---- The range of a distance that is a sum over loop variables, at every size: of these distances some two places
+# ---- Ranges of distances that are sums over loop variables, at every size: the distances at which two accesses
 # conflict.
 
 _ZERO = np.zeros(1, np.int64)
@@ -230,8 +242,8 @@ _ZERO = np.zeros(1, np.int64)
 
 @frozen
 class Conflict:
-    """Distances in bytes from ``low`` to ``high`` that are not safe, as far as they are from ``first`` to ``last`` modulo
-    ``modulus``; with 1 all of them are."""
+    """Unsafe distances from ``low`` to ``high``, in bytes: those whose remainder modulo ``modulus`` is from
+    ``first`` to ``last``; with modulus 1 all of them."""
 
     low: int
     high: int
@@ -240,20 +252,21 @@ class Conflict:
     last: int = 0
 
     def moved(self, by: int) -> Conflict:
-        """The same, of buffers that are further apart."""
+        """Shift the distances of buffers that are ``by`` bytes further apart."""
         return Conflict(self.low + by, self.high + by, self.modulus, self.first + by, self.last + by)
 
 
 class Ranges:
-    """Ranges of forms. ``reach``: the last turns of the loops; two of them may be tied together (:meth:`turns`)."""
+    """Ranges of forms. ``reach``: last iterations of the loops; two of them may be tied together (:meth:`later_and_earlier`)."""
 
     def __init__(self, reach: dict[ir.Var, Array]) -> None:
         self.reach = reach
         self.tied: tuple[ir.Var, ...] = ()
         self.possible: Array = np.ones(1, bool)
 
-    def turns(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
-        """A later turn and an earlier turn of one loop: k + 1 + n and k, where k + n are at most the extent less two."""
+    def later_and_earlier(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
+        """Return a later and an earlier iteration of one loop as forms: k + 1 + n and k, where k + n is at most the
+        extent minus two."""
         earlier, more = ir.Var(f"{var.name} earlier"), ir.Var(f"{var.name} more")
         self.tied, self.possible = (earlier, more), extent > 1
         self.reach |= dict.fromkeys(self.tied, np.maximum(extent - 2, 0))
@@ -261,14 +274,20 @@ class Ranges:
         return Form({earlier: one, more: one}, one, one), Form({earlier: one}, _ZERO, _ZERO)
 
     def least(self, form: Form) -> Array:
-        """The smallest that it can be, at every size."""
+        """Return the smallest value of a form at every size."""
+        # The tied variables sum to at most one reach: a linear function of them is smallest at 0 or at one of the two
+        # ends.
         ends = [_ZERO, *(form.terms[var] * self.reach[var] for var in self.tied if var in form.terms)]
         free = (factor * self.reach[var] for var, factor in form.terms.items() if var not in self.tied)
         total: Array = form.low + np.minimum.reduce(np.broadcast_arrays(*ends))
         return sum((np.minimum(end, 0) for end in free), total)
 
     def least_where(self, form: Form, facts: Sequence[Form]) -> Array:
-        """The same where none of the facts is negative: subtracting multiples of them can only make it smaller."""
+        """Return a lower bound of a form where all facts are non-negative.
+
+        Subtracting a non-negative multiple of a fact from the form can only make it smaller, so the smallest value of
+        the difference is a lower bound, too.
+        """
         best = self.least(form)
         for fact in facts:
             upper = Form(fact.terms, fact.high, fact.high)
@@ -284,8 +303,11 @@ class Ranges:
         return best
 
     def conflict(self, distance: Form, facts: Sequence[Form]) -> Conflict | None:
-        """The range over all sizes, with the most telling of all remainders: by a common divisor of large steps. None where
-        no size has such turns."""
+        """Return the range of a distance over all sizes, and the modulus whose remainders exclude most; None if no size
+        has such iterations.
+
+        Moduli are common divisors of large strides: the remaining terms alone determine the remainder.
+        """
         opposite = distance.times(_ZERO - 1)
         possible, low, high = np.broadcast_arrays(
             self.possible, self.least_where(distance, facts), -self.least_where(opposite, facts)
@@ -304,33 +326,33 @@ class Ranges:
         return found
 
 
-# ---- Numbers that depend on sizes, as expressions over them: what they are at some sizes is given, the rule is found
-# and checked.
+# ---- Rules: expressions over sizes, found from values at some sizes and checked.
 #
-# A rule is a sum of at most three products of *extents* (symbols, and strided ones such as ``(height + 1) // 2``) with integer
-# factors and a constant. It has fewer unknowns than there are points, so that the points left over are a check.
+# A rule is a sum of at most three products of *extents* (symbols, and strided ones such as ``(height + 1) // 2``) with
+# integer factors and a constant. It has fewer unknowns than there are points; the points left over are a check.
 
 Point = tuple[int, ...]
 """A size for every symbol, or the values of something at all points."""
 _DEGREE = 3
+"""Extents in a product."""
 _DIVISOR = 64
-"""The largest number that a product is divided by."""
+"""Largest divisor of a product."""
 _SPARE = 2
-"""Points that a rule must have left after its unknowns are solved for."""
+"""Points that must be left for checking after the unknowns of a rule are solved for."""
 
 
 @frozen
 class Extent:
-    """Something that products are made of: an int32 expression over the symbols, and what it is at every point."""
+    """A factor of products: an int32 expression over the symbols, and its value at every point."""
 
     expr: ir.Expr
     values: Point
 
 
 class Fitter:
-    """Finds rules over ``extents``. All methods give None where no rule holds at every point.
+    """Finder of rules over ``extents``. All methods return None if no rule holds at every point.
 
-    ``domain``: sizes that a run may have, all of them or many, at which divisions must be exact.
+    ``domain``: sizes that may occur at run time, all of them or many, at which divisions must be exact.
     """
 
     def __init__(self, extents: Sequence[Extent], domain: Sequence[Mapping[str, int]] = ()) -> None:
@@ -341,24 +363,25 @@ class Fitter:
             for degree in range(1, _DEGREE + 1)
             for parts in combinations_with_replacement(self.extents, degree)
         )
-        self._known: dict[tuple[Point, int], ir.Expr | None] = {}
+        self._memo: dict[tuple[Point, int], ir.Expr | None] = {}
 
     def integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
-        """An int32 expression with these values at the points, of at most so many products."""
+        """Return an int32 expression with these values at the points, of at most ``terms`` products. Memoised."""
         key = tuple(values)
         if len(set(key)) == 1:
             return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
-        if (key, terms) not in self._known:
-            self._known[key, terms] = self._rule(key, terms)
-        return self._known[key, terms]
+        if (key, terms) not in self._memo:
+            self._memo[key, terms] = self._rule(key, terms)
+        return self._memo[key, terms]
 
     def divides(self, values: Sequence[int], factor: int) -> bool:
-        """Whether what has these values at the points is a multiple of a number at all sizes."""
+        """Test whether a rule for these values is a multiple of ``factor`` at all sizes."""
         rule = self.integer(values)
         return rule is not None and all(value_at(rule, sizes) % factor == 0 for sizes in self.domain)
 
     def real(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
-        """A float expression: an integer rule as a float, or a number divided or multiplied by one; equal in every bit."""
+        """Return a float expression with these values, equal in every bit: an integer rule as a float, or a constant
+        divided or multiplied by a product."""
         kind = dtypes.to_numpy(dtype).type
         if all(float(v).is_integer() for v in values):
             found = self.integer([int(v) for v in values])
@@ -373,6 +396,7 @@ class Fitter:
         return None
 
     def _rule(self, values: Point, terms: int) -> ir.Expr | None:
+        """Find a rule: a single product first, then sums of few terms, then a part of a product."""
         for product in self.products:
             if product.values == values:
                 return product.expr
@@ -387,7 +411,7 @@ class Fitter:
         return self._part(values)
 
     def _part(self, values: Point) -> ir.Expr | None:
-        """A product divided by a number, without a rest at any size."""
+        """Return a product divided by a number if the division is exact at all sizes."""
         for product in self.products:
             part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
             if not 1 < part.denominator <= _DIVISOR or any(
@@ -401,7 +425,11 @@ class Fitter:
 
 
 def _solve(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
-    """Integer factors of the columns, none of them 0, and a constant, that give the values exactly."""
+    """Solve for integer factors of the columns, none of them 0, and a constant, that give the values exactly; else
+    None.
+
+    Least squares in float64, with columns scaled to similar size, then rounding; the integers are checked exactly.
+    """
     matrix = np.array([*columns, (1,) * len(values)], np.float64).T
     scale = np.abs(matrix).max(axis=0)
     found = np.linalg.lstsq(matrix / scale, np.array(values, np.float64), rcond=None)[0] / scale
@@ -417,10 +445,12 @@ def _solve(columns: Sequence[Point], values: Point) -> tuple[int, ...] | None:
 
 
 def _degree(expr: ir.Expr) -> int:
+    """Return the number of factors of a product."""
     return _degree(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
 def _product(parts: Sequence[Extent]) -> ir.Expr:
+    """Multiply extents."""
     total = parts[0].expr
     for part in parts[1:]:
         total = total * part.expr
@@ -428,7 +458,7 @@ def _product(parts: Sequence[Extent]) -> ir.Expr:
 
 
 def _sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
-    """The sum with positive terms first, the constant last."""
+    """Write a sum with positive terms first and the constant last."""
     total: ir.Expr | None = None
     for product, factor in sorted(zip(products, factors, strict=False), key=lambda item: item[1] < 0):
         term = product if abs(factor) == 1 else product * abs(factor)
@@ -442,10 +472,11 @@ def _sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Expr:
 
 
 def strided(symbol: ir.Var, pairs: Mapping[int, int], most: int = 64) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
-    """Rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), the smallest divisors first.
+    """Return rules ``(a * symbol + b) // c`` that hold for all pairs of (size, value), smallest divisors first; second
+    item (a, b, c).
 
-    For every divisor all that differ in b are there, as long as they are few; the caller tells them apart by asking for more
-    pairs. The second item is (a, b, c).
+    For every divisor all rules that differ in b are returned, as long as they are few; the caller distinguishes them by
+    more pairs.
     """
     found: list[tuple[ir.Expr, tuple[int, int, int]]] = []
     for c in range(2, most + 1):
@@ -460,7 +491,7 @@ def strided(symbol: ir.Var, pairs: Mapping[int, int], most: int = 64) -> list[tu
 
 
 def value_at(expr: ir.Expr, sizes: Mapping[str, int]) -> int:
-    """What an integer expression over symbols is when they have these sizes."""
+    """Evaluate an integer expression over symbols at some sizes."""
     match expr:
         case ir.Const(int() as value):
             return value

@@ -164,13 +164,13 @@ def _expand_saturation(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
-def unclamped(saturation: ir.Call) -> ir.Expr:
+def saturation_operand(saturation: ir.Call) -> ir.Expr:
     """Return the operand of a saturating intrinsic, shifted as the intrinsic does."""
     (a,), (_, _, shift) = saturation.args, CLAMPS[saturation.name]
     return a >> shift if shift else a
 
 
-def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
+def match_saturation(expr: ir.Expr, dtype: str) -> ir.Expr | None:
     """Return the operand of a clamp to the whole range of ``dtype``; None for other expressions."""
     match expr:
         case ir.Bin("min", ir.Bin("max", a, ir.Const(value=low)), ir.Const(value=high)) if dtype in SATURATED and (
@@ -179,7 +179,7 @@ def saturated(expr: ir.Expr, dtype: str) -> ir.Expr | None:
         ) == dtypes.int_range(dtype):
             return a
         case ir.Call(name, (a,)) if name in CLAMPS and CLAMPS[name][:2] == dtypes.int_range(dtype):
-            return unclamped(expr)
+            return saturation_operand(expr)
         case _:
             return None
 
@@ -274,7 +274,7 @@ class LaneCode(LaneOperations):
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
         # vectors of any length always saturate; others where the schedule says so by a call: the core has instructions for it
         saturates = self.active is not None or isinstance(narrow, ir.Call)
-        if step == 1 and saturates and (inner := saturated(narrow, buffer.dtype)) is not None:
+        if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
@@ -382,10 +382,10 @@ class LaneCode(LaneOperations):
                 return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
             # int16 has a saturating instruction; saturation to bytes is a min and a max.
             case ir.Call("saturate_i16" | "saturate_i16_half"):
-                return self.call("saturate_i16", self.vector(unclamped(expr)))
+                return self.call("saturate_i16", self.vector(saturation_operand(expr)))
             case ir.Call(name) if name in CLAMPS:
                 low, high, _ = CLAMPS[name]
-                return self.vector(ir.clamp(unclamped(expr), low, high))
+                return self.vector(ir.clamp(saturation_operand(expr), low, high))
             case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
                 return self.call(name, self.vector(a), self.vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):

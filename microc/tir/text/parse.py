@@ -15,7 +15,7 @@ from microc.tir.operators import TOKENS
 from microc.tir.rewrite import accesses_of, free_vars
 from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDING, read
 
-# ---- Expressions of TIR text, and the pieces that its statements share with them.
+# ---- Expressions of TIR text, and the parts that statements share with them.
 
 Names = Mapping[str, ir.Var | ir.Buffer]
 
@@ -25,13 +25,13 @@ def fail(node: ast.AST, what: str, hint: str = "") -> NoReturn:
 
 
 class CallParts:
-    """A call ``T.a.b(positional, keyword=...)`` taken apart; ``name`` is ``a.b``."""
+    """The parts of a call ``T.a.b(positional, keyword=...)``; ``name`` is ``a.b``."""
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
             fail(node, "a call of T is expected")
         self.node = node
-        self.name = _dotted(node.func)
+        self.name = _dotted_name(node.func)
         self.args = node.args
         self.options = {k.arg: k.value for k in node.keywords if k.arg is not None}
         if len(self.options) != len(node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
@@ -47,7 +47,8 @@ class CallParts:
                 fail(self.node, f"T.{self.name} has no option {name}", "known: " + ", ".join(options))
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
+    """Return the dotted name of a function of ``T``."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -93,7 +94,7 @@ _LARGEST: Mapping[str, float] = MappingProxyType(
 
 
 def _float(node: ast.expr, dtype: str) -> float:
-    """A float literal, rounded to the dtype; ``"inf"``, ``"-inf"``, ``"nan"`` stand in quotes."""
+    """Read a float literal, rounded to the dtype; ``"inf"``, ``"-inf"``, ``"nan"`` are in quotes."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
             fail(node, f"{node.value!r} is no float")
@@ -114,12 +115,13 @@ def _float(node: ast.expr, dtype: str) -> float:
 
 
 class ExprReader:
-    """Reads expressions where names mean variables and buffers."""
+    """Reader of expressions in which names are variables and buffers."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
 
-    def typed(self, node: ast.expr, dtype: str) -> ir.Expr:
+    def expr_of_type(self, node: ast.expr, dtype: str) -> ir.Expr:
+        """Read an expression that must have ``dtype``."""
         result = self.expr(node)
         if result.dtype != dtype:
             fail(node, f"{dtype} is expected, {ast.unparse(node)} is {result.dtype}")
@@ -143,9 +145,9 @@ class ExprReader:
             case ast.Compare(a, [op], [b]) if type(op) in TOKENS:
                 return self.binary(node, TOKENS[type(op)], a, b)
             case ast.BoolOp(op, values):
-                result = self.typed(values[0], "bool")
+                result = self.expr_of_type(values[0], "bool")
                 for part in values[1:]:
-                    result = ir.Bin(TOKENS[type(op)], result, self.typed(part, "bool"))
+                    result = ir.Bin(TOKENS[type(op)], result, self.expr_of_type(part, "bool"))
                 return result
             case ast.Subscript():
                 return ir.Load(*self.element(node))
@@ -198,7 +200,7 @@ class ExprReader:
             case "Select":
                 parts.take(3, 3)
                 first = self.expr(args[1])
-                return ir.Select(self.typed(args[0], "bool"), first, self.typed(args[2], first.dtype))
+                return ir.Select(self.expr_of_type(args[0], "bool"), first, self.expr_of_type(args[2], first.dtype))
             case "address_of":
                 parts.take(1, 1, "extent", "writes", "step")
                 extent = integer(parts.options["extent"]) if "extent" in parts.options else 1
@@ -241,7 +243,7 @@ def _annotations(node: ast.expr) -> Annotations:
 
 
 def _thread(parts: CallParts) -> str:
-    """What a ``T.thread_binding`` binds its loop to."""
+    """Return the type of loop that a ``T.thread_binding`` makes."""
     kind = string(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
         fail(parts.node, f"a loop is bound to thread={kind!r}", "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)))
@@ -255,7 +257,7 @@ def _target(node: ast.expr) -> str:
 
 
 def is_call(node: ast.stmt, name: str) -> bool:
-    """Whether a statement is the expression ``T.name(...)``."""
+    """Test whether a statement is the expression ``T.name(...)``."""
     return (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == f"T.{name}"
     )
@@ -269,10 +271,10 @@ def sole_annotations(node: ast.stmt) -> Annotations:
 
 
 class Scope(ExprReader):
-    """What names mean at one place; statements that declare names continue in a new scope.
+    """Meanings of names at one position; statements that declare names continue in a new scope.
 
-    ``extents``: how many turns the loops around it have, by their variables, where a block can have as many; ``sizes``: the
-    function's scalars.
+    ``extents``: iterations of the loops around it, by their variables, if known, so that a block iterator may have as
+    many; ``sizes``: the function's scalars.
     """
 
     def __init__(
@@ -285,9 +287,9 @@ class Scope(ExprReader):
         return Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
 
     def extent(self, node: ast.expr) -> Any:
-        """A number, or an expression over the function's sizes."""
-        value = self.typed(node, "int32")
-        if not self.fixed(value):
+        """Read an extent: a number, or an expression over the function's sizes."""
+        value = self.expr_of_type(node, "int32")
+        if not self.depends_on_sizes_only(value):
             fail(
                 node,
                 f"{ast.unparse(node)} is no extent",
@@ -295,8 +297,8 @@ class Scope(ExprReader):
             )
         return _number(value)
 
-    def fixed(self, extent: ir.Expr) -> bool:
-        """Whether the sizes alone say how much it is."""
+    def depends_on_sizes_only(self, extent: ir.Expr) -> bool:
+        """Test whether an extent depends on the function's sizes only."""
         return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
 
     def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
@@ -325,7 +327,7 @@ class Scope(ExprReader):
                 case ast.AnnAssign(target, annotation, value) if value is not None:
                     name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
                     var = ir.Var(_target(target), known_dtype(name, node))
-                    bound = self.typed(value, var.dtype)
+                    bound = self.expr_of_type(value, var.dtype)
                     return (*found, ir.Let(var, bound, self.having(var).suite(rest)))
                 case ast.Assign([ast.Name() as target], value):
                     parts = CallParts(value)
@@ -341,12 +343,12 @@ class Scope(ExprReader):
         match node:
             case ast.Assign([ast.Subscript() as target], value):
                 buffer, indices = self.element(target)
-                return ir.Store(buffer, indices, self.typed(value, buffer.dtype))
+                return ir.Store(buffer, indices, self.expr_of_type(value, buffer.dtype))
             case ast.For(target, source, body, []):
                 return self.loop(target, CallParts(source), body)
             case ast.If(test, body, orelse):
                 otherwise = self.suite(orelse) if orelse else None
-                return ir.If(self.typed(test, "bool"), self.suite(body), otherwise)
+                return ir.If(self.expr_of_type(test, "bool"), self.suite(body), otherwise)
             case ast.With([ast.withitem(context, None)], body):
                 return self.block(CallParts(context), body)
             case ast.Expr(value):
@@ -366,9 +368,9 @@ class Scope(ExprReader):
                 fail(target, f"{len(targets)} loop variables for {len(parts.args)} extents")
             variables, counts = (
                 [ir.Var(_target(t)) for t in targets],
-                [self.typed(count, "int32") for count in parts.args],
+                [self.expr_of_type(count, "int32") for count in parts.args],
             )
-            result = self.having(*variables, extents=self.turns(variables, counts)).suite(body)
+            result = self.having(*variables, extents=self.known_extents(variables, counts)).suite(body)
             for var, count in reversed(list(zip(variables, counts, strict=True))):
                 result = ir.For(var, count, result)
             return result
@@ -380,8 +382,8 @@ class Scope(ExprReader):
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         notes = _annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(_target(target), dtype)
-        extent = self.typed(parts.args[0], dtype)
-        inside = self.having(var, extents=self.turns([var], [extent]))
+        extent = self.expr_of_type(parts.args[0], dtype)
+        inside = self.having(var, extents=self.known_extents([var], [extent]))
         kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread(parts)
         return ir.For(var, extent, inside.suite(body), kind, notes)
 
@@ -419,7 +421,7 @@ class Scope(ExprReader):
             assert isinstance(rest[0], ast.Expr)
             parts = CallParts(rest[0].value)
             parts.take(1, 1)
-            predicate = self.typed(parts.args[0], "bool")
+            predicate = self.expr_of_type(parts.args[0], "bool")
             rest = rest[1:]
         if rest and is_call(rest[0], "block_attr"):
             annotations = sole_annotations(rest[0])
@@ -435,11 +437,12 @@ class Scope(ExprReader):
             fail(parts.node, f"unknown axis T.{parts.name}", "known: axis.spatial, axis.reduce")
         parts.take(2, 2, "dtype")
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
-        binding = self.typed(parts.args[1], dtype)
+        binding = self.expr_of_type(parts.args[1], dtype)
         return ir.IterVar(ir.Var(name, dtype), self.extent(parts.args[0]), _AXIS_KINDS[kind], binding)
 
     def remap(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
-        """``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators that are the loops around, extents and all."""
+        """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators bound to the loops around, with the extents of
+        these."""
         parts.take(2, 2)
         kinds, loops = string(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -456,24 +459,25 @@ class Scope(ExprReader):
             found.append(ir.IterVar(ir.Var(_target(name), var.dtype), self.extents[label], _LETTERS[letter], var))
         return found
 
-    def turns(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
-        """The extents of loops, where the sizes alone say them."""
+    def known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
+        """Return the extents of loops that depend on sizes only."""
         pairs = zip(variables, counts, strict=True)
-        return {var.name: _number(count) for var, count in pairs if self.fixed(count)}
+        return {var.name: _number(count) for var, count in pairs if self.depends_on_sizes_only(count)}
 
 
 def _number(extent: ir.Expr) -> Any:
-    """A literal as the number that it is; an expression over sizes stays one (:mod:`microc.tir.symbolic`)."""
+    """Return a literal as a number; an expression over sizes is returned itself (:mod:`microc.tir.symbolic`)."""
     number = ir.int_value(extent)
     return extent if number is None else number
 
 
-# ---- Text to TIR. The text is parsed by Python's ``ast`` and translated node by node; nothing of it is ever
+# ---- Text to TIR: Python's ``ast`` parses the text, which is then translated node by node. None of it is ever
 # executed.
 
 
 def from_text(text: str) -> ir.PrimFunc:
-    """The function that a text of :func:`microc.tir.text.to_text` spells; :class:`ModelError` names the faulty line."""
+    """Parse the text of a function, as :func:`microc.tir.text.to_text` prints it; :class:`ModelError` names the
+    faulty line."""
     functions = module_from_text(text)
     if len(functions) != 1:
         raise ModelError(
@@ -485,7 +489,7 @@ def from_text(text: str) -> ir.PrimFunc:
 
 
 def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
-    """The functions of a text one after the other, or in a class that is marked ``@I.ir_module``."""
+    """Parse functions in sequence, or in a class that is marked ``@I.ir_module``."""
     try:
         module = ast.parse(text)
     except SyntaxError as fault:

@@ -12,13 +12,13 @@ from types import MappingProxyType
 from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.operators import BINARY, UNARY, Spelling
+from microc.tir.operators import BINARY, UNARY, Notation
 
-# ---- What the printer and the parser of TIR text agree on: operators, precedences, keywords.
+# ---- Shared by printer and parser: operators, precedences, keywords.
 
-INFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
+INFIX: Mapping[str, Notation] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
 NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text)
-PREFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in UNARY.items() if each.text})
+PREFIX: Mapping[str, Notation] = MappingProxyType({name: each.text for name, each in UNARY.items() if each.text})
 ATOM = 12
 COMPARISON = 4
 
@@ -40,25 +40,25 @@ _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
 
 def written(name: str) -> str:
-    """A name as it stands in text: one that is a keyword (and underscores) gets one underscore more."""
+    """Return a name as it is in text: a keyword (with any underscores) gets one more underscore."""
     return name + "_" if _KEYWORD.fullmatch(name) else name
 
 
 def read(name: str) -> str:
-    """The inverse of :func:`written`."""
+    """Return the name for one in text, the inverse of :func:`written`."""
     match = _KEYWORD.fullmatch(name)
     return name[:-1] if match and match[2] else name
 
 
-# ---- TIR to text. Literals without a dtype are int32 (or bool: ``True``); everything else is spelled out.
+# ---- TIR to text. Literals without a dtype are int32 (or bool: ``True``); every other literal has its dtype.
 #
-# A ``Let`` or ``Alloc`` reaches to the end of its suite; where something follows it, ``with T.scope():`` ends it earlier.
+# A ``Let`` or ``Alloc`` reaches to the end of its suite; if something follows it, ``with T.scope():`` ends it earlier.
 
 Annotations = tuple[tuple[str, int | str], ...]
 
 
 def to_text(func: ir.PrimFunc) -> str:
-    """A function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
+    """Print a function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
     params = [f"    {_name(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
     params += [f"    {_name(v.name)}: T.{v.dtype},\n" for v in func.scalars]
     printer = _StatementPrinter()
@@ -73,7 +73,7 @@ def to_text(func: ir.PrimFunc) -> str:
 
 
 def expr_text(expr: ir.Expr) -> str:
-    """An expression as text."""
+    """Print an expression."""
     return _expr(expr)[0]
 
 
@@ -84,11 +84,11 @@ def _name(name: str) -> str:
 
 
 def _annotations(pairs: Annotations) -> str:
-    return "{" + ", ".join(f"{_quoted(key)}: {_quoted(v) if isinstance(v, str) else int(v)}" for key, v in pairs) + "}"
+    return "{" + ", ".join(f"{_quote(key)}: {_quote(v) if isinstance(v, str) else int(v)}" for key, v in pairs) + "}"
 
 
-def _quoted(text: str) -> str:
-    """A string literal in double quotes; JSON's escapes are Python's."""
+def _quote(text: str) -> str:
+    """Return a string literal in double quotes; JSON's escapes are Python's."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -108,7 +108,7 @@ def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
 
 
 def _extent(extent: object) -> str:
-    """A number, or an expression over sizes."""
+    """Print a number, or an expression over sizes."""
     return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
 
 
@@ -120,18 +120,19 @@ class _StatementPrinter:
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
-    def nested(self, head: str, stmt: ir.Stmt) -> None:
+    def print_nested(self, head: str, stmt: ir.Stmt) -> None:
+        """Print a statement with a head of its own, indented."""
         self.line(head)
         self.indent += 1
         self.suite(stmt)
         self.indent -= 1
 
     def suite(self, stmt: ir.Stmt) -> None:
-        """A statement that has an indentation level to itself."""
+        """Print a statement that has an indentation level of its own."""
         if isinstance(stmt, ir.Seq) and len(stmt.body) != 1:
             for k, child in enumerate(stmt.body):
                 if isinstance(child, (ir.Let, ir.Alloc)) and k + 1 < len(stmt.body):
-                    self.nested("with T.scope():", child)
+                    self.print_nested("with T.scope():", child)
                 else:
                     self.statement(child)
             if not stmt.body:
@@ -146,15 +147,15 @@ class _StatementPrinter:
             case ir.For():
                 self._loop(stmt)
             case ir.If(condition, then, otherwise):
-                self.nested(f"if {expr_text(condition)}:", then)
+                self.print_nested(f"if {expr_text(condition)}:", then)
                 if otherwise is not None:
-                    self.nested("else:", otherwise)
-            case ir.Seq(body):  # not in canonical form: one statement, or directly in another
+                    self.print_nested("else:", otherwise)
+            case ir.Seq(body):  # not canonical: a single statement, or nested directly in another
                 self.line("with T.seq():")
                 self.indent += 1
                 for child in body:
                     if isinstance(child, (ir.Let, ir.Alloc)) and child is not body[-1]:
-                        self.nested("with T.scope():", child)
+                        self.print_nested("with T.scope():", child)
                     else:
                         self.statement(child)
                 if not body:
@@ -181,19 +182,19 @@ class _StatementPrinter:
         if len(chain) > 1:
             names = ", ".join(_name(f.var.name) for f in chain)
             extents = ", ".join(expr_text(f.extent) for f in chain)
-            self.nested(f"for {names} in T.grid({extents}):", body)
+            self.print_nested(f"for {names} in T.grid({extents}):", body)
             return
         arguments, word = [expr_text(loop.extent)], LOOPS.get(loop.kind, THREAD_BINDING)
         if word == THREAD_BINDING:
-            arguments.append(f"thread={_quoted(loop.kind)}")
+            arguments.append(f"thread={_quote(loop.kind)}")
         if loop.var.dtype != "int32":
             arguments.append(f'dtype="{loop.var.dtype}"')
         if loop.annotations:
             arguments.append(f"annotations={_annotations(loop.annotations)}")
-        self.nested(f"for {_name(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
+        self.print_nested(f"for {_name(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
 
     def _block(self, block: ir.Block) -> None:
-        self.line(f"with T.block({_quoted(block.name)}):")
+        self.line(f"with T.block({_quote(block.name)}):")
         self.indent += 1
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
@@ -205,7 +206,7 @@ class _StatementPrinter:
         if block.annotations:
             self.line(f"T.block_attr({_annotations(block.annotations)})")
         if block.init is not None:
-            self.nested("with T.init():", block.init)
+            self.print_nested("with T.init():", block.init)
         self.suite(block.body)
         self.indent -= 1
 
@@ -220,7 +221,7 @@ def _element(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
 
 
 def _expr(expr: ir.Expr) -> tuple[str, int]:
-    """Text and precedence."""
+    """Return text and precedence."""
     match expr:
         case ir.Const():
             return _literal(expr)
@@ -267,7 +268,7 @@ def _call(expr: ir.Call) -> str:
     plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
     if plain and written(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
         return f"T.{expr.name}({arguments})"
-    return f'T.call({", ".join(part for part in (_quoted(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
+    return f'T.call({", ".join(part for part in (_quote(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
 
 
 def _literal(expr: ir.Const) -> tuple[str, int]:
