@@ -1,4 +1,4 @@
-"""Parts of a graph between named values; inputs that become state."""
+"""Extraction of the part of a graph between named values, and conversion of inputs to state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from microc.base.dtypes import Array
 from microc.errors import UsageError, nearest, suggestion
 from microc.graph.ir import Graph, Node, TensorType
 
-# ---- The part of a graph between named values: what computes these outputs from those inputs.
+# ---- Cutting: the part of a graph that computes given outputs from given inputs.
 
 
 def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
-    """The graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
+    """Return the graph that computes the values ``outputs`` from the values ``inputs``, in these orders.
 
-    Without ``outputs`` they stay as they are; without ``inputs`` those of the graph's inputs stay that are needed. State that
-    the part reads stays with all that its update takes; a state named in ``inputs`` becomes an input.
+    Without ``outputs``, they remain as they are; without ``inputs``, those of the graph's inputs remain that are
+    needed. State that the part reads remains with everything its update depends on; a state named in ``inputs`` becomes
+    an input.
 
-    Raises UsageError for a name that no value has (the hint lists near ones), for a constant, for an input that the outputs
-    do not depend on, and where they depend on an input of the graph that is not among ``inputs``.
+    UsageError for an unknown name (the hint lists similar ones), for a constant, for an input that the outputs do not
+    depend on, and if they depend on an input of the graph that is not in ``inputs``.
     """
     for what, names in (("input", inputs), ("output", outputs)):
         for name in names:
@@ -33,7 +34,7 @@ def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
     if both:
         raise UsageError(f"{both[0]!r} cannot be an input and an output at once", where=graph.name)
     ends = tuple(outputs) or graph.outputs
-    needed = _needed(graph, ends, frozenset(inputs))
+    needed = _find_needed(graph, ends, frozenset(inputs))
     reached = tuple(name for name in graph.inputs if name in needed)
     if inputs:
         _check_inputs(graph, ends, inputs, reached, needed)
@@ -58,8 +59,8 @@ def _check(graph: Graph, what: str, name: str) -> None:
         raise UsageError(f"{name!r} is a constant and cannot be an {what}", where=graph.name)
 
 
-def _needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:
-    """The values that the ends depend on (themselves too), not looking behind the inputs."""
+def _find_needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:
+    """Return the values that the ends depend on (ends included), without those behind the inputs."""
     producer = graph.producer()
     found: set[str] = set()
     waiting = list(ends)
@@ -97,19 +98,19 @@ def _makes(node: Node, needed: set[str], inputs: Sequence[str]) -> bool:
 
 
 def _without(node: Node, inputs: Sequence[str]) -> Node:
-    """A node of several results, one of which is an input now."""
+    """Drop the results of a node that are inputs now."""
     return replace(node, outputs=tuple("" if name in inputs else name for name in node.outputs))
 
 
-# ---- Inputs that are fed with what an output was at the run before: they become state of the graph.
+# ---- Carrying: inputs that are fed with an output of the previous run become state of the graph.
 
 
 def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
-    """The graph without the inputs that ``pairs`` (input -> output) name, nor the outputs: each is a state of the input's name,
-    which starts as real zero and becomes the output.
+    """Return the graph with the inputs and outputs of ``pairs`` (input -> output) converted to state.
 
-    Raises UsageError for a name that is no input or output, for an output that two inputs want, where shape, dtype or
-    quantisation differ, and where no output would be left.
+    Each state has the input's name, starts as real zero and becomes the output. UsageError for a name that is no input
+    or output, for an output that two inputs name, if shape, dtype or quantisation differ, and if no output would be
+    left.
     """
     for name, output in pairs.items():
         for what, wanted, known in (("input", name, graph.inputs), ("output", output, graph.outputs)):
@@ -119,7 +120,7 @@ def carry(graph: Graph, pairs: Mapping[str, str]) -> Graph:
         given, made = graph.types[name], graph.types[output]
         if given != made:
             raise UsageError(
-                f"the state {name!r} is {_shown(given)}, what becomes of it, {output!r}, {_shown(made)}",
+                f"the state {name!r} is {_type_text(given)}, what becomes of it, {output!r}, {_type_text(made)}",
                 where=graph.name,
                 hint="a state keeps shape and type: bind the shapes with --input-shape",
             )
@@ -143,5 +144,6 @@ def _zero(kind: TensorType) -> Array:
     return np.full(kind.shape, zero, dtypes.to_numpy(kind.dtype))
 
 
-def _shown(kind: TensorType) -> str:
+def _type_text(kind: TensorType) -> str:
+    """Format a type."""
     return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"

@@ -40,13 +40,13 @@ _DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, Ty
 
 
 def is_graph_file(data: bytes) -> bool:
-    """Whether ``data`` begins as :func:`to_bytes` begins."""
+    """Test whether ``data`` begins like :func:`to_bytes` output."""
     mark = _MARK.encode()
     return data.startswith(b"PK\x03\x04") and data[_LOCAL_HEADER : _LOCAL_HEADER + len(mark)] == mark
 
 
 def to_bytes(graph: Graph) -> bytes:
-    """The file that holds ``graph``."""
+    """Return the bytes of a file that contains ``graph``."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in _members(graph):
@@ -93,7 +93,8 @@ def from_bytes(data: bytes, name: str) -> Graph:
 
 
 def _contents(data: bytes) -> dict[str, bytes]:
-    """All members by name; members that are packed, share bytes or are listed twice are no files of ours."""
+    """Return all members by name. ValueError for compressed, overlapping or repeated members, which microc does not
+    write."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in infos)
@@ -117,14 +118,14 @@ def _check_version(mark: bytes, name: str) -> None:
 
 
 def _named_array(member: str, content: bytes) -> tuple[str, Array]:
-    """An array and its name; bits become the dtype that the member's name says."""
+    """Return name and array; the bits are viewed as the dtype in the member's name."""
     name, _, dtype = member.removesuffix(".npy").partition(".")
     array = _array(content)
     return name, array.view(to_numpy(dtype)).reshape(array.shape) if dtype else array
 
 
 def _array(content: bytes) -> Array:
-    """An array of a .npy member, whose header must be spelled as numpy spells it and describe exactly the bytes behind it."""
+    """Read a .npy member. Its header must have exactly numpy's form and match the bytes after it."""
     header = _HEADER.match(content)
     if header is None:
         raise ValueError("an array is stored in a form that microc does not write")

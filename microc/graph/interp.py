@@ -35,24 +35,24 @@ def run(
             if not name:
                 continue
             if not _same(graph.types[name], array):
-                raise InternalError(f"{node.op} gave {_spell(array)} for {name!r}", where=str(node.loc))
+                raise InternalError(f"{node.op} gave {_array_text(array)} for {name!r}", where=str(node.loc))
             values[name] = array
     return values
 
 
 def _fits(what: str, graph: Graph, names: tuple[str, ...], given: Mapping[str, Array]) -> None:
-    """Refuse arrays that are missing, superfluous, or of another shape or dtype."""
+    """Raise an error for arrays that are missing, superfluous, or of another shape or dtype."""
     if set(given) != set(names):
         raise UsageError(f"{what}s {sorted(names)} expected, {sorted(given)} given")
     for name in names:
         kind = graph.types[name]
         if not _same(kind, given[name]):
-            raise UsageError(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, {_spell(given[name])} given")
+            raise UsageError(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, {_array_text(given[name])} given")
 
 
 def _same(kind: TensorType, array: Array) -> bool:
     return (array.shape, str(array.dtype)) == (kind.shape, kind.dtype)
 
 
-def _spell(array: Array) -> str:
+def _array_text(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"

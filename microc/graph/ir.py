@@ -1,4 +1,4 @@
-"""The graph IR: what a network computes, before anyone thinks about loops.
+"""The graph IR: operators of a network and the values between them, without loops.
 
 Values are names, so a graph prints as text and parses back. Everything is frozen; a pass builds a new :class:`Graph`.
 """
@@ -17,14 +17,14 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
-"""What an attribute may be; graphs are those of control flow."""
+"""Values of attributes; graphs are those of control flow."""
 _LONGEST = 200
-"""Letters that a line at a prompt has for a network's name, inputs and outputs."""
+"""Characters of name, inputs and outputs in a one-line representation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Where something comes from: model file (no folder), index of the operator in it, its name."""
+    """Source of something: model file (without folder), index of the operator in it, and its name."""
 
     file: str = ""
     index: int = -1
@@ -71,7 +71,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator application. ``group`` names the kernel that fusion put it in (empty before fusion).
+    """An application of an operator. ``group`` names the kernel that fusion put it in (empty before fusion).
 
     An absent optional input is the empty name.
     """
@@ -87,7 +87,7 @@ class Node:
         object.__setattr__(self, "attrs", MappingProxyType(dict(sorted(self.attrs.items()))))
 
     def attr(self, name: str) -> Any:
-        """The attribute, which must be present: inference fills in defaults, never a consumer."""
+        """Return the attribute, which must be present: inference fills in defaults, never a consumer."""
         try:
             return self.attrs[name]
         except KeyError:
@@ -98,9 +98,9 @@ class Node:
 class Graph:
     """A network in topological order.
 
-    ``types`` gives every value's type; ``consts`` the data of the constant ones (numpy arrays, never written to);
-    ``state`` the initial data of tensors that live across calls, each updated by a node output bound in ``updates``
-    (state name -> value name holding its next contents).
+    ``types`` contains every value's type; ``consts`` the data of constants (numpy arrays, never written to); ``state``
+    the initial data of tensors that persist across calls. Each state is updated by a node's output, bound in
+    ``updates`` (state name -> name of the value with its next contents).
     """
 
     name: str
@@ -119,7 +119,8 @@ class Graph:
             array.setflags(write=False)
 
     def __eq__(self, other: object) -> bool:
-        """Whether all is equal but the graph's own name, which is its file's; arrays bit by bit, in one dtype and shape."""
+        """Test for equality except of the graph's name, which is its file's; arrays must be equal bit by bit, with
+        equal dtype and shape."""
         if not isinstance(other, Graph):
             return NotImplemented
         plain = ("inputs", "outputs", "nodes", "types", "updates")
@@ -130,31 +131,31 @@ class Graph:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        """A line for each node, with shapes and no weights; :mod:`microc.graph.text` has the whole."""
-        lines = [f"graph {self.name}({', '.join(map(self._typed, self.inputs))})"]
+        """Return a line for each node, with shapes and without weights; :mod:`microc.graph.text` prints everything."""
+        lines = [f"graph {self.name}({', '.join(map(self._with_type, self.inputs))})"]
         for node in self.nodes:
-            made, read = ", ".join(map(self._typed, node.outputs)), ", ".join(name or "_" for name in node.inputs)
+            made, read = ", ".join(map(self._with_type, node.outputs)), ", ".join(name or "_" for name in node.inputs)
             lines.append(f"  {made} = {node.op}({read})")
         return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
 
     def __repr__(self) -> str:
-        """One line, short whatever the network."""
-        ends = " -> ".join(", ".join(map(self._typed, names)) for names in (self.inputs, self.outputs))
+        """Return a single short line."""
+        ends = " -> ".join(", ".join(map(self._with_type, names)) for names in (self.inputs, self.outputs))
         return f"<Graph {short(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
-    def _typed(self, name: str) -> str:
+    def _with_type(self, name: str) -> str:
         kind = self.types.get(name)
         return f"{name}: {kind.dtype}{list(kind.shape)}" if kind else name
 
     def producer(self) -> dict[str, Node]:
-        """Value name -> the node that makes it."""
+        """Return the node that computes each value, by name."""
         return {name: node for node in self.nodes for name in node.outputs}
 
     def consumers(self) -> dict[str, tuple[Node, ...]]:
-        """Value name -> the nodes that read it, in order."""
+        """Return the nodes that read each value, by name, in order."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -162,11 +163,12 @@ class Graph:
         return {name: tuple(nodes) for name, nodes in found.items()}
 
     def place(self, name: str) -> Loc:
-        """The location of a value that no operator makes, an input: the model's file and the value's name."""
+        """Return the location of a value that no operator computes (an input): the model's file and the value's
+        name."""
         return Loc(next((node.loc.file for node in self.nodes if node.loc.file), ""), name=name)
 
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
-        """The graph with other nodes (and other fields); types and constants nobody names any more are dropped."""
+        """Return the graph with other nodes (and other fields); unused types and constants are dropped."""
         nodes = tuple(nodes)
         graph = replace(self, nodes=nodes, **changes)
         used = {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
@@ -189,14 +191,15 @@ def _same_arrays(mine: Mapping[str, Array], others: Mapping[str, Array]) -> bool
 
 
 class Names(set[str]):
-    """Names that are taken, and stay so."""
+    """A set of names in use; they are never released."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         super().__init__(names)
         self._numbers: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
-        """As :func:`fresh_name`, and taken from now on. All numbers up to the last that a stem got are known to be taken."""
+        """Return a name like :func:`fresh_name`, and add it. All numbers up to the last one of a stem are known to
+        be in use."""
         name, number = stem, self._numbers.get(stem, 0)
         while name in self:
             number += 1
@@ -207,7 +210,7 @@ class Names(set[str]):
 
 
 def fresh_name(taken: Iterable[str], stem: str) -> str:
-    """``stem``, or ``stem_1``, ``stem_2`` ...: the first that is not taken."""
+    """Return the first of ``stem``, ``stem_1``, ``stem_2`` ... that is not in use."""
     taken = taken if isinstance(taken, (set, frozenset, Mapping)) else set(taken)
     if stem not in taken:
         return stem
@@ -218,12 +221,12 @@ def fresh_name(taken: Iterable[str], stem: str) -> str:
 
 
 def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
-    """A value of that type under a :func:`fresh_name`, added to ``types``."""
+    """Add a value of the type to ``types`` under a :func:`fresh_name`; return the name."""
     name = fresh_name(types, stem)
     types[name] = kind
     return name
 
 
 def short(text: str) -> str:
-    """The begin of a text, however much a model has to tell."""
+    """Shorten a text to the length of a one-line representation."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,4 +1,4 @@
-"""Rules that rewrite graphs, and their application."""
+"""Graph rewriting: patterns, rules, and their application."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, TensorType
 
-# ---- Rules that rewrite graphs: a pattern says what to look for, a function what to put in its place.
+# ---- Rules: a pattern describes what to find, a function returns its replacement.
 #
 # ::
 #
@@ -19,8 +19,7 @@ from microc.graph.ir import Attr, Graph, Loc, Names, Node, TensorType
 #
 #     graph = rewrite(graph, [(P.op("add", P.any("x"), P.const("c"), commutative=True), drop_zero)])
 #
-# A replacement makes the outputs of the pattern's root under their names, so that a name keeps its meaning for all who know it.
-# :mod:`microc.graph.match` applies rules.
+# A replacement computes the outputs of the pattern's root under their names, so that whatever refers to a name remains valid.
 
 _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
@@ -29,7 +28,7 @@ _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Any value, or (``constant``) one whose data are known; captured as ``name``."""
+    """Pattern of any value, or (``constant``) of a value whose data are known; captured as ``name``."""
 
     name: str = ""
     constant: bool = False
@@ -37,7 +36,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A value that one of the operators ``ops`` makes from ``operands`` (None: whatever they are). See :meth:`P.op`."""
+    """Pattern of a value that one of the operators ``ops`` computes from ``operands`` (None: any). See :meth:`P.op`."""
 
     ops: frozenset[str]
     operands: tuple[Pattern, ...] | None
@@ -55,12 +54,12 @@ class P:
 
     @staticmethod
     def any(name: str = "") -> Leaf:
-        """Any value; the same name twice asks for the same value."""
+        """Match any value; the same name twice requires the same value."""
         return Leaf(name)
 
     @staticmethod
     def const(name: str = "") -> Leaf:
-        """A value known at compile time."""
+        """Match a value known at compile time."""
         return Leaf(name, constant=True)
 
     @staticmethod
@@ -72,10 +71,11 @@ class P:
         commutative: bool = False,
         shared: bool = False,
     ) -> Op:
-        """The first output of a node of one of ``ops``; without ``operands``, of whatever it is computed from.
+        """Match the first output of a node of one of ``ops``; without ``operands``, any operands.
 
-        The node's attributes equal those in ``attrs`` where it has them at all; it is captured as ``name``. ``commutative``
-        tries two operands in both orders. Below the root, the value has one reader and is no graph output, unless ``shared``.
+        Attributes of the node equal those in ``attrs``, if it has them; the node is captured as ``name``.
+        ``commutative`` tries two operands in both orders. Below the root, the value must have a single reader and be no
+        graph output, unless ``shared``.
         """
         names = frozenset((ops,) if isinstance(ops, str) else ops)
         return Op(names, operands or None, attrs, name, commutative, shared)
@@ -86,7 +86,8 @@ class P:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Replacement:
-    """``nodes`` that make the root's outputs, or the value that is the ``same``; types and constants that they bring along."""
+    """Replacement of a match: ``nodes`` that compute the root's outputs, or the value that is the ``same``; with the
+    types and constants that it adds."""
 
     nodes: tuple[Node, ...] = ()
     types: Mapping[str, TensorType] = field(default_factory=dict)
@@ -112,22 +113,22 @@ class Scope:
         return self.types[value]
 
     def producer(self, value: str) -> Node | None:
-        """The node that makes a value; None for inputs, constants and state."""
+        """Return the node that computes a value; None for inputs, constants and state."""
         return self.producers.get(value)
 
     def is_alone(self, value: str) -> bool:
-        """Whether one node at most reads a value, and nobody outside of the graph."""
+        """Test whether at most one node reads a value, and nothing outside of the graph does."""
         return value not in self.kept and len(self.readers.get(value, ())) <= 1
 
     def fresh(self, stem: str) -> str:
-        """A new value name."""
+        """Return a new value name."""
         return self.taken.fresh(stem)
 
 
 @dataclass(repr=False)
 class Match:
-    """What a pattern found: ``root``, captured ``values`` and ``nodes``, and all nodes that it stands for (``whole``). Also
-    collects the nodes of the replacement."""
+    """A match of a pattern: ``root``, captured ``values`` and ``nodes``, and all nodes that it covers (``whole``).
+    It also collects the nodes of the replacement."""
 
     scope: Scope
     root: Node
@@ -150,20 +151,20 @@ class Match:
         return self.root.outputs[0]
 
     def type(self, value: str) -> TensorType:
-        """The type of a value, new or old."""
+        """Return the type of a value, old or new."""
         return self._types[value] if value in self._types else self.scope.types[value]
 
     def is_like(self, capture: str) -> bool:
-        """Whether a captured value and the root's output have one shape, dtype and quantisation."""
+        """Test whether a captured value and the root's output have the same shape, dtype and quantisation."""
         source, result = self.type(self[capture]), self.type(self.output)
         return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
 
     def const(self, capture: str) -> Array:
-        """The data of a captured constant."""
+        """Return the data of a captured constant."""
         return self.scope.consts[self.values[capture]]
 
     def constant(self, stem: str, array: Array, kind: TensorType | None = None) -> str:
-        """A new constant, of its array's type unless another is given."""
+        """Add a constant, of its array's type unless another is given; return its name."""
         name = self.scope.fresh(stem)
         self._types[name] = kind or TensorType(array.shape, str(array.dtype))
         self._consts[name] = array
@@ -178,7 +179,8 @@ class Match:
         stem: str = "",
         loc: Loc | None = None,
     ) -> str:
-        """Append a node that makes a new value of type ``kind``; without it, the root's output. The value's name."""
+        """Append a node that computes a new value of type ``kind``, or without it the root's output; return the
+        value's name."""
         name = self.output if kind is None else self.scope.fresh(stem or f"{self.output}.{op}")
         if kind is not None:
             self._types[name] = kind
@@ -186,15 +188,15 @@ class Match:
         return name
 
     def replacement(self) -> Replacement:
-        """What has been emitted."""
+        """Return the emitted nodes."""
         return Replacement(tuple(self._nodes), self._types, self._consts)
 
     def same(self, capture: str) -> Replacement:
-        """The root's output is a captured value."""
+        """Replace the root's output by a captured value."""
         return self.same_as(self.values[capture])
 
     def same_as(self, value: str) -> Replacement:
-        """The root's output is ``value``: an old one, or a new constant."""
+        """Replace the root's output by ``value``: an old one, or a new constant."""
         return Replacement((), self._types, self._consts, value)
 
 
@@ -223,7 +225,7 @@ class _Captures:
 
 
 def matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
-    """Every way in which a node is the root of a pattern."""
+    """Yield every match of a pattern with ``node`` as its root."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
         yield Match(scope, node, found.values, found.nodes, found.whole)
 
@@ -262,14 +264,14 @@ def _match_all(
         yield from _match_all(patterns[1:], values[1:], scope, captured)
 
 
-# ---- Rules (:mod:`microc.graph.match`) applied to a graph until none gives a replacement; dead nodes taken out.
+# ---- Application: rules are applied until none returns a replacement; dead nodes are removed.
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> Graph:
-    """Apply the first rule that gives a replacement at every node, in order, until no rule does; dead nodes go.
+    """Apply the first rule that returns a replacement at every node, in order, until no rule does; remove dead nodes.
 
-    The same object comes back where nothing matches. InternalError after ``sweeps`` walks over the graph (unless given, a
-    number that grows with the graph): the rules then undo each other.
+    The same object is returned if nothing matches. InternalError after ``sweeps`` walks over the graph (default: a
+    number that grows with the graph), since the rules then undo each other.
     """
     table: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -284,7 +286,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
 
 
 class _Sweep:
-    """One walk: every node is replaced once at most, and later nodes see what earlier ones became."""
+    """One walk over the graph: every node is replaced at most once, and later nodes see what earlier ones became."""
 
     def __init__(self, graph: Graph, table: Mapping[str, Sequence[Rule]]) -> None:
         self.graph, self.table = graph, table
@@ -298,7 +300,7 @@ class _Sweep:
         for old in self.graph.nodes:
             inputs = tuple(self.alias.get(name, name) for name in old.inputs)
             node = old if inputs == old.inputs else replace(old, inputs=inputs)
-            if not self.replaced(node):
+            if not self.try_rules(node):
                 self.append(node)
         if not self.changed:
             return self.graph
@@ -310,13 +312,14 @@ class _Sweep:
         self.scope.producers.update(dict.fromkeys(node.outputs, node))
 
     def with_promised_names(self, node: Node) -> Node:
-        """``node`` with values called as the graph's outputs that they turned out to be."""
+        """Rename values to the graph outputs that they replace."""
         inputs, outputs = (tuple(self.renamed.get(n, n) for n in names) for names in (node.inputs, node.outputs))
         return (
             node if (inputs, outputs) == (node.inputs, node.outputs) else replace(node, inputs=inputs, outputs=outputs)
         )
 
-    def replaced(self, node: Node) -> bool:
+    def try_rules(self, node: Node) -> bool:
+        """Apply the first rule that returns a replacement; return whether one did."""
         for pattern, function in self.table.get(node.op, ()):
             for match in matches(pattern, node, self.scope):
                 replacement = function(match)
@@ -326,6 +329,7 @@ class _Sweep:
         return False
 
     def accept(self, node: Node, replacement: Replacement) -> bool:
+        """Enter a replacement; return False if the graph's interface does not permit it."""
         if replacement.same and not self.unify(node.outputs[0], replacement.same):
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
@@ -338,13 +342,15 @@ class _Sweep:
         return True
 
     def unify(self, output: str, value: str) -> bool:
-        """``output`` is ``value``: its readers read that. A graph output lends ``value`` its name, if it is computed here."""
+        """Make ``output`` an alias of ``value``: its readers read that. A graph output keeps its name, which
+        ``value`` takes if it is computed here."""
         if output not in self.scope.kept:
             self.alias[output] = value
             for name, target in self.alias.items():
                 if target == output:
                     self.alias[name] = value
             return True
+        # A value that is visible itself, has another such name already, or is not computed here cannot take the name.
         busy = value in self.scope.kept or value in self.renamed or value not in self.scope.producers
         if busy:
             return False
@@ -353,7 +359,7 @@ class _Sweep:
 
 
 def without_dead_nodes(graph: Graph) -> Graph:
-    """The graph without nodes that neither outputs nor state updates depend on; itself if there are none."""
+    """Remove nodes on which neither outputs nor state updates depend; the same graph if there are none."""
     needed = {*graph.outputs, *graph.updates.values()}
     alive: list[Node] = []
     for node in reversed(graph.nodes):

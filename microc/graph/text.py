@@ -1,4 +1,4 @@
-"""Graphs as text, one node a line, and back."""
+"""Graphs as text, one node per line: printer and parser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 
-# ---- One line of a graph's text under a cursor: tokens, and what is made of a few of them. Nothing is evaluated.
+# ---- Tokens of one line, and the values that consist of few of them. Nothing is evaluated.
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _DIGITS = 400
 
 
 class Scanner:
-    """A line under the cursor."""
+    """A line and the position in it."""
 
     def __init__(self, line: str, number: int) -> None:
         self.number = number
@@ -59,7 +59,7 @@ class Scanner:
         return self.tokens[self.position] if self.position < len(self.tokens) else NOTHING
 
     def take(self, kind: str, what: str = "") -> str:
-        """The next token, which must be of a kind."""
+        """Return the next token, which must be of a type."""
         found, text = self.next
         if found != kind:
             self.fail(f"{what or kind} expected, {text or 'the end of the line'!r} found")
@@ -67,7 +67,7 @@ class Scanner:
         return text
 
     def sees(self, *texts: str) -> bool:
-        """Take these signs and words if they come next."""
+        """Skip these signs and words if they come next; return whether they did."""
         upcoming = [text for kind, text in self.tokens[self.position : self.position + len(texts)] if kind != "string"]
         if upcoming != list(texts):
             return False
@@ -78,8 +78,8 @@ class Scanner:
         if not self.sees(*texts):
             self.fail(f"{' '.join(texts)!r} expected, {self.next[1] or 'the end of the line'!r} found")
 
-    def listed(self, item: Callable[[], T], end: str) -> list[T]:
-        """Items separated by commas (one may follow the last) up to ``end``."""
+    def comma_separated(self, item: Callable[[], T], end: str) -> list[T]:
+        """Read items separated by commas (one may follow the last) up to ``end``."""
         found: list[T] = []
         while not self.sees(end):
             found.append(item())
@@ -110,7 +110,7 @@ class Scanner:
         return value
 
 
-# ---- The parser of :mod:`microc.graph.text`: a descent over the tokens of every line. Nothing is evaluated.
+# ---- Parser: a descent over the tokens of every line. Nothing is evaluated.
 
 _DEPTH = 32
 _CONSTANTS: Mapping[str, Attr] = MappingProxyType(
@@ -122,7 +122,7 @@ _REGIONS, _REGION_DEPTH = 1000, 50
 
 @dataclass
 class _Parts:
-    """What the lines gave so far."""
+    """The parts of a graph that the lines so far have declared."""
 
     name: str | None = None
     inputs: list[str] = field(default_factory=list)
@@ -136,7 +136,8 @@ class _Parts:
 
 @frozen
 class _Source:
-    """Data by name behind ``prefix``, or by order, constants from number ``first`` on; and the graphs read so far."""
+    """Data by name after ``prefix``, or by order with constants from number ``first`` on; and the graphs read so
+    far."""
 
     consts: Mapping[str, Array]
     state: Mapping[str, Array]
@@ -147,7 +148,7 @@ class _Source:
 
 
 def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array], *, numbered: bool = False) -> Graph:
-    """The graph that ``to_text`` spelled, with data by name, or (``numbered``) by order as ``const0``, ``state0`` ...
+    """Parse the graph that ``to_text`` printed, with data by name, or (``numbered``) by order as ``const0``, ``state0`` ...
 
     Raises ModelError, naming the line, where the text is damaged or names data that are not there.
     """
@@ -170,7 +171,8 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
 
 
 def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
-    """How many graphs a graph is with those in it, and how deep they lie: a short text may name one in another over and over."""
+    """Return how many graphs a graph contains, and how deeply they nest: a short text may nest the same graph again
+    and again."""
     inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
     count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
     if count > _REGIONS or depth > _REGION_DEPTH:
@@ -179,7 +181,7 @@ def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> 
 
 
 def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
-    """One graph; those inside have been read."""
+    """Read one graph; those inside it have been read."""
     parts = _Parts()
     for number, line in lines:
         _Line(line, number, parts, source).read()
@@ -199,7 +201,7 @@ def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
 
 
 class _Line(Scanner):
-    """One line, which adds what it says to the parts."""
+    """A line, which adds its contents to the parts."""
 
     def __init__(self, line: str, number: int, parts: _Parts, source: _Source) -> None:
         super().__init__(line, number)
@@ -212,30 +214,30 @@ class _Line(Scanner):
             self.fail(f"a value (% or @) expected, {self.next[1] or 'the end of the line'!r} found")
         return self.word("a name")
 
-    def known(self) -> str:
-        """A value that an earlier line defined."""
+    def defined_value(self) -> str:
+        """Read the name of a value that an earlier line defined."""
         name = self.value()
         if name not in self.parts.types:
             self.fail(f"{name!r} is not defined before")
         return name
 
     def operand(self) -> str:
-        return "" if self.sees("_") else self.known()
+        return "" if self.sees("_") else self.defined_value()
 
-    def typed(self) -> tuple[str, TensorType]:
+    def value_and_type(self) -> tuple[str, TensorType]:
         name = self.value()
         self.expect(":")
         return name, self.type()
 
     def result(self) -> tuple[str, TensorType | None]:
-        return ("", None) if self.sees("_") else self.typed()
+        return ("", None) if self.sees("_") else self.value_and_type()
 
     def type(self) -> TensorType:
         dtype = self.take("word", "a dtype")
         if not dtypes.is_valid(dtype):
             self.fail(f"{dtype!r} is no dtype")
         self.expect("[")
-        shape = tuple(self.listed(self.integer, "]"))
+        shape = tuple(self.comma_separated(self.integer, "]"))
         if any(extent < 0 for extent in shape):
             self.fail(f"shape {shape} is negative")
         quant = self.quant() if self.sees("q", "(") else None
@@ -270,7 +272,7 @@ class _Line(Scanner):
         if depth > _DEPTH:
             self.fail("tuples nest too deeply")
         self.expect("(")
-        return tuple(self.listed(lambda: self.attr(depth + 1), ")"))
+        return tuple(self.comma_separated(lambda: self.attr(depth + 1), ")"))
 
     def attribute(self) -> tuple[str, Attr]:
         name = self.word("an attribute")
@@ -294,7 +296,7 @@ class _Line(Scanner):
     # ------------------------------------------------------------ lines
 
     def read(self) -> None:
-        """Add what the line says to the parts."""
+        """Add the line's contents to the parts."""
         if self.parts.name is None:
             self.expect("graph")
             self.parts.name = self.word("a name")
@@ -309,19 +311,19 @@ class _Line(Scanner):
         parts = self.parts
         match what:
             case "input":
-                parts.inputs.append(self.define(*self.typed()))
+                parts.inputs.append(self.define(*self.value_and_type()))
             case "const" | "state":
-                name = self.define(*self.typed())
+                name = self.define(*self.value_and_type())
                 into = parts.consts if what == "const" else parts.state
                 into[name] = self.array(what, name, len(into))
             case "value":
-                self.define(*self.typed())
+                self.define(*self.value_and_type())
             case "output":
-                parts.outputs.append(self.known())
+                parts.outputs.append(self.defined_value())
             case "update":
-                name = self.known()
+                name = self.defined_value()
                 self.expect("=")
-                parts.updates[name] = self.known()
+                parts.updates[name] = self.defined_value()
             case _:
                 self.fail(f"there are no lines that begin with {what!r}")
 
@@ -332,7 +334,7 @@ class _Line(Scanner):
         return name
 
     def array(self, what: str, name: str, position: int) -> Array:
-        """The data of a constant or state."""
+        """Return the data of a constant or state."""
         source = self.source
         data, first = (source.consts, source.first) if what == "const" else (source.state, 0)
         array = data.get(f"{what}{first + position}" if source.numbered else f"{source.prefix}{name}")
@@ -344,11 +346,11 @@ class _Line(Scanner):
         return array
 
     def node(self) -> None:
-        results = self.listed(self.result, "=")
+        results = self.comma_separated(self.result, "=")
         op = self.word("an operator")
         self.expect("(")
-        inputs = tuple(self.listed(self.operand, ")"))
-        attributes = self.listed(self.attribute, "}") if self.sees("{") else []
+        inputs = tuple(self.comma_separated(self.operand, ")"))
+        attributes = self.comma_separated(self.attribute, "}") if self.sees("{") else []
         if len(dict(attributes)) != len(attributes):
             self.fail("an attribute is given twice")
         group = self.string() if self.sees("group", "=") else ""
@@ -359,23 +361,7 @@ class _Line(Scanner):
         self.parts.nodes.append(Node(op, inputs, tuple(name for name, _ in results), dict(attributes), loc, group))
 
 
-# ---- Graphs as text, one node a line, and back.
-#
-# ::
-#
-#     graph net
-#     input %x: int8[1,25,5,64] q(0.1, -3)
-#     const @w: int8[64,1,1,64] q((0.25, 0.5), (0, 0), axis=0) layout="OHWI"
-#     state @s: int8[1,4]
-#     %y: int8[1,25,5,64] q(0.2, 4) = conv2d(%x, @w, _) {groups=1, strides=(1, 1)} group="g0" loc("kws.tflite" #3 "y")
-#     update @s = %t
-#     output %y
-#
-# The graphs of control flow follow behind lines ``region 0``, ``region 1`` ...; an attribute is ``$0``, ``$1`` ...
-#
-# ``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
-# identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text
-# (:mod:`microc.graph.file`).
+# ---- Printer: one node per line.
 
 __all__ = ["from_text", "nodes_text", "regions", "to_text"]
 
@@ -383,8 +369,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def to_text(graph: Graph) -> str:
-    """The text of a graph; ``from_text(to_text(g), g.consts, g.state) == g``. Constants of the graphs in it go by names such as
-    ``$0.w``."""
+    """Print a graph; ``from_text(to_text(g), g.consts, g.state) == g``. Constants of nested graphs have names such
+    as ``$0.w``."""
     whole = [graph, *regions(graph)]
     numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
     texts = [_Text(each, numbers).text() for each in whole]
@@ -392,16 +378,17 @@ def to_text(graph: Graph) -> str:
 
 
 def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
-    """Some nodes of a graph, behind the types of what they read, for people; graphs in them are ``$0``, ``$1`` ..."""
+    """Print some nodes of a graph, after the types of their operands, for people; nested graphs are ``$0``, ``$1``
+    ..."""
     made = {name for node in nodes for name in node.outputs}
     read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
     inner = [value for node in nodes for value in node.attrs.values() if isinstance(value, Graph)]
     text = _Text(graph, {id(value): number for number, value in enumerate(inner)})
-    return "".join(f"{line}\n" for line in (*(_typed(graph, name) for name in read), *map(text.node, nodes)))
+    return "".join(f"{line}\n" for line in (*(_value_with_type(graph, name) for name in read), *map(text.node, nodes)))
 
 
 def regions(graph: Graph) -> list[Graph]:
-    """The graphs that attributes hold, those of each graph behind it."""
+    """Return the graphs in attributes; those nested in each graph follow it."""
     found = [graph]
     for each in found:
         found += [value for node in each.nodes for value in node.attrs.values() if isinstance(value, Graph)]
@@ -409,7 +396,7 @@ def regions(graph: Graph) -> list[Graph]:
 
 
 class _Text:
-    """The text of one graph. ``numbers`` are those of the graphs in it."""
+    """Printer of one graph. ``numbers``: numbers of its nested graphs."""
 
     def __init__(self, graph: Graph, numbers: Mapping[int, int]) -> None:
         self.graph, self.numbers = graph, numbers
@@ -419,17 +406,17 @@ class _Text:
         made = {name for node in graph.nodes for name in node.outputs}
         declared = {*graph.inputs, *graph.consts, *graph.state, *made}
         lines = [f"graph {_word(graph.name)}"]
-        lines += [f"input {_typed(graph, name)}" for name in graph.inputs]
-        lines += [f"const {_typed(graph, name)}" for name in graph.consts]
-        lines += [f"state {_typed(graph, name)}" for name in graph.state]
-        lines += [f"value {_typed(graph, name)}" for name in graph.types if name not in declared]
+        lines += [f"input {_value_with_type(graph, name)}" for name in graph.inputs]
+        lines += [f"const {_value_with_type(graph, name)}" for name in graph.consts]
+        lines += [f"state {_value_with_type(graph, name)}" for name in graph.state]
+        lines += [f"value {_value_with_type(graph, name)}" for name in graph.types if name not in declared]
         lines += [self.node(node) for node in graph.nodes]
         lines += [f"update {_value(graph, name)} = {_value(graph, value)}" for name, value in graph.updates.items()]
         lines += [f"output {_value(graph, name)}" for name in graph.outputs]
         return "\n".join(lines) + "\n"
 
     def node(self, node: Node) -> str:
-        results = ", ".join(_typed(self.graph, name) for name in node.outputs)
+        results = ", ".join(_value_with_type(self.graph, name) for name in node.outputs)
         operands = ", ".join(_value(self.graph, name) for name in node.inputs)
         text = f"{results} = {_word(node.op)}({operands})"
         if node.attrs:
@@ -454,8 +441,8 @@ def _value(graph: Graph, name: str) -> str:
     return ("@" if name in graph.consts or name in graph.state else "%") + _word(name)
 
 
-def _typed(graph: Graph, name: str) -> str:
-    """A value with its type, where it has one: a graph that fails verification still prints."""
+def _value_with_type(graph: Graph, name: str) -> str:
+    """Print a value with its type if it has one: a graph that fails verification is still printed."""
     kind = graph.types.get(name)
     return _value(graph, name) + (f": {_type(kind)}" if kind is not None else "")
 

@@ -71,25 +71,25 @@ class _Verifier:
         for name, array in (*graph.consts.items(), *graph.state.items()):
             kind = graph.types[name]
             if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
-                self.fail(f"{name!r} is {_spell(kind)}, its data are {array.dtype}{list(array.shape)}")
+                self.fail(f"{name!r} is {_type_text(kind)}, its data are {array.dtype}{list(array.shape)}")
 
     def type(self, name: str, kind: TensorType) -> None:
         if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
-            self.fail(f"{name!r} has the impossible type {_spell(kind)}")
+            self.fail(f"{name!r} has the impossible type {_type_text(kind)}")
         quant = kind.quant
         if quant is None:
             return
         scales = np.asarray(quant.scale, np.float32)
         if not (np.isfinite(scales) & (scales > 0)).all():
-            self.fail(f"{name!r}, {_spell(kind)}, has a scale that is no positive float32")
+            self.fail(f"{name!r}, {_type_text(kind)}, has a scale that is no positive float32")
         if dtypes.is_integer(kind.dtype):
             low, high = dtypes.int_range(kind.dtype)
             if not all(low <= zero <= high for zero in quant.zero_point):
-                self.fail(f"{name!r}, {_spell(kind)}, has a zero point that is none of its numbers")
+                self.fail(f"{name!r}, {_type_text(kind)}, has a zero point that is none of its numbers")
         if quant.axis is None:
             return
         if not 0 <= quant.axis < len(kind.shape) or kind.shape[quant.axis] != len(quant.scale):
-            self.fail(f"{name!r}, {_spell(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
+            self.fail(f"{name!r}, {_type_text(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
 
     def node(self, node: Node) -> None:
         for name in node.inputs:
@@ -97,10 +97,10 @@ class _Verifier:
                 self.fail(f"operand {name!r} is not defined before its use", node)
         self.define([name for name in node.outputs if name], "result", node)
         if self.infer is not None:
-            self.inferred(node, self.infer)
+            self.check_inferred_types(node, self.infer)
 
-    def inferred(self, node: Node, infer: Infer) -> None:
-        """The types of the results are those that inference gives."""
+    def check_inferred_types(self, node: Node, infer: Infer) -> None:
+        """Check that the types of the results are those of inference."""
         try:
             wanted = infer(node.op, node.attrs, [self.graph.types[name] for name in node.inputs if name])
         except MicrocError as error:
@@ -111,10 +111,10 @@ class _Verifier:
             mine = self.graph.types[name] if name else kind
             chosen = mine.quant is not None  # a quantised result has the dtype that the model gives it
             if mine.shape != kind.shape or not (chosen or mine.dtype == kind.dtype):
-                self.fail(f"result {name!r} is {_spell(mine)}, {_spell(kind)} expected", node)
+                self.fail(f"result {name!r} is {_type_text(mine)}, {_type_text(kind)} expected", node)
 
     def results(self) -> None:
-        """Outputs exist and are distinct; every state has an update of its shape and dtype."""
+        """Check that outputs exist and are distinct, and that every state has an update of its shape and dtype."""
         graph = self.graph
         for name in graph.outputs:
             if name not in self.defined:
@@ -128,10 +128,11 @@ class _Verifier:
                 self.fail(f"{value!r}, the update of state {name!r}, is not defined")
             old, new = graph.types[name], graph.types[value]
             if (old.shape, old.dtype) != (new.shape, new.dtype):
-                self.fail(f"state {name!r} is {_spell(old)}, its update {_spell(new)}")
+                self.fail(f"state {name!r} is {_type_text(old)}, its update {_type_text(new)}")
 
     def groups(self) -> None:
-        """A group runs where its last node stands: what it reads exists by then, and who reads it comes later."""
+        """Check that groups are convex. A group runs at the position of its last node: its operands must exist by
+        then, and its readers follow."""
         graph = self.graph
         last = {node.group: position for position, node in enumerate(graph.nodes) if node.group}
         ready = {*graph.inputs, *graph.consts, *graph.state}
@@ -148,5 +149,5 @@ class _Verifier:
                 ready.update(member.outputs)
 
 
-def _spell(kind: TensorType) -> str:
+def _type_text(kind: TensorType) -> str:
     return f"{kind.dtype}{list(kind.shape)}"

@@ -1,4 +1,4 @@
-"""Tensor expressions to loops, and as text for people."""
+"""Lowering of tensor expressions to loops, and their printing as text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from microc.tir.rewrite import ExprMap, children, map_children
 from microc.tir.symbolic import sizes_in
 from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
-# ---- Tensor expressions to loops: one block per computed tensor, in dependence order, nothing clever.
+# ---- Tensor expressions to loops: one block per computed tensor, in order of dependence, without optimisation.
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Every tensor that the outputs depend on, producers first (placeholders included)."""
+    """Return every tensor that the outputs depend on, producers first (placeholders included)."""
     order: dict[int, Tensor] = {}
 
     def visit(tensor: Tensor) -> None:
@@ -40,7 +40,8 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
-    """Every tensor element that an expression reads, outer ones before those in their indices; what is shared is seen once."""
+    """Yield every tensor element that an expression reads, outer ones before those in their indices; shared ones
+    once."""
     seen: set[int] = set()
     waiting = [expr]
     while waiting:
@@ -59,6 +60,8 @@ def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
 
 
 class _Lowering:
+    """Buffers and names of one function."""
+
     def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
         self.taken = {size.name for size in sizes}
         self.buffers: dict[int, Buffer] = {}
@@ -68,6 +71,7 @@ class _Lowering:
             self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype)
 
     def fresh(self, stem: str) -> str:
+        """Return a new name."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}_{number}", number + 1
@@ -75,6 +79,7 @@ class _Lowering:
         return name
 
     def buffer(self, tensor: Tensor) -> Buffer:
+        """Return the buffer of a tensor; intermediate tensors get a workspace."""
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
                 raise ProgramError(f"placeholder {tensor.name} is not among the parameters")
@@ -83,15 +88,16 @@ class _Lowering:
         return self.buffers[id(tensor)]
 
     def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
-        return self.shared(x, values, {})
+        return self.lower_shared(x, values, {})
 
-    def shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
-        """The same; ``known``: what its parts became, by identity, so that one which is shared stays shared."""
+    def lower_shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
+        """Lower an expression; ``known`` contains the lowered parts by identity, so that shared parts remain shared."""
         if id(x) not in known:
-            known[id(x)] = self.rebuilt(x, values, lambda part: self.shared(part, values, known))
+            known[id(x)] = self.lower_with(x, values, lambda part: self.lower_shared(part, values, known))
         return known[id(x)]
 
-    def rebuilt(self, x: Expr, values: Mapping[Var, Expr], go: ExprMap) -> Expr:
+    def lower_with(self, x: Expr, values: Mapping[Var, Expr], go: ExprMap) -> Expr:
+        """Lower an expression whose operands ``go`` lowers."""
         match x:
             case Var():
                 return values.get(x, x)
@@ -103,7 +109,8 @@ class _Lowering:
                 return map_children(x, go)
 
     def extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
-        """One block without iterators; results that nobody asked for (not in ``made``) live in it."""
+        """Lower an operator's own loops to a block without iterators; results that are not needed (not in ``made``)
+        are allocated in it."""
         operands = tuple(self.buffer(operand) for operand in definition.operands)
         known = {tensor.position: self.buffer(tensor) for tensor in made}
         unread: list[Buffer] = []
@@ -118,12 +125,12 @@ class _Lowering:
         return body
 
     def stage(self, tensor: Tensor, name: str) -> ir.Stmt:
-        """The loops of one tensor, around a block ``name``."""
+        """Build the loops of one tensor around a block ``name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
         if isinstance(body, Reduce) and any(not axis.extent for axis in body.axes):
-            body = body.init  # of nothing
+            body = body.init  # a reduction over nothing
         axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
         if isinstance(body, Reduce):
             axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
@@ -151,10 +158,12 @@ class _Lowering:
 def create_prim_func(
     name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
 ) -> ir.PrimFunc:
-    """The loops that compute ``outputs``. Parameters in order: inputs, constants, outputs. Intermediate tensors become
-    ``workspace`` buffers allocated around the body. Block names are the tensors' names, numbered where two are equal.
+    """Return the loops that compute ``outputs``.
 
-    Extents that are no numbers make it a function of symbolic extents, whose scalars are their sizes."""
+    Parameters in order: inputs, constants, outputs. Intermediate tensors become ``workspace`` buffers allocated around
+    the body. Blocks are named after their tensors, with a number if names repeat. Symbolic extents make it a function
+    whose scalars are the sizes in them.
+    """
     order = stages(outputs)
     scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _extents(tensor))
     lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
@@ -188,14 +197,17 @@ def create_prim_func(
 
 
 def _extents(tensor: Tensor) -> tuple[int, ...]:
-    """Those of its axes, and of those that it reduces."""
+    """Return the extents of a tensor's axes and of its reduction axes."""
     body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
 def combined(combine: str, total: Expr, value: Expr) -> Expr:
-    """A reduction's next total. ``max`` and ``min`` of floats pass over NaN: the total stays unless the value is beyond it, since
-    these take their second operand where they compare with NaN. ``maximum`` and ``minimum`` are NaN from the first NaN on."""
+    """Return the next total of a reduction.
+
+    ``max`` and ``min`` of floats ignore NaN: the total stays unless the value exceeds it, as these operators return
+    their second operand in a comparison with NaN. ``maximum`` and ``minimum`` are NaN from the first NaN on.
+    """
     if combine in ("maximum", "minimum"):
         plain = "max" if combine == "maximum" else "min"
         if not dtypes.is_float(total.dtype):
@@ -208,7 +220,7 @@ def combined(combine: str, total: Expr, value: Expr) -> Expr:
     return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)
 
 
-# ---- Tensor expressions as text, for people: one tensor a line, producers first, in the notation of index sums.
+# ---- Tensor expressions as text: one tensor per line, producers first, in the notation of index sums.
 #
 # ::
 #
@@ -216,36 +228,37 @@ def combined(combine: str, total: Expr, value: Expr) -> Expr:
 #     acc[p < 64, o < 8]: int32 = bias[o] + sum(int32(x[p, k]) * int32(weight[o, k]) for k < 9)
 
 WIDTH = 120
-"""A longer expression gets a line of its own."""
+"""Longest line; a longer expression gets a line of its own."""
 _SUMS = {"add": ("sum", "+"), "mul": ("product", "*")}
 
 
 def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
-    """What ``outputs`` are computed from and how; placeholders among ``consts`` are said to be constant."""
+    """Print the expressions that ``outputs`` are computed from; placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
     return "".join(f"{_tensor(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
 
 
 def formula(tensor: Tensor) -> str:
-    """``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``: a computed tensor without types, for comments."""
+    """Print a computed tensor without types, for comments: ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k
+    < 9)``."""
     made = tensor.definition
     assert isinstance(made, ComputeDef)
-    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body(_untyped(made.body))}"
+    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body(_drop_types(made.body))}"
 
 
-def _untyped(expr: Expr) -> Expr:
-    """An expression of numbers: without casts between integers, and types of literals."""
+def _drop_types(expr: Expr) -> Expr:
+    """Drop casts between integers, and the dtypes of literals."""
     match expr:
         case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
-            return _untyped(a)
+            return _drop_types(a)
         case ir.Const(value, dtype) if dtype != "bool":
             return ir.Const(float(f"{value:.9g}") if dtypes.is_float(dtype) else value, "int32")
         case Reduce(combine, value, axes, init):
-            return Reduce(combine, _untyped(value), axes, _untyped(init))
+            return Reduce(combine, _drop_types(value), axes, _drop_types(init))
         case TensorRead(tensor, indices):
-            return TensorRead(tensor, tuple(_untyped(i) for i in indices))
+            return TensorRead(tensor, tuple(_drop_types(i) for i in indices))
         case _:
-            return map_children(expr, _untyped)
+            return map_children(expr, _drop_types)
 
 
 def _tensor(tensor: Tensor, *, constant: bool) -> str:
@@ -280,7 +293,7 @@ def _body(body: Expr) -> str:
 
 
 def _expr(expr: Expr) -> tuple[str, int]:
-    """Text and precedence."""
+    """Return text and precedence."""
     match expr:
         case ir.Const(value, dtype):
             return _literal(value, dtype)

@@ -14,7 +14,7 @@ from microc.tir.symbolic import extent_of
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis:
-    """An axis that is summed (or maximised ...) over. Use ``axis.var`` in expressions."""
+    """An axis that is reduced: summed, maximised ... Use ``axis.var`` in expressions."""
 
     var: Var
     extent: int
@@ -22,7 +22,7 @@ class ReduceAxis:
 
 @dataclass(frozen=True, slots=True)
 class TensorRead(Expr):
-    """One element of a tensor; lowering turns it into a buffer load."""
+    """An element of a tensor; lowering replaces it by a buffer load."""
 
     tensor: Tensor
     indices: tuple[Expr, ...]
@@ -34,10 +34,11 @@ class TensorRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """``combine`` of ``value`` over ``axes``, starting from ``init``: ``add``, ``mul``, ``fma`` (of products, each rounded with
-    its sum, once), or, by what becomes of NaN (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``.
+    """Reduction of ``value`` over ``axes`` by ``combine``, starting from ``init``.
 
-    Stands only as the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
+    ``combine`` is ``add``, ``mul``, ``fma`` (of products, each rounded once, with its sum), or, depending on the
+    treatment of NaN (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``. A reduction must be
+    the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
     """
 
     combine: str
@@ -52,7 +53,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ComputeDef:
-    """How a tensor is made: one expression over its axes. ``notes`` become the block's annotations."""
+    """Definition of a tensor by one expression over its axes. ``notes`` become the block's annotations."""
 
     axes: tuple[Var, ...]
     body: Expr
@@ -60,12 +61,13 @@ class ComputeDef:
 
 
 Build = Callable[[tuple[ir.Buffer, ...], tuple[ir.Buffer, ...]], ir.Stmt]
-"""Writes the loops of an :class:`ExternDef` over the buffers of its operands and of its results."""
+"""Function that writes the loops of an :class:`ExternDef`, given the buffers of its operands and of its results."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExternDef:
-    """Tensors that loops make together, for what no expression of one element says: sorting, recurrences, butterflies.
+    """Definition of tensors by loops, for operations that no expression of a single element describes: sorting,
+    recurrences, FFT.
 
     ``results``: (name, shape, dtype) of every tensor that ``build`` fills; it may read what it has written.
     """
@@ -78,10 +80,10 @@ class ExternDef:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A placeholder (``definition`` None) or a computed tensor. Compares by identity.
+    """A placeholder (``definition`` None) or a computed tensor. Compared by identity.
 
-    Extents that are expressions (:mod:`microc.tir.symbolic`) are no numbers: operators do not take such tensors.
-    ``position``: which result of an :class:`ExternDef` it is.
+    Operators do not take tensors whose extents are expressions (:mod:`microc.tir.symbolic`). ``position``: index of
+    this result of an :class:`ExternDef`.
     """
 
     name: str
@@ -102,17 +104,17 @@ class Tensor:
 
 
 def var(name: str) -> Var:
-    """A size that is told later, int32: it and expressions over it may stand for extents, and be computed with."""
+    """Return a size that is given later, int32. It and expressions over it may be extents, and be computed with."""
     return Var(name)
 
 
 def placeholder(shape: Sequence[int | Expr], dtype: str, name: str) -> Tensor:
-    """An input tensor."""
+    """Return an input tensor."""
     return Tensor(name, _extents(name, shape), dtype)
 
 
 def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
-    """An axis to reduce over, 0..extent."""
+    """Return an axis to reduce over, 0..extent."""
     return ReduceAxis(Var(name), *_extents(name, (extent,)))
 
 
@@ -127,8 +129,10 @@ def compute(
     axes: tuple[str, ...] | None = None,
     notes: tuple[tuple[str, int | str], ...] = (),
 ) -> Tensor:
-    """The tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``. ``axes`` names the loop variables; ``notes`` are what a
-    schedule may want to know."""
+    """Return the tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``.
+
+    ``axes`` names the loop variables; ``notes`` are hints for schedules.
+    """
     names = axes or tuple(f"i{k}" for k in range(len(shape)))
     variables = tuple(Var(axis) for axis in names)
     body = f(*variables)
@@ -138,7 +142,7 @@ def compute(
 def extern(
     name: str, operands: Sequence[Tensor], results: Sequence[tuple[str, tuple[int, ...], str]], build: Build
 ) -> tuple[Tensor, ...]:
-    """Tensors made by ``build``'s loops, one for every (name, shape, dtype) of ``results``."""
+    """Return the tensors that ``build``'s loops compute, one for every (name, shape, dtype) of ``results``."""
     definition = ExternDef(name, tuple(operands), tuple(results), build)
     return tuple(Tensor(*result, definition, position) for position, result in enumerate(results))
 
@@ -151,21 +155,21 @@ def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr 
 
 
 def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
-    """The sum of ``value`` over ``axes``, plus ``init``."""
+    """Return the sum of ``value`` over ``axes``, plus ``init``."""
     return _reduce("add", value, axes, init)
 
 
 def fma_reduce(a: Expr, b: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
-    """The sum of ``a * b`` over ``axes``, plus ``init``, in the order of the axes: every term is added with one rounding, to the
-    factors' dtype."""
+    """Return the sum of ``a * b`` over ``axes``, plus ``init``, in the order of the axes. Every term is added with a
+    single rounding, to the dtype of the factors."""
     return _reduce("fma", ir.binary("mul", a, b), axes, init)
 
 
 def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
-    """The largest ``value`` over ``axes``, at least ``init``."""
+    """Return the largest ``value`` over ``axes``, at least ``init``."""
     return _reduce("max", value, axes, init)
 
 
 def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
-    """The smallest ``value`` over ``axes``, at most ``init``."""
+    """Return the smallest ``value`` over ``axes``, at most ``init``."""
     return _reduce("min", value, axes, init)
