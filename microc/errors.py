@@ -1,7 +1,7 @@
 """Errors that a user can act on: what went wrong, where, and what to do about it.
 
-Every refusal of the library is a :class:`MicrocError`. The command line prints it as ``error[CODE]: what``, ``where``
-and ``help: hint``, and exits with the error's ``exit_code``.
+Every error that the library raises deliberately is a :class:`MicrocError`. The command line prints it as ``error[CODE]:
+what``, ``where`` and ``help: hint``, and exits with the error's ``exit_code``.
 
 ==== =====================================================
 exit meaning
@@ -29,17 +29,17 @@ from typing import Any
 from microc.base.terminal import visible, visible_lines
 
 NEAREST, LISTED = 3, 24
-"""Names in a hint: those that are like a word, and those of a list."""
+"""Names in a hint: similar ones (NEAREST), and those of a complete list (LISTED)."""
 LONGEST = 200
-"""Letters of a word that are compared."""
+"""Characters of a word that are compared."""
 MOST_FILES = 1000
-"""Names of a folder that are looked at."""
+"""Entries of a folder that are compared with a missing file's name."""
 
 
 class MicrocError(Exception):
-    """Base of all refusals. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try.
+    """Base class of all errors. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try.
 
-    ``details``: plain data about it, which ``--json`` prints.
+    ``details``: data about the error, which ``--json`` prints.
     """
 
     code = "E0000"
@@ -62,7 +62,7 @@ class MicrocError(Exception):
 
 
 class VerificationError(MicrocError):
-    """Two executions that must agree do not."""
+    """Two executions that must agree differ."""
 
     code = "E0101"
     exit_code = 1
@@ -89,20 +89,20 @@ class ModelError(MicrocError):
 
 
 class UnsupportedError(ModelError):
-    """The model is well-formed but uses something that microc does not do. Lists everything at once."""
+    """The model is well-formed but uses something that microc does not support; lists everything at once."""
 
     code = "E0302"
 
 
 class ScheduleError(MicrocError):
-    """A schedule step that cannot be applied; the hint says what to do first."""
+    """A schedule step cannot be applied; the hint says what to do first."""
 
     code = "E0303"
     exit_code = 3
 
 
 class FitError(MicrocError):
-    """The model needs more flash or RAM than the board has; ``what`` holds the numbers."""
+    """The model needs more flash or RAM than the board has; ``what`` contains the numbers."""
 
     code = "E0401"
     exit_code = 4
@@ -123,7 +123,7 @@ class DeviceError(MicrocError):
 
 
 class GrowthError(MicrocError):
-    """Flash, RAM or time of a firmware has grown beyond what was allowed."""
+    """Flash, RAM or time of a firmware has grown beyond its bound."""
 
     code = "E0701"
     exit_code = 7
@@ -137,9 +137,9 @@ class InternalError(MicrocError):
 
 
 class ProgramError(InternalError):
-    """A tensor expression, function or pass that makes no sense: the fault of whoever wrote it.
+    """A tensor expression, function or pass is invalid: the fault of its author.
 
-    That is a user where ``microc.te`` and ``microc.tir`` are called, else an operator of microc or of a plugin.
+    The author is the user if ``microc.te`` or ``microc.tir`` is called, else an operator of microc or of a plugin.
     """
 
     code = "E0304"
@@ -147,7 +147,7 @@ class ProgramError(InternalError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is none of ``known``: those that are most like it; empty where none is."""
+    """Return a hint with the ``known`` names most similar to a word; empty if none is."""
     import difflib
 
     word, names = word[:LONGEST], {name.lower(): name for name in known}
@@ -157,7 +157,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_file(path: Path) -> str:
-    """A hint for a file or folder that is not there: those beside it that are called most like it; empty where none is."""
+    """Return a hint with the names in the same folder most similar to a missing file or folder; empty if none is."""
     import difflib
 
     try:
@@ -169,7 +169,7 @@ def nearest_file(path: Path) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:
-    """The same, or a list of all, which are ``what`` (a plural)."""
+    """Return a hint with similar names, else with all names, which are ``what`` (a plural)."""
     names = list(known)
     listed = ", ".join(map(_plain, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
@@ -177,5 +177,5 @@ def suggestion(word: str, known: Iterable[str], what: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name from anywhere as a terminal may show it."""
+    """Return a name as a terminal may show it."""
     return name if name.isprintable() and " " not in name else repr(name)

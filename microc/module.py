@@ -1,4 +1,7 @@
-"""What lowering makes, planning places and codegen prints: kernels, their call sequence, values, the memory plan."""
+"""Data structures of a compiled network: kernels, calls, values, the memory plan.
+
+Lowering creates them, the memory plan assigns addresses, and code generation prints them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from microc.tir.ir import Expr, PrimFunc, Var
 
 @frozen
 class Size:
-    """A size that is known when the network runs only: a multiple of ``step`` from ``minimum`` to ``maximum``.
+    """A size that is known only at run time: a multiple of ``step`` from ``minimum`` to ``maximum``.
 
     ``name`` is an identifier, ``label`` the model's own name for it.
     """
@@ -30,19 +33,19 @@ class Size:
 
     @property
     def scalar(self) -> Var:
-        """What kernels call it."""
+        """The parameter of kernels that holds the size."""
         return Var(f"size_{self.name}")
 
 
 @frozen
 class Value:
-    """A tensor of the module. ``storage`` is one of ``input``, ``output``, ``const``, ``state``,
-    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial);
-    a constant without is defined outside of the generated C.
+    """A tensor of the module.
 
-    ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
-    source's name for it, for comments. Where the shape depends on sizes, ``shape`` is the one at their maxima, and ``extents``
-    are expressions over them. ``alignment``: what external code asks for beyond that of the dtype, in bytes.
+    ``storage`` is one of ``input``, ``output``, ``const``, ``state``, ``intermediate`` and ``workspace``. ``data``
+    belongs to ``const`` and ``state`` (initial contents); a constant without data is defined outside of the generated
+    C. ``scale`` and ``zero_point``: per-tensor quantisation, for the host and the reports. ``label``: the source's
+    name, for comments. If the shape depends on sizes, ``shape`` is that at their maxima, and ``extents`` are
+    expressions over them. ``alignment``: bytes that external code requires beyond the alignment of the dtype.
     """
 
     name: str
@@ -58,7 +61,7 @@ class Value:
 
     @property
     def align(self) -> int:
-        """Alignment in bytes: that of the dtype, and whole words at least."""
+        """Alignment in bytes: that of the dtype, at least 4."""
         return max(4, dtypes.nbytes(self.dtype), self.alignment)
 
     @property
@@ -68,7 +71,8 @@ class Value:
 
 @frozen
 class View:
-    """``name`` occupies ``base``'s memory from byte ``offset`` on (a reshape, an outer slice, a part of a concatenation)."""
+    """A value ``name`` in the memory of ``base``, from byte ``offset`` on (a reshape, an outer slice, a part of a
+    concatenation)."""
 
     name: str
     base: str
@@ -77,10 +81,13 @@ class View:
 
 @frozen
 class External:
-    """The body of a kernel that somebody else's code computes: ``lines`` of C over the function's parameters, the headers that
-    they need. ``instructions`` of a call and ``code_bytes`` are what ``backend`` says that it costs; floats may differ from our
-    code's by ``bound``, a share of the largest magnitude. ``fails``: they return an ``int``, which is not 0 where it failed.
-    ``differs``: where results may be others all the same, in words."""
+    """The body of a kernel that external code computes.
+
+    ``lines``: C over the function's parameters; ``includes``: headers that these need. ``instructions`` of a call and
+    ``code_bytes`` are estimates of ``backend``. ``bound``: largest difference of floats from our code, relative to the
+    largest magnitude. ``fails``: the lines return an ``int``, non-zero on failure. ``differs``: in which cases results
+    may differ nevertheless, in words.
+    """
 
     backend: str
     lines: tuple[str, ...]
@@ -94,10 +101,12 @@ class External:
 
 @frozen
 class Sources:
-    """What external code is built from. ``files``: contents by path, in a folder of the backend's (``name``); those that end in
-    ``.c`` are compiled, with ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``:
-    what is linked, without ``-l``; ``folders``: where they are, beside the linker's own. ``licence``: for the bill of materials,
-    in SPDX's words; ``version``: of the code, if known.
+    """Sources of external code.
+
+    ``files``: contents by path, in a folder of the backend (``name``); those that end in ``.c`` are compiled, with
+    ``defines`` (``NAME`` or ``NAME=1``). ``include``: folders of headers among them. ``libraries``: libraries to link,
+    without ``-l``; ``folders``: where these are, besides the linker's own. ``licence``: SPDX expression for the bill of
+    materials; ``version``: of the code, if known.
     """
 
     name: str
@@ -123,10 +132,13 @@ class Sources:
 
 @frozen
 class Decision:
-    """Whose code computes a region that a backend has code for: theirs (``theirs``) or ours, at the place ``layer`` in the model.
+    """Decision whose code computes a region that a backend supports: the backend's (``theirs``) or ours. ``layer``:
+    location in the model.
 
-    ``by``: ``cost``, ``measurement``, ``choice`` (the user wants all of them) or ``difference`` (theirs has not our bits).
-    ``ours`` and ``other``: what either takes, in ``unit``; None where that is unknown. ``why``: in words, for people."""
+    ``by``: ``cost``, ``measurement``, ``choice`` (the user requires all of them) or ``difference`` (the backend's
+    results differ from ours). ``ours`` and ``other``: cost of either, in ``unit``; None if unknown. ``why``: reason in
+    words.
+    """
 
     layer: str
     backend: str
@@ -145,11 +157,11 @@ class Decision:
 
 @frozen
 class Kernel:
-    """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
+    """A C function: its lowered loops, its comment, the cost model's estimate of its size.
 
-    ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes. ``external``:
-    what is printed in the place of the loops, which then only say what is read and written. ``apart``: its operands share no
-    memory, though its loops may let them. ``fetches``: its code as a call fetches it, estimated.
+    ``blocks``: comments before blocks of its loops, by the name of the buffer that a block writes. ``external``: code
+    printed instead of the loops, which then only tell what is read and written. ``apart``: its operands share no
+    memory, even if its loops permit it. ``fetches``: estimated instruction fetches of a call.
     """
 
     func: PrimFunc
@@ -167,9 +179,10 @@ class Kernel:
 
 @frozen
 class Streamed:
-    """What a call that works through several layers row by row pays for the memory it saves.
+    """Cost of a call that works through several layers row by row to save memory.
 
-    ``layers``: where they come from; ``extra_macs``: products for rows outside the image; ``moved``: bytes that windows copy.
+    ``layers``: their locations in the model; ``extra_macs``: products for rows outside of the image; ``moved``: bytes
+    that windows copy.
     """
 
     layers: tuple[str, ...]
@@ -179,8 +192,8 @@ class Streamed:
 
 @frozen
 class Plain:
-    """A network that no limit of the arena holds back, neither by streamed layers nor by smaller workspaces: bytes of its arena,
-    instructions by the cost model's estimate."""
+    """The network without a limit of the arena, that is, without streamed layers and smaller workspaces: bytes of
+    its arena, estimated instructions."""
 
     arena: int
     instructions: int
@@ -188,10 +201,13 @@ class Plain:
 
 @frozen
 class Arithmetic:
-    """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
-    scaled by a float, as ONNX defines it. ``double_weights``: bytes of the model that take two, as their zero point makes nine
-    bits of them. ``half_weights``: numbers that take two bytes because halves were asked for;
-    ``wide_weights``: constants that are float32 all the same, since they have numbers beyond these."""
+    """Float arithmetic of a network: ``float_macs`` of its ``macs``, and the reasons.
+
+    ``float_scaled``: integers of a run that are scaled by a float, as ONNX defines it. ``double_weights``: bytes of the
+    model that are stored in two bytes, since their zero point makes them 9 bits. ``half_weights``: numbers stored in
+    two bytes because float16 was requested; ``wide_weights``: constants that stay float32 nevertheless, since some
+    numbers are beyond its range.
+    """
 
     macs: int = 0
     float_macs: int = 0
@@ -204,10 +220,11 @@ class Arithmetic:
 
 @frozen
 class StreamedOutput:
-    """What a step of a stream gives: frames step * frames - delay and on of the whole run's, ``frames`` of them along ``axis``.
+    """Output of a step of a stream: ``frames`` frames of the whole run's, from step * frames - delay on, along
+    ``axis``.
 
-    A value made of all the last frames has no axis (-1) and no frames. ``first``: the first step, counted from 0, whose result is
-    wholly one of the whole run's.
+    A value computed from all recent frames has no axis (-1) and no frames. ``first``: first step, counted from 0, whose
+    result consists of frames of the whole run only.
     """
 
     axis: int
@@ -218,7 +235,8 @@ class StreamedOutput:
 
 @frozen
 class Streaming:
-    """A network that takes ``hop`` frames in a run: the time axes of its inputs, and what its outputs are."""
+    """Streaming of a network that takes ``hop`` frames per run: time axes of its inputs, and the contents of its
+    outputs."""
 
     hop: int
     inputs: Mapping[str, int]
@@ -227,8 +245,8 @@ class Streaming:
 
 @frozen
 class Weights:
-    """A constant that an operator of the model reads. ``scales``: the least and the largest of its quantisation, and how many
-    there are along ``axis`` (None: one for all); None where it is not quantised."""
+    """A constant operand of a model's operator. ``scales``: smallest and largest quantisation scale, and their
+    number along ``axis`` (None: one for all); None if not quantised."""
 
     name: str
     dtype: str
@@ -239,7 +257,7 @@ class Weights:
 
 @frozen
 class Applied:
-    """An operator of the model in a call: its attributes in words, by name, and its constants."""
+    """An operator of the model in a call: its attributes as text, by name, and its constants."""
 
     op: str
     attributes: tuple[tuple[str, str], ...]
@@ -248,9 +266,12 @@ class Applied:
 
 @frozen
 class UnitUse:
-    """What a call keeps a tensor unit busy with, by the unit's rule (:mod:`microc.isa.instruction_set`): ``cycles`` from its
-    first instruction to its last, those in which the queues for loads, computing and stores are busy, the ``macs`` that it
-    does, and the part of all that it could do in that time that the network's are, ``utilisation``, from 0 to 1."""
+    """Use of a tensor unit in a call, by the unit's cost rule (:mod:`microc.isa.instruction_set`).
+
+    ``cycles`` from the first instruction to the end of the last; cycles in which the queues for loads, computing and
+    stores are busy; ``macs``; ``utilisation``: macs of the network as a fraction (0 to 1) of those that the unit could
+    compute in that time.
+    """
 
     cycles: int
     load: int
@@ -262,14 +283,14 @@ class UnitUse:
 
 @frozen
 class Call:
-    """One step of the network: a kernel applied to values (in the order of its parameters).
+    """A step of the network: a kernel applied to values, in the order of its parameters.
 
-    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
-    source location, ``rule`` the name of the schedule, which came with the compiler where it is ``shipped``; ``instructions``
-    and ``cycles`` are the cost model's estimates.
-    ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
-    model has it; ``unit``: what it does on a tensor unit, if it does. ``traffic``: what every argument is read and written, in
-    their order; ``waits``: cycles among the others that the core waits for them where they lie, and where code is placed, for it.
+    ``reads`` and ``writes``: names of accessed values; ``workspace``: values that exist only during the call.
+    ``layer``: location in the model. ``rule``: name of the schedule rule; ``shipped``: its schedule is bundled with the
+    compiler. ``instructions`` and ``cycles``: estimates of the cost model. ``streamed``: cost of several layers
+    computed row by row. ``operators``: operators of the model in the kernel. ``unit``: use of a tensor unit, if any.
+    ``traffic``: accesses to each argument, in their order. ``waits``: cycles, included in ``cycles``, that the core
+    waits for the memories of arguments and, once code is placed, of code.
     """
 
     kernel: str
@@ -294,8 +315,10 @@ class Call:
 
 @frozen
 class Arena:
-    """The part of a plan's bytes, ``size`` of them from ``start`` on, that lies in one memory of the board, of ``capacity``
-    bytes. ``accesses``: those of a run to it; ``waits``: cycles that they take beyond the core's own."""
+    """The part of a plan in one memory of the board, of ``capacity`` bytes: ``size`` bytes from ``start`` on.
+
+    ``accesses``: accesses of a run to it; ``waits``: cycles that these take beyond the core's own.
+    """
 
     memory: str
     start: int
@@ -307,8 +330,11 @@ class Arena:
 
 @frozen
 class HotCode:
-    """``kernels`` that run from a memory of the board, ``size`` bytes of at most ``capacity``: an estimate with a margin.
-    ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more those would be from flash alone."""
+    """``kernels`` that run from RAM: ``size`` bytes, an estimate with a margin, of at most ``capacity`` in ``memory``.
+
+    ``waits``: cycles that a run waits for the code of all kernels; ``saved``: how many more these would be with all
+    code in flash.
+    """
 
     memory: str
     kernels: tuple[str, ...]
@@ -320,12 +346,12 @@ class HotCode:
 
 @frozen
 class Plan:
-    """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
+    """Memory plan: byte offset of every arena value, total size, and a lower bound of the size for these kernels.
 
-    ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won. ``arenas``: where the board
-    has several memories for tensors all of these, one behind the other, the one with the stack first; else empty. ``copies``:
-    constants that lie in an arena, by the call at whose start their copy begins (-1: before all runs, when state is reset).
-    ``code``: kernels that run from RAM; None where all run from where they are linked.
+    ``io_in_arena``: inputs and outputs have offsets, too. ``planner``: name of the winning algorithm. ``arenas``: if
+    the board has several memories for tensors, one for each, consecutive, the one with the stack first; else empty.
+    ``copies``: constants that are copied to an arena, with the call at whose start the copy begins (-1: before all
+    runs, when state is reset). ``code``: kernels that run from RAM; None if all run from where they are linked.
     """
 
     offsets: Mapping[str, int]
@@ -344,19 +370,22 @@ class Plan:
 
     @property
     def main(self) -> int:
-        """Bytes in the RAM that holds the stack, too."""
+        """Bytes in the RAM that also holds the stack."""
         return self.arenas[0].size if self.arenas else self.size
 
     @property
     def used(self) -> tuple[Arena, ...]:
-        """The arenas that hold something: one of them, and the network's C has one as on any board."""
+        """The arenas in use; if there is only one, the generated C is that for a board with a single memory."""
         return tuple(arena for arena in self.arenas if arena.size)
 
 
 @frozen
 class SelfTest:
-    """Samples that a network checks itself with, one after the other: constants of all of them, by the name of an input or
-    output. ``bounds``: what the floats of an output may differ by."""
+    """Samples of a network's self-test, one after the other: constants with all of them, by the name of an input or
+    output.
+
+    ``bounds``: largest permitted difference of the floats of an output.
+    """
 
     samples: int
     inputs: Mapping[str, Value]
@@ -377,15 +406,15 @@ class SelfTest:
 class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
-    ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``arithmetic``: what is computed in floats. ``plain``: what it would take if no layers were streamed; None if none are.
-    ``streaming``: how it takes a sequence a few frames at a time; None if a run is the whole. ``starts``: constants with the
-    initial contents of state that is not all one number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the
-    model (``model``) and of plugins by their names. ``ties``: where reals in the middle of two integers go at the network's
-    ends, ``away`` from zero or to ``even``. ``classes``: names of the classes that ``class_output`` tells apart, if given.
-    ``self_test``: what it checks itself with, if asked for; its bytes are beside those of weights and tables. ``sources``: what
-    external kernels are built from; ``own``: the same steps in code of ours, where some are external; ``decisions``: whose code
-    computes what a backend has code for.
+    ``nominal_macs``: multiply-accumulates of the model as read; ``macs``: those that remain. ``arithmetic``: what is
+    computed in floats. ``plain``: cost without streamed layers; None if there are none. ``streaming``: how it takes a
+    sequence a few frames at a time; None if a run takes all. ``starts``: constants with the initial contents of state
+    that is not uniform. ``sizes``: sizes that the caller of a run passes. ``hashes``: SHA-256 of the model (``model``)
+    and of plugins, by name. ``ties``: rounding of ties at the network's inputs and outputs, ``away`` from zero or to
+    ``even``. ``classes``: names of the classes in ``class_output``, if given. ``self_test``: samples to check itself
+    with, if requested; its bytes are counted separately from weights and tables. ``sources``: sources of external
+    kernels; ``own``: the same steps with our kernels, if some are external; ``decisions``: whose code computes what a
+    backend supports.
     """
 
     name: str
@@ -429,7 +458,7 @@ class Module:
         return replace(self, plan=plan)
 
     def base_of(self, name: str) -> tuple[str, int]:
-        """The value whose memory a name lives in, and the byte offset there."""
+        """Return the value whose memory a name is in, and the byte offset there."""
         views, offset = {view.name: view for view in self.views}, 0
         while name in views:
             offset += views[name].offset
@@ -442,7 +471,7 @@ class Module:
 
     @property
     def instructions(self) -> int:
-        """The cost model's estimate of one inference."""
+        """Estimated instructions of one inference."""
         return sum(call.instructions for call in self.calls)
 
     @property

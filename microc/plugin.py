@@ -1,12 +1,12 @@
-"""Operators of your own: what a plugin file imports, and how microc loads one.
+"""Plugins with operators of your own: the names that a plugin file imports, and the loader of such files.
 
 A plugin is a Python file that defines ``PLUGIN``::
 
     from microc.plugin import Case, OpDef, Plugin, TensorType, ir
 
-    SNAKE = OpDef("snake", infer=..., reference=..., scalar=..., cases=...)     # one operator: microc.ops.registry.OpDef
+    SNAKE = OpDef("snake", infer=..., reference=..., scalar=..., cases=...)     # an operator: microc.ops.registry.OpDef
 
-    def from_onnx(application):                                                  # a reader line for a format
+    def from_onnx(application):                                                  # converts a node of the model
         alpha = application.operator.attributes.real("alpha", 1.0)
         application.result("snake", (application.operand(0),), {"alpha": alpha})
 
@@ -102,19 +102,18 @@ __all__ = (
 )
 
 PORTABLE = "MICROC_PORTABLE"
-"""Defined when compiling C, this macro puts the printed meanings in the place of all C bodies of externs."""
+"""Macro that, if defined when compiling C, selects the printed meanings instead of all C bodies of externs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What a plugin adds.
+    """Additions of a plugin.
 
-    - ``operators``: definitions; names that microc has already are refused.
-    - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
+    - ``operators``: definitions; a name that exists in microc is an error.
+    - ``tflite``: functions that convert a node to operators, by custom code; ``onnx``: the same by ``domain::operator``.
     - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
-    - ``cores``: rows of cores (:class:`microc.isa.instruction_set.Core`) that compilations may be for, with instruction sets of
-      their own.
-    - ``backends``: other people's code for parts of networks (:mod:`microc.external.backend`), which ``--external`` names.
+    - ``cores``: cores (:class:`microc.isa.instruction_set.Core`) as targets, with instruction sets of their own.
+    - ``backends``: external code for parts of networks (:mod:`microc.external.backend`), which ``--external`` names.
     - ``source``: the file's name, for messages; ``digest``: its SHA-256.
     """
 
@@ -152,29 +151,31 @@ def extern(
     guard: str = f"!defined({PORTABLE})",
     operations: Mapping[str, int] = MappingProxyType({}),
 ) -> Intrin:
-    """A C function that expressions may call.
+    """Define a C function that expressions may call.
 
-    ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers: the interpreter
-    runs it, the cost model counts it, and C is printed from it where the preprocessor condition ``guard`` does not hold.
-    ``body`` are the statements of C where it does. Both must give the same bits; ``microc plugin check`` compares them.
-    ``operations``: what the body costs, by kind of operation (``isa/instruction_set.py``); the meaning's cost unless given.
+    ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers. The
+    interpreter runs it, the cost model counts it, and C is printed from it if the preprocessor condition ``guard`` does
+    not hold. ``body`` consists of the C statements used if it does. Both must return the same bits; ``microc plugin
+    check`` compares them. ``operations``: cost of the body, by type of operation (``isa/instruction_set.py``); default:
+    the cost of the meaning.
     """
     return Intrin(name, tuple(params), meaning, bodies=(Body(body, tuple(sorted(operations.items())), guard=guard),))
 
 
 def in_floats(node: Node, graph: Graph) -> Legalized | None:
-    """For ``OpDef.legalize``: quantised tensors are dequantised before the operator and quantised behind it.
+    """Dequantise quantised operands before an operator and quantise its result; for ``OpDef.legalize``.
 
-    An operator of one 8-bit tensor becomes a table of 256 numbers that way.
+    An operator of a single 8-bit tensor thus becomes a table of 256 numbers.
     """
     return through_float(node, graph) if is_quantised(node, graph) else None
 
 
 @contextmanager
 def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Iterator[None]:
-    """Inside the ``with`` microc knows what the plugins add, and schedule rules; UsageError where a name is taken.
+    """Make the additions of plugins, and schedule rules, known inside the ``with``; UsageError if a name exists
+    already.
 
-    Commands and functions of the library enter it once for all that they do (:mod:`microc.compiler.model`).
+    Commands and functions of the library enter it once for everything they do (:mod:`microc.compiler.model`).
     """
     with ExitStack() as stack:
         stack.enter_context(RULES.extended({rule.name: rule for rule in rules}))
@@ -189,16 +190,16 @@ def active(plugins: Iterable[Plugin], rules: Iterable[ScheduleRule] = ()) -> Ite
 def _extend(plugin: Plugin, stack: ExitStack) -> None:
     stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
     if plugin.tflite:
-        from microc.frontend.tflite.context import Spelling as TfliteSpelling
+        from microc.frontend.tflite.context import Spelling as TfliteConverter
         from microc.frontend.tflite.reader import SPELLINGS
 
-        tflite = {f"CUSTOM:{code}": TfliteSpelling(spell, ()) for code, spell in plugin.tflite.items()}
+        tflite = {f"CUSTOM:{code}": TfliteConverter(convert, ()) for code, convert in plugin.tflite.items()}
         stack.enter_context(SPELLINGS.extended(tflite))
     if plugin.onnx:
-        from microc.frontend.onnx.context import Spelling as OnnxSpelling
+        from microc.frontend.onnx.context import Spelling as OnnxConverter
         from microc.frontend.onnx.reader import CUSTOM
 
-        onnx = {name: OnnxSpelling(spell, ()) for name, spell in plugin.onnx.items()}
+        onnx = {name: OnnxConverter(convert, ()) for name, convert in plugin.onnx.items()}
         stack.enter_context(CUSTOM.extended(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
     words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
@@ -209,14 +210,14 @@ def _extend(plugin: Plugin, stack: ExitStack) -> None:
 
 
 _LOADED: dict[tuple[Path, str], Plugin] = {}
-"""Plugins by the path and the SHA-256 of their files. Two networks of one firmware, a command and the functions that it calls
-name one file: run again, it would define other operators of the same names."""
+"""Plugins by path and SHA-256 of their files. Two networks of one firmware, or a command and the functions that it
+calls, name the same file: running it again would define different operators of the same names."""
 
 
 def load_plugin(path: str | Path) -> Plugin:
-    """The ``PLUGIN`` of a file, whose code runs once in a process as long as its bytes are the same.
+    """Return the ``PLUGIN`` of a file. Its code runs once per process while its bytes are unchanged.
 
-    Raises OutputError where the file cannot be read, UsageError where it fails, defines no plugin or one that is not whole.
+    OutputError if the file cannot be read; UsageError if it fails, or defines no plugin or an incomplete one.
     """
     source = Path(path)
     if not source.is_file():
@@ -227,11 +228,12 @@ def load_plugin(path: str | Path) -> Plugin:
     except OSError as error:
         raise OutputError(f"cannot read the plugin: {error.strerror or error}", where=str(source)) from error
     if known not in _LOADED:
-        _LOADED[known] = replace(_loaded(source), source=source.name, digest=known[1])
+        _LOADED[known] = replace(_run_plugin(source), source=source.name, digest=known[1])
     return _LOADED[known]
 
 
-def _loaded(source: Path) -> Plugin:
+def _run_plugin(source: Path) -> Plugin:
+    """Run a plugin file and check its ``PLUGIN``."""
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")
@@ -255,7 +257,7 @@ def _loaded(source: Path) -> Plugin:
 
 
 def _line(error: Exception, source: Path) -> int:
-    """The plugin's line that an exception went through last."""
+    """Return the plugin's line that an exception last passed through."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0
     frames = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == source]
@@ -263,7 +265,7 @@ def _line(error: Exception, source: Path) -> int:
 
 
 def _check(plugin: Plugin, where: str) -> None:
-    """What types cannot say about a plugin."""
+    """Check the constraints of a plugin that types do not express."""
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
             raise UsageError(

@@ -1,7 +1,8 @@
-"""Operators as tensor expressions: ``topi.dense(x, weight)`` of te's tensors is a tensor that te's functions take.
+"""Operators as tensor expressions: ``topi.dense(x, weight)`` on te's tensors returns a tensor that te's functions
+take.
 
-Every operator of docs/operators.md that computes something is here under its name, with its attributes as keywords: what the
-compiler itself lowers, without the fusion and packing that it does around it::
+Every operator of docs/operators.md that computes something is available under its name, with its attributes as
+keywords: the expression that the compiler itself lowers, without fusion and packing::
 
     x = te.placeholder((1, 64), "float32", "x")
     weight = te.placeholder((10, 64), "float32", "weight")
@@ -28,10 +29,10 @@ from microc.tir.symbolic import sizes_in
 
 
 def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
-    """The tensor that an operator makes, or several in a tuple.
+    """Return the tensor that an operator computes, or a tuple of several.
 
-    Raises ProgramError for an operator that does not exist or is no expression (control flow), ModelError where operands or
-    attributes make no sense.
+    ProgramError for an operator that does not exist or is no expression (control flow); ModelError for invalid operands
+    or attributes.
     """
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
@@ -50,7 +51,9 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     whole = {**definition.defaults, **attrs}
     if definition.scalar is not None:
         return _elementwise(definition, whole, tensors, made[0])
-    operands = tuple(Operand(kind, None, _viewer(tensor), _packed) for kind, tensor in zip(kinds, tensors, strict=True))
+    operands = tuple(
+        Operand(kind, None, _viewer(tensor), _refuse_constant) for kind, tensor in zip(kinds, tensors, strict=True)
+    )
     assert definition.compute is not None
     found = definition.compute(OpCall(whole, operands, made))
     results = [
@@ -60,7 +63,8 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
 
 
 def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    """The elements of a tensor, in row-major order, under another shape; itself if it has that."""
+    """Return the elements of a tensor, in row-major order, under another shape; the tensor itself if it has that
+    shape."""
     wanted = tuple(shape)
     if tensor.shape == wanted:
         return tensor
@@ -85,7 +89,7 @@ def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
 def _elementwise(
     definition: OpDef, attrs: dict[str, Attr], tensors: Sequence[te.Tensor], kind: TensorType
 ) -> te.Tensor:
-    """One element of the result from one of each operand, broadcast as in numpy."""
+    """Compute one element of the result from one of each operand, broadcast as in numpy."""
     scalar = definition.scalar
     assert scalar is not None
 
@@ -104,7 +108,7 @@ def _viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
     return lambda shape=None: tensor if shape is None else viewed(tensor, shape)
 
 
-def _packed(array: Array) -> te.Tensor:
+def _refuse_constant(array: Array) -> te.Tensor:
     raise ProgramError(
         "an operator with tables of its own is no tensor expression alone", hint="microc.GraphBuilder takes it"
     )
