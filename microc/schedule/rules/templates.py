@@ -36,35 +36,52 @@ from microc.tir.names import (
 )
 from microc.tir.rewrite import walk_expr, walk_stmt
 
-# ---- The register-tiling template of matrix products: rows p by columns o of sums in registers while k runs.
+# ---- The register-tiling template of matrix products
 #
-# Each loaded activation serves several columns and each loaded weight several rows. What cores and dtypes differ in is a
-# :class:`Tile`: its size, how far k is unrolled, which instruction does how many products, whether the rows of a tile are copied
-# first (and widened), how constant weights are stored. ``schedule/rules/matrix.py`` says which tiles are worth comparing where.
-# The rows of a tile are read before its results are written, so that what is copied can be worked on in place.
+#     for p_0, o_0:                       tiles of rows (p) and columns (o)
+#         acc[rows][columns] = 0          sums stay in registers
+#         for k_0, k_1:                   K, unrolled by `unroll`
+#             acc += data[p, k] * weight[o, k]      `step` products in each instruction
+#         out = epilogue(acc)             bias, requantisation, activation
+#
+# Each loaded activation serves several columns, each loaded weight several rows. Cores and dtypes differ in the :class:`Tile`
+# alone; ``schedule/rules/matrix.py`` lists the tiles worth comparing on each. The rows of a tile are read before its results are
+# written, so the result may overwrite the input.
 
-WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED, WORDS = "wide", "crossed", "paired", "packed", "bits", "shared", "words"
-"""Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word
-(:mod:`microc.schedule.primitives.tensorize`); those of the tile's columns side by side, or the words of them that one
-instruction multiplies; in a few bits (:mod:`microc.tir.bit_fields`); four columns of 4 bits in a number
-(:mod:`microc.schedule.primitives.tensorize_bits`)."""
+# Layouts of stored weights (Tile.weights; "" keeps them as they are). The strings are part of recorded traces.
+WIDE = "wide"
+"""Widened to int16 at compile time: twice the flash, no unpacking."""
+CROSSED = "crossed"
+"""Every four weights as 0, 2, 1, 3, so that SXTB16, which widens bytes 0 and 2 of a word, yields neighbours."""
+PAIRED = "paired"
+"""Two columns in one word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
+PACKED = "packed"
+"""The weights of a tile's columns side by side, so that one pointer walks all of them."""
+BITS = "bits"
+"""Packed into 1 to 4 bits (:mod:`microc.tir.bit_fields`)."""
+SHARED = "shared"
+"""Four columns of 4-bit weights in one number, SWAR (:mod:`microc.schedule.primitives.tensorize_bits`)."""
+WORDS = "words"
+"""Panels whose elements are the words that one instruction multiplies."""
 
-REMEMBERED = 64
-"""Functions whose product is known: a dozen rules ask for it."""
+MEMO_SIZE = 64
+"""Functions whose product is memoised: a dozen rules ask for each."""
 
-
-HELD = f"{ACC}_register"
-"""The block that puts sums in registers down."""
+STORE_BLOCK = f"{ACC}_register"
+"""The block that stores register sums to an array (Tile.apart)."""
 
 
 @frozen
 class Tile:
-    """A choice: ``rows`` by ``columns`` of sums, ``unroll`` steps of k in an iteration, ``step`` products in each, done by the
-    tensor intrinsic ``intrin`` unless that is empty; ``copied``: the dtype in which a tile's rows are copied first, empty where
-    they are read as they lie; ``weights``: how those are stored, empty as they are; ``lanes``: of vectors that hold the columns,
-    0 where none do; ``block``: tiles of rows that the weights of a tile's columns serve before those of the next are loaded, 1
-    where all weights serve a tile of rows first; ``apart``: what works on the sums does not do so in lanes, and reads them from
-    an array."""
+    """A register tile: ``rows`` by ``columns`` of sums, ``unroll`` steps of K in an iteration, ``step`` products in each step.
+
+    - ``intrin``: the tensor intrinsic that does a step's products; empty: scalar code.
+    - ``copied``: the dtype to which the tile's rows are copied first; empty: rows are read in place.
+    - ``weights``: the layout of stored weights, one of the constants above; empty: unchanged.
+    - ``lanes``: lanes of the vectors that hold the columns; 0: scalars.
+    - ``block``: tiles of rows computed with one tile of columns' weights before the next columns; 1: all columns first.
+    - ``apart``: sums are stored to an array before the epilogue, which cannot be vectorised with them.
+    """
 
     rows: int
     columns: int
@@ -80,11 +97,15 @@ class Tile:
 
 @frozen
 class Product:
-    """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those
-    ``inside``, which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the
-    factors. ``along``: both are widened loads that lie along k, so that an instruction may take several of each; ``turned``: the
-    weight's lie along the columns. ``bits``: those of a weight that is to be packed, else 0; ``block``, ``tables``: as in
-    :class:`~microc.tir.bit_fields.BitFields`."""
+    """The loops and operands of a matrix product ``acc[p, o] += data[p, k] * weight[o, k]``.
+
+    - ``p``, ``o``, ``k``: names of the loops of rows, columns and terms; ``rows``, ``columns``, ``depth``: their extents.
+    - ``around``: loops outside of the rows that stay there (batch).
+    - ``inside``: loops within a tile of rows, for groups of columns that have rows of their own (grouped convolution).
+    - ``along``: both operands are loads that are contiguous along K, so an instruction may load several elements of each.
+    - ``turned``: the weight is contiguous along the columns instead.
+    - ``bits``: bits of a weight to be packed, else 0. ``block``, ``tables``: as in :class:`~microc.tir.bit_fields.BitFields`.
+    """
 
     p: str
     o: str
@@ -105,78 +126,88 @@ class Product:
 
     @property
     def tile(self) -> str:
-        """The loop in which the rows of a tile are read."""
+        """The loop at which the rows of a tile are read."""
         return self.inside[-1] if self.inside else f"{self.p}_0"
 
     @property
     def panels(self) -> bool:
-        """Whether the weights are data that may be copied for the columns of a tile."""
+        """True if the weights are runtime data that can be packed in panels for the columns of a tile."""
         return self.weight.scope != "const" and not self.around and not self.inside and (self.along or self.turned)
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """Those of data, weights and sums."""
+        """The dtypes of data, weights and sums."""
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
 def known_product(schedule: Schedule) -> Product:
-    """That of a function that a rule of products matched."""
+    """Return the product of a function that a rule has matched."""
     product = product_of(schedule)
     assert product is not None
     return product
 
 
 def product_of(schedule: Schedule) -> Product | None:
-    """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers, which
-    ``out`` reads; None where that is not what it does, or a loop has no turn."""
-    return _product_of(schedule.func)
+    """Match ``acc`` as a matrix product that ``out`` reads: a sum over one axis of products of two buffers.
+
+    None if it is something else, or a loop has no iterations.
+    """
+    return _match_product(schedule.func)
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _product_of(func: ir.PrimFunc) -> Product | None:
+@lru_cache(maxsize=MEMO_SIZE)
+def _match_product(func: ir.PrimFunc) -> Product | None:
     schedule = Schedule(func)
     if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):
         return None
     block = find_block(func.body, ACC)
-    kinds, loops = [i.kind for i in block.iters], schedule.loops_of(ACC)
-    if len(kinds) < 3 or kinds != ["space"] * (len(kinds) - 1) + ["reduce"] or len(loops) != len(kinds):
+    # Two or more space loops, then one reduction.
+    axis_kinds, loops = [axis.kind for axis in block.iters], schedule.loops_of(ACC)
+    is_product_nest = axis_kinds == ["space"] * (len(axis_kinds) - 1) + ["reduce"] and len(axis_kinds) >= 3
+    if not is_product_nest or len(loops) != len(axis_kinds):
         return None
     store = next((s for s in walk_stmt(block.body) if isinstance(s, ir.Store)), None)
-    if store is None or any(i.extent == 0 for i in block.iters) or not any(map(multiplies, walk_expr(store.value))):
+    if store is None or any(axis.extent == 0 for axis in block.iters):
         return None
-    scales = [x.b for x in walk_expr(store.value) if _opens(x)]
+    if not any(map(multiplies, walk_expr(store.value))):
+        return None
+    # Operands: all loads but the sum itself and the scales of packed weights.
+    scales = [x.b for x in walk_expr(store.value) if _is_dequantised_load(x)]
     loads = [
         x for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer and x not in scales
     ]
+    # Two loads may read one buffer (a matrix times itself); of more loads, each buffer counts once.
     buffers = [x.buffer for x in loads] if len(loads) == 2 else list(dict.fromkeys(x.buffer for x in loads))
-    if len(buffers) != 2 or any(isinstance(x, ir.Load) for load in loads for i in load.indices for x in walk_expr(i)):
+    has_gather = any(isinstance(x, ir.Load) for load in loads for i in load.indices for x in walk_expr(i))
+    if len(buffers) != 2 or has_gather:
         return None
     *around, p, o, k = loops
     notes, inside = dict(block.annotations), tuple[str, ...]()
-    if GROUPED in notes:
+    if GROUPED in notes:  # the loops are rows, groups, columns of a group, terms
         p, inside = around.pop(), (p,)
     elif CHANNELS_FIRST in notes:
         p, o = o, p
     rows, columns, depth = (loop_extent(func, name) for name in (p, o, k))
-    single, last = len(loads) == 2 and _widened(store), [i.var for i in block.iters[-2:]]
-    along = single and all(x.indices[-1] == last[1] for x in loads)
-    turned = single and loads[0].indices[-1] == last[1] and loads[1].indices == (last[1], last[0])
-    form = (int(notes.get(note, 0)) for note in (WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES))
+    is_single = len(loads) == 2 and _is_single_product(store)
+    column, term = (axis.var for axis in block.iters[-2:])
+    along = is_single and all(x.indices[-1] == term for x in loads)
+    turned = is_single and loads[0].indices[-1] == term and loads[1].indices == (term, column)
+    packing = (int(notes.get(note, 0)) for note in (WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES))
     data, weight = buffers
     return Product(
-        p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, turned, *form
+        p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, turned, *packing
     )
 
 
 def multiplies(expr: ir.Expr) -> bool:
-    """Whether both factors are read from memory."""
+    """Test for a multiplication whose both factors are read from memory."""
     if not isinstance(expr, ir.Bin) or expr.op != "mul":
         return False
     return all(any(isinstance(x, ir.Load) for x in walk_expr(side)) for side in (expr.a, expr.b))
 
 
-def _opens(expr: ir.Expr) -> TypeGuard[ir.Bin]:
-    """Whether a byte becomes a weight: it is widened and multiplied by a scale of its block."""
+def _is_dequantised_load(expr: ir.Expr) -> TypeGuard[ir.Bin]:
+    """Test for an int8 weight that becomes a float: widened, times the scale of its block."""
     match expr:
         case ir.Bin("mul", ir.Cast("float32", ir.Load()), ir.Load(scale)):
             return scale.scope == "const"
@@ -184,71 +215,77 @@ def _opens(expr: ir.Expr) -> TypeGuard[ir.Bin]:
             return False
 
 
-def _widened(store: ir.Store) -> bool:
-    """Whether a sum's term is one product of loads, widened or not."""
+def _is_single_product(store: ir.Store) -> bool:
+    """Test for ``sum + a * b`` where both factors are loads, maybe widened or dequantised."""
     match store.value:
         case ir.Bin("add", ir.Load(), ir.Bin("mul", a, b)):
-            sides = [x.a if _opens(x) else x for x in (a, b)]
-            return all(isinstance(x.a if isinstance(x, ir.Cast) else x, ir.Load) for x in sides)
+            factors = [x.a if _is_dequantised_load(x) else x for x in (a, b)]
+            return all(isinstance(x.a if isinstance(x, ir.Cast) else x, ir.Load) for x in factors)
         case _:
             return False
 
 
 def prepared(schedule: Schedule, target: Target) -> Schedule:
-    """The function with its elementwise stages joined, and the copy of a right side that is data before its rows."""
+    """Inline elementwise stages, and copy a right-hand side that is runtime data once per batch, before the rows."""
     if schedule.has(COLUMNS):
-        around = schedule.loops_of(ACC)[:-3]
-        schedule = schedule.compute_at(COLUMNS, around[-1]) if around else schedule
+        batch = schedule.loops_of(ACC)[:-3]
+        schedule = schedule.compute_at(COLUMNS, batch[-1]) if batch else schedule
         schedule = schedule if target.has("lanes") else copy_words(schedule, COLUMNS, target)
     return inline_elementwise(schedule)
 
 
 def copied_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
-    """The block that copies the rows of a tile: a convolution's ``patch``, or one made for it."""
+    """Return the block that copies the rows of a tile: a convolution's im2col patch, or a new one."""
     if schedule.has(PATCH):
         return schedule, PATCH
     return schedule.cache_read(ACC, product.data.name, "workspace"), f"{product.data.name}_workspace"
 
 
 def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
-    """p and o tiled into registers, k innermost, the elementwise end behind every tile. Loops around p stay around it."""
+    """Apply the template: tile p and o into registers, move K innermost, fuse the epilogue behind every tile."""
     schedule = prepared(start, target)
     product = known_product(schedule)
     p, o, k = product.p, product.o, product.k
+    # 1. Copies: rows (im2col patch or widened rows) and weights (panels). Constant weights are packed at compile time.
     rows = PATCH if schedule.has(PATCH) else ""
     if tile.copied:
         schedule, rows = copied_rows(schedule, product)
-    weight, panel = product.weight.name, tile.weights in (PACKED, WORDS) and product.weight.scope != "const"
-    if panel:
+    weight = product.weight.name
+    packs_at_runtime = tile.weights in (PACKED, WORDS) and product.weight.scope != "const"
+    if packs_at_runtime:
         schedule, weight = schedule.cache_read(ACC, weight, "workspace"), f"{weight}_workspace"
     else:
         schedule = side_by_side(schedule, weight, product, tile)
+    # 2. Tiling. Columns split once more where one instruction handles several: vector lanes, SWAR pairs or quads.
     together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
     columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
     schedule = schedule.cache_write(ACC, "register") if tile.apart else schedule
-    tall = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
-    schedule = schedule.split(p, tall).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
-    *tiles, row = [f"{p}_{n}" for n in range(len(tall))]
+    row_split = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
+    schedule = schedule.split(p, row_split).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
+    *tiles, row = [f"{p}_{n}" for n in range(len(row_split))]
     inner = [f"{o}_{n + 1}" for n in range(len(columns))]
-    turn = (tiles[0], *product.inside, f"{o}_0", *tiles[1:])
-    schedule = schedule.reorder(*turn, f"{k}_0", f"{k}_1", row, *inner, f"{k}_2")
+    outer = (tiles[0], *product.inside, f"{o}_0", *tiles[1:])
+    schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", row, *inner, f"{k}_2")
+    # 3. Initialisation before the K loop, epilogue behind it, sums in registers (C locals).
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    schedule = schedule.reverse_compute_at(HELD, turn[-1]) if tile.apart else schedule
-    schedule = schedule.reverse_compute_at(OUT, turn[-1])
+    schedule = schedule.reverse_compute_at(STORE_BLOCK, outer[-1]) if tile.apart else schedule
+    schedule = schedule.reverse_compute_at(OUT, outer[-1])
     schedule = schedule.set_scope(product.total.name, "local" if tile.apart else "register")
+    # 4. Place the copies: rows once per tile of rows, runtime panels once per tile of columns.
     if rows:
         schedule = schedule.compute_at(rows, product.tile)
         if tile.copied and tile.copied != product.data.dtype:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
-    if panel:
+    if packs_at_runtime:
         schedule = side_by_side(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
+    # 5. Instructions, then unrolling: what is left inside of K becomes straight-line code.
     schedule = multiplied(schedule, product, tile, inner[-1])
-    return unrolled(schedule, (*turn, f"{k}_0"), tile, float_lanes(target))
+    return unrolled(schedule, (*outer, f"{k}_0"), tile, float_lanes(target))
 
 
 def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
-    """The weights of a tile's columns, or the words of them that one instruction multiplies, side by side."""
+    """Lay out weights in panels of the tile's columns, [o][k] -> [o/columns][k][columns]; other layouts are unchanged here."""
     column, word = (None, tile.columns), (None, tile.step)
     if tile.weights == PACKED and product.turned:
         return schedule.transform_layout(weight, ((None,), column), (1, 0, 2))
@@ -262,59 +299,74 @@ def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) 
     return schedule.transform_layout(weight, (column, word), (0, 2, 1, 3))
 
 
-def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
-    """The innermost loops by the tile's instruction, the weights as it reads them."""
+def multiplied(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
+    """Replace the innermost loops by the tile's instruction, and store weights in the layout that it reads."""
     weight, k = product.weight.name, product.k
     match tile.weights:
-        case "paired":
-            return schedule.tensorize_pairs(weight, pair, f"{k}_0", tile.copied or product.data.dtype)
-        case "wide":
+        case "paired":  # two columns in a word
+            return schedule.tensorize_pairs(weight, pair_loop, f"{k}_0", tile.copied or product.data.dtype)
+        case "wide":  # int16
             schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
             return double_sums(schedule, weight)
-        case "crossed":
+        case "crossed":  # 0, 2, 1, 3
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
-        case "shared":
-            return schedule.tensorize_bit_columns(weight, pair, f"{k}_0")
-        case "bits" if tile.step > 1:
+        case "shared":  # four columns in a number
+            return schedule.tensorize_bit_columns(weight, pair_loop, f"{k}_0")
+        case "bits" if tile.step > 1:  # bit-packed, multiplied by a SIMD instruction
             return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits, product.block)
-        case "bits":
+        case "bits":  # bit-packed, unpacked one by one
             return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block, product.tables)
     schedule = schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
-    widened = tile.weights == WORDS and not tile.lanes and product.weight.scope == "const"
-    return double_sums(schedule, weight) if widened else schedule
+    is_widened = tile.weights == WORDS and not tile.lanes and product.weight.scope == "const"
+    # int8 weights in 16 bits have room to be doubled, which saves the epilogue a shift per output.
+    return double_sums(schedule, weight) if is_widened else schedule
 
 
 def unrolled(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
-    """Scalars for every sum, or vectors of them, within the loops that are kept."""
-    lanes, end = tile.lanes, HELD if tile.apart else OUT
-    for block in (f"{ACC}_init", ACC, end):
-        around = schedule.loops_of(block)
-        inner = [loop for loop in around[around.index(kept[0]) + 1 :] if loop not in kept]
-        whole = [loop for loop in inner if block == end or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
-        across = whole[-1:] if lanes else []
+    """Unroll everything inside of the ``kept`` loops, so that each sum is a scalar, or vectorise its last loop of lanes."""
+    lanes, epilogue = tile.lanes, STORE_BLOCK if tile.apart else OUT
+    for block in (f"{ACC}_init", ACC, epilogue):
+        loops = schedule.loops_of(block)
+        inner = [loop for loop in loops[loops.index(kept[0]) + 1 :] if loop not in kept]
+        # Sums need whole vectors; the epilogue takes any loop.
+        candidates = [
+            loop for loop in inner if block == epilogue or (lanes and loop_extent(schedule.func, loop) % lanes == 0)
+        ]
+        vectorized = candidates[-1:] if lanes else []
         for loop in inner:
-            schedule = vectorize_lanes(schedule, loop, lanes, floats) if loop in across else schedule.unroll(loop)
+            in_lanes = loop in vectorized
+            schedule = vectorize_lanes(schedule, loop, lanes, floats) if in_lanes else schedule.unroll(loop)
     return schedule
 
 
-# ---- The register-tiling template of depthwise convolutions: one channel at a time, rows of outputs in registers.
+# ---- The register-tiling template of depthwise convolutions
 #
-# A channel's image is copied into a plane with its border; there neighbours lie side by side, several outputs share each row of
-# taps, and the channel's weights, bias and scale stay in registers or are loop invariant. A channel is read before it is written:
-# the output can lie over the input. What cores differ in is a :class:`Walk`; ``schedule/rules/depthwise.py`` says which one
-# suits.
+#     for c:                              one channel at a time
+#         plane = channel of the image, with its border       contiguous along the walk
+#         for rows, tiles of `tile` outputs along y or x:
+#             acc[tile] = 0               sums stay in registers
+#             for ky, kx:                 taps, `taps` in each instruction
+#                 acc += plane * weight
+#             out = epilogue(acc)
+#
+# In the plane neighbours are contiguous, several outputs share each row of taps, and the channel's weights, bias and scale stay in
+# registers or are loop invariant. A channel is read before it is written, so the output may overwrite the input. Cores differ in
+# the :class:`Walk` alone; ``schedule/rules/depthwise.py`` lists the walks worth comparing on each.
 
-_WHOLE = ((None,),) * 4
+_UNSPLIT = ((None,),) * 4
+"""Four axes, none of which is split, for ``transform_layout``."""
 
 
 @frozen
 class Walk:
-    """A choice: rows run along axis ``run`` (1: y, 2: x) of the image, ``tile`` outputs at once.
+    """A walk over a channel's plane: tiles of ``tile`` outputs along axis ``run`` (1: y, 2: x) of the image.
 
-    ``intrin``: the tensor intrinsic that takes ``taps`` of a row, empty where taps are multiplied one by one. ``plane``: its
-    elements' dtype, empty as they are; ``words``: the channel's weights are copied as words beside it. ``unroll``: taps that are
-    written out. ``lanes``: outputs in the lanes of vectors, as many as those have; ``abreast``: so many vectors from neighbouring
-    rows at once, which share what they load.
+    - ``intrin``: the tensor intrinsic that multiplies ``taps`` taps of a row; empty: scalar code.
+    - ``plane``: the dtype of the plane's elements; empty: that of the data.
+    - ``words``: the channel's weights are copied beside the plane, as words.
+    - ``unroll``: taps that are unrolled.
+    - ``lanes``: outputs are in the lanes of vectors, as many as these have.
+    - ``abreast``: vectors from so many neighbouring rows at once, which share loads.
     """
 
     run: int
@@ -330,8 +382,10 @@ class Walk:
 
 @frozen
 class Depthwise:
-    """The parts of ``acc``: factors, sum, and by axis (y, x): outputs, taps, stride, dilation; pixels and channels that the
-    factor ``data`` has, outputs per channel."""
+    """The operands and shape of a depthwise convolution: outputs, taps, strides and dilation by axis (y, x).
+
+    ``pixels`` and ``channels``: of ``data``. ``times``: output channels of an input channel (the depth multiplier).
+    """
 
     data: ir.Buffer
     weight: ir.Buffer
@@ -346,12 +400,12 @@ class Depthwise:
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """Those of data, weights and sums."""
+        """The dtypes of data, weights and sums."""
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
 def depthwise_of(schedule: Schedule) -> Depthwise | None:
-    """What ``acc`` computes, if it is a depthwise convolution by constant weights."""
+    """Match ``acc`` as a depthwise convolution by constant weights; None if it is something else, or a loop has no iterations."""
     if not schedule.has(ACC):
         return None
     block = find_block(schedule.func.body, ACC)
@@ -369,15 +423,16 @@ def depthwise_of(schedule: Schedule) -> Depthwise | None:
         or any(i.extent == 0 for i in block.iters)
     ):
         return None
-    pitch = [linear(index)[0] for index in data.indices[1:3]]
+    # An index y * stride + ky * dilation: both factors are coefficients of its linear form. A loop of one iteration has none.
+    coefficients = [linear(index)[0] for index in data.indices[1:3]]
     return Depthwise(
         data.buffer,
         weight.buffer,
         store.buffer,
         (y.extent, x.extent),
         (ky.extent, kx.extent),
-        (pitch[0].get(y.var, 1), pitch[1].get(x.var, 1)),
-        (pitch[0].get(ky.var, 1), pitch[1].get(kx.var, 1)),
+        (coefficients[0].get(y.var, 1), coefficients[1].get(x.var, 1)),
+        (coefficients[0].get(ky.var, 1), coefficients[1].get(kx.var, 1)),
         prod(data.buffer.shape[1:3]),
         data.buffer.shape[3],
         c.extent // data.buffer.shape[3],
@@ -385,10 +440,11 @@ def depthwise_of(schedule: Schedule) -> Depthwise | None:
 
 
 def walk_planes(start: Schedule, walk: Walk) -> Schedule:
-    """Channels outermost; for each the plane, then rows of tiles."""
+    """Apply the template: channels outermost; for each the plane, then rows of tiles."""
     schedule = inline_elementwise(start)
     form = depthwise_of(schedule)
     assert form is not None
+    # 1. Loop order. The loops of acc are n, y, x, c, ky, kx; `run` is y (1) or x (2), `across` the other one.
     names = schedule.loops_of(ACC)
     n, c, run, across = names[0], names[3], names[walk.run], names[3 - walk.run]
     beside = [f"{across}_1"] if walk.abreast > 1 else []
@@ -398,6 +454,7 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     channel: tuple[str, ...] = (c,)
     if form.times > 1:
         schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
+    # The plane is computed at outer[1]: per channel, or, of a single input channel, only the rows that one line of outputs reads.
     outer = (n, across, *channel) if form.channels == 1 and walk.intrin else (n, *channel, across)
     tile, taps = f"{run}_0", [rows, along]
     if walk.lanes:
@@ -410,59 +467,64 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     else:
         schedule = schedule.split(run, (None, walk.tile)).reorder(*outer, tile, *taps, f"{run}_1")
     schedule = schedule.decompose_reduction(ACC, taps[0])
+    # 2. Copies: the plane (the operator's padded image, or a new copy) and the channel's weights.
     plane, weights = PADDED, ""
     if not schedule.has(PADDED):
         schedule, plane = schedule.cache_read(ACC, form.data.name, "workspace"), f"{form.data.name}_workspace"
     if walk.words:
         schedule = schedule.cache_read(ACC, form.weight.name, "workspace")
         weights = f"{form.weight.name}_workspace"
+    # 3. Epilogue behind a tile, sums in registers, plane and weights contiguous along the walk, instructions.
     if walk.intrin:
-        schedule = schedule.pad_reduction(ACC)
+        schedule = schedule.pad_reduction(ACC)  # a row's last taps are computed with the rest, without a guard
     schedule = schedule.reverse_compute_at(OUT, tile).set_scope(form.total.name, "register")
-    schedule = _laid_out(schedule, form, plane, walk)
+    schedule = _set_layouts(schedule, form, plane, walk)
     if walk.intrin:
         if form.weight.dtype == "int8":
             schedule = double_sums(schedule, form.weight.name)
         schedule = schedule.tensorize(f"{run}_1" if walk.tile > 1 else f"{along}_1", walk.intrin)
+    # 4. Place the copies, one per channel.
     if weights:
-        taken = stored_buffer(find_block(schedule.func.body, weights)).name
-        schedule = schedule.set_dtype(taken, "int32").compute_at(weights, outer[1])
-    schedule = _filled(schedule.compute_at(plane, outer[1]), form, plane, walk)
+        words = stored_buffer(find_block(schedule.func.body, weights)).name
+        schedule = schedule.set_dtype(words, "int32").compute_at(weights, outer[1])
+    schedule = _schedule_plane_copy(schedule.compute_at(plane, outer[1]), form, plane, walk)
+    # 5. Unrolling: what is left inside of the taps becomes straight-line code.
     if walk.lanes:
-        ends = (schedule.loops_of(f"{ACC}_init")[-1], schedule.loops_of(OUT)[-1 - walk.run], *beside) if beside else ()
-        for loop in ends:
-            schedule = schedule.unroll(loop)
+        if beside:
+            for loop in (schedule.loops_of(f"{ACC}_init")[-1], schedule.loops_of(OUT)[-1 - walk.run], *beside):
+                schedule = schedule.unroll(loop)
         return vectorize_lanes(unroll_small(schedule, ACC, taps, walk.unroll), run)
     schedule = unroll_small(schedule, ACC, taps, walk.unroll)
     if not walk.intrin:
         schedule = schedule.unroll(f"{run}_1")
-    outputs = schedule.loops_of(OUT)[walk.run - 4] if walk.intrin else _last(schedule, walk.tile)
+    outputs = schedule.loops_of(OUT)[walk.run - 4] if walk.intrin else _innermost_epilogue_loop(schedule, walk.tile)
     return schedule.unroll(schedule.loops_of(f"{ACC}_init")[-1]).unroll(outputs)
 
 
-def _last(schedule: Schedule, extent: int) -> str:
-    """The innermost loop of the end with so many turns."""
+def _innermost_epilogue_loop(schedule: Schedule, extent: int) -> str:
+    """Return the innermost loop of the epilogue that has ``extent`` iterations."""
     return next(name for name in reversed(schedule.loops_of(OUT)) if loop_extent(schedule.func, name) == extent)
 
 
-def _laid_out(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
-    """Rows along the walk, by channel; weights in the same order. Those of an intrinsic are 16-bit numbers."""
+def _set_layouts(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
+    """Make plane and weights contiguous along the walk, one channel after the other; an intrinsic's weights become int16."""
     image = (1, 2) if walk.run == 2 else (2, 1)
     buffer = stored_buffer(find_block(schedule.func.body, plane)).name
-    schedule = schedule.transform_layout(buffer, _WHOLE, (0, 3, *image))
+    schedule = schedule.transform_layout(buffer, _UNSPLIT, (0, 3, *image))
     if walk.plane and walk.plane != form.data.dtype:
         schedule = schedule.set_dtype(buffer, walk.plane)
-    if walk.intrin:
+    if walk.intrin:  # rows of an even length: a load of two 16-bit elements stays aligned
         schedule = schedule.storage_align(buffer, 3, 2)
-    schedule = schedule.transform_layout(form.weight.name, _WHOLE[:3], (2, *(axis - 1 for axis in image)))
+    schedule = schedule.transform_layout(form.weight.name, _UNSPLIT[:3], (2, *(axis - 1 for axis in image)))
     return schedule.set_dtype(form.weight.name, "int16") if walk.intrin and form.weight.dtype != "int16" else schedule
 
 
-def _filled(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
-    """The plane's copy, which runs as it lies: its border apart, by vectors where there are any."""
+def _schedule_plane_copy(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
+    """Schedule the copy of the plane in the order of its memory: the border apart, vectorised if the walk is."""
     inner = schedule.loops_of(plane)[-3:]
     schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
     store = find_block(schedule.func.body, plane).body
+    # A select between the image and the padding: the border is filled once, so that the copy needs no test.
     if isinstance(store, ir.Store) and isinstance(store.value, ir.Select) and (form.channels > 1 or not walk.intrin):
         schedule = schedule.decompose_padding(plane)
         if walk.lanes:
