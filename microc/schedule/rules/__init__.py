@@ -1,7 +1,7 @@
-"""Schedule rules: for every family of functions the loops that suit a core. Rules look at blocks and features, not at models.
+"""Schedule rules: loops that suit a core for every family of functions. Rules look at blocks and features, not at models.
 
-The blocks that operators make are their interface (``tir/names.py``). Every rule of :data:`OURS` that matches gives candidates,
-one for each choice of what it leaves open, and the cost model chooses.
+The names of the blocks that operators make are their interface (``tir/names.py``). Every rule of :data:`OURS` that matches gives
+candidates, one for each choice of its decisions, and the cost model chooses.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from microc.tir.names import PATCH
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRule:
-    """A rule of a user's own: what it makes of a function competes with what ours make, by the cost model and the goal.
+    """A user's schedule rule: its schedules compete with those of our rules, by the cost model and the goal.
 
-    ``function(schedule, op, target)`` gives a schedule, several, or None where it has nothing to say; ``op`` is the first
-    operator of the kernel. ``name`` is what reports show. ``alone``: what it makes is taken, whatever the model says.
+    ``function(schedule, op, target)`` returns a schedule, several, or None if it does not apply; ``op`` is the first operator of
+    the kernel. ``name`` is shown in reports. ``alone``: its schedules are taken whatever the model says.
     """
 
     name: str
@@ -68,30 +68,34 @@ class ScheduleRule:
     alone: bool = False
 
     def schedules(self, func: ir.PrimFunc, op: str, target: Target) -> list[Schedule]:
-        """What it makes; ProgramError where that are no schedules of the function."""
-        made = self.function(Schedule(func), op, target)
-        found = [] if made is None else [made] if isinstance(made, Schedule) else list(made)
-        if any(not isinstance(each, Schedule) or each.start != func for each in found):
+        """Call the user's function; ProgramError if its results are no schedules of ``func``."""
+        result = self.function(Schedule(func), op, target)
+        schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
+        if any(not isinstance(schedule, Schedule) or schedule.start != func for schedule in schedules):
             raise ProgramError(
                 f"schedule rule {self.name} gives no schedule of function {func.name}",
                 hint="return what steps make of the schedule that it was given, or None",
             )
-        return [with_lanes(each, target).named(self.name) for each in found]
+        return [with_lanes(schedule, target).named(self.name) for schedule in schedules]
 
 
 RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
-"""Those that the user adds for a compilation."""
+"""The rules that the user adds for a compilation, by name."""
 
 
-def _serves(start: Schedule, target: Target) -> bool:
-    """Any function, but for products along k, whose factors a tile loads less often, or whose ``patch`` would be copied for all
-    pixels at once: memory that no price counts."""
+def _is_generic(start: Schedule, target: Target) -> bool:
+    """Match any function but products that the template tiles.
+
+    A tile loads the operands of a product along K less often. A generic schedule would copy ``patch`` for all pixels at once,
+    which takes memory that no price counts.
+    """
     product = product_of(start)
     return product is None or not (product.along or start.has(PATCH))
 
 
 def _unless_product(suits: Matches) -> Matches:
-    return lambda start, target: _serves(start, target) and suits(start, target)
+    """Restrict a test to functions that :func:`_is_generic` matches."""
+    return lambda start, target: _is_generic(start, target) and suits(start, target)
 
 
 _ANY = ("generic", "sketch", "copies", "several", "picks", "lanes", "rows")
@@ -298,7 +302,7 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
     Rule("runs", suits_runs, schedule_runs, {"unrolled": fixed(False, True)}),
-    Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
+    Rule("generic", _is_generic, schedule_generic, {"unrolled": fixed(False, True)}),
     Rule(
         "sketch",
         _unless_product(sketch.suits_sketch),
@@ -319,24 +323,26 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
-"""Ours. Of schedules that cost alike the first is taken."""
+"""Our rules. The order decides between schedules of equal cost: the first is taken."""
 
 
 def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False) -> tuple[Schedule, ...]:
-    """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours.
-    ``lean``: those of little workspace beside them, also of rules that others beat in time."""
-    own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
-    alone = tuple(each for rule, each in own if rule.alone)
+    """Return the schedules to choose from, at least one, each with the name that reports show; those of users compete with ours.
+
+    ``lean``: add schedules of little workspace, also of rules that others dominate in time.
+    """
+    own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
+    alone = tuple(schedule for rule, schedule in own if rule.alone)
     start = begun(func, target)
     ours = [] if alone else [s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal)]
     if lean and not alone:
         ours += [s for rule in OURS if rule.suits(start, target) for s in rule.lean_schedules(start, target, goal)]
-    found: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
-    for schedule in alone or (*ours, *(each for _, each in own)):
-        found.setdefault(schedule.trace, schedule)
-    return tuple(with_instructions(schedule, target) for schedule in found.values())
+    by_trace: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
+    for schedule in alone or (*ours, *(schedule for _, schedule in own)):
+        by_trace.setdefault(schedule.trace, schedule)
+    return tuple(with_instructions(schedule, target) for schedule in by_trace.values())
 
 
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
-    """The loops as the operator wrote them."""
+    """Return the schedule that keeps the loops as the operator wrote them."""
     return with_instructions(begun(func, target), target).named("as written")

@@ -1,4 +1,4 @@
-"""What is done around any rule: anchors of users' functions, first steps, threads."""
+"""Steps around every rule: names for the stages of user functions, first and last steps, threads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from microc.tir.names import ACC, OUT, PART, UNTILE
 from microc.tir.rewrite import free_vars, walk_expr, walk_stmt
 from microc.tir.verify import constants_of, fault
 
-# ---- Functions of a user's own get the names that rules look for: the sum of products along one axis becomes
-# ``acc``, the elementwise work behind it ``out``, whatever they were called and whether there is such work at all.
+# ---- User functions get the block names that rules look for: the sum of products along one axis becomes ``acc``, its elementwise
+# epilogue ``out``. If there is no epilogue, a copy of the sums becomes one.
 
 
 def with_anchors(start: Schedule) -> Schedule:
-    """The function with its one product named; as it was where it has several or none, or stages that are named already."""
+    """Rename the blocks of the function's only product; return it unchanged if it has several or none, or blocks with these
+    names."""
     if any(map(start.has, (OUT, UNTILE, PART))) or any(map(is_extern, blocks_of(start))):
         return start
     schedule = inline_elementwise(start)
@@ -45,16 +46,17 @@ def with_anchors(start: Schedule) -> Schedule:
         readers.append(blocks_of(schedule)[-1].name)
     if len(readers) != 1:
         return start
-    names = ((sums[0].name, ACC), (readers[0], OUT))
-    for name, known in names:
-        schedule = schedule if name == known else schedule.rename_block(name, known)
+    for name, anchor in ((sums[0].name, ACC), (readers[0], OUT)):
+        schedule = schedule if name == anchor else schedule.rename_block(name, anchor)
     return schedule
 
 
 def _is_product(block: ir.Block) -> bool:
-    """Whether it sums products of two loads along one axis, for rows and columns at least."""
-    kinds = [each.kind for each in block.iters]
-    if len(kinds) < 3 or kinds != ["space"] * (len(kinds) - 1) + ["reduce"] or not isinstance(block.body, ir.Store):
+    """Test for a sum of products of two loads along one axis, in at least two space loops."""
+    axis_kinds = [axis.kind for axis in block.iters]
+    if len(axis_kinds) < 3 or axis_kinds != ["space"] * (len(axis_kinds) - 1) + ["reduce"]:
+        return False
+    if not isinstance(block.body, ir.Store):
         return False
     match block.body.value:
         case ir.Bin("add", ir.Load(buffer), value) if buffer == block.body.buffer:
@@ -63,30 +65,30 @@ def _is_product(block: ir.Block) -> bool:
             return False
 
 
-# ---- What is done to every function for a core, before the steps of any rule and behind them.
+# ---- First and last steps of every schedule
 
 
 def begun(func: ir.PrimFunc, target: Target) -> Schedule:
-    """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
-    to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
+    """Bring a function into the form that rules look for: named blocks, float functions that vectors have, high products."""
     schedule = with_anchors(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
-        schedule = _changed(schedule, schedule.select_functions(target.has("fma"), True))
+        schedule = _skip_unchanged(schedule, schedule.select_functions(target.has("fma"), True))
     elif float_lanes(target):
-        schedule = _changed(schedule, schedule.select_functions(target.has("fma")))
+        schedule = _skip_unchanged(schedule, schedule.select_functions(target.has("fma")))
     if target.has("lanes") or target.has("high_mul"):
         return schedule
-    return _changed(schedule, schedule.select_high_mac())
+    # A high multiply-accumulate (SMMLAR) reads twice the sum. It must be selected before rules, which then store weights doubled.
+    return _skip_unchanged(schedule, schedule.select_high_mac())
 
 
-def _changed(schedule: Schedule, selected: Schedule) -> Schedule:
-    """Without a step that changes nothing."""
+def _skip_unchanged(schedule: Schedule, selected: Schedule) -> Schedule:
+    """Return ``selected``, or ``schedule`` if the step has changed nothing and would only lengthen the trace."""
     return schedule if selected.func == schedule.func else selected
 
 
 def with_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """What the core does in one instruction, whatever the loops."""
-    if not target.has("lanes"):  # whose lanes know the form that the rounding has from the start
+    """Select instructions of the core that do not depend on the loops: rounding, clamping, FMA, conversion, saturation."""
+    if not target.has("lanes"):  # MVE matches the original form of the rounding
         schedule = schedule.select_rounding()
     if target.has("high_mul"):
         schedule = schedule.select_high_mul()
@@ -101,88 +103,86 @@ def with_instructions(schedule: Schedule, target: Target) -> Schedule:
     return schedule.select_saturation() if target.has("saturate_i8") else schedule
 
 
-# ---- The outermost loops of large kernels, split among threads: any schedule, after it was chosen.
+# ---- Threads: split the outermost loops of large kernels, in any schedule, after it was chosen
 #
-# A turn is a run of neighbouring iterations in their order, with workspaces of its own; so every element is computed as one
-# thread would, bit for bit. Loops that do little stay as they are: a second thread that is awake pays from some two
-# microseconds of work on (1.64 become 1.33, 16.2 become 8.7), one that must be woken from fifty on, and buffers of parallel
-# loops share no memory.
+# A chunk is a run of neighbouring iterations in their order, with workspaces of its own; so every element is computed as one
+# thread would, bit for bit. Small loops stay serial: a second thread that is awake pays from about two microseconds of work
+# (measured: 1.64 us become 1.33, 16.2 become 8.7), one that must be woken from fifty, and buffers of parallel loops share no
+# memory.
 
-MOST = 4
-"""Turns for each thread at most: each has workspaces of its own."""
-LEAST = 60_000
-"""Instructions of a loop, by the cost model, from which on it is split: some two microseconds in vectors, twenty without."""
+MAX_CHUNKS = 4
+"""Chunks for each thread at most: each has workspaces of its own."""
+MIN_INSTRUCTIONS = 60_000
+"""Instructions of a loop, by the cost model, from which it is split: about two microseconds in vectors, twenty without."""
 
 
 def across_threads(choice: Choice, target: Target, threads: int) -> Choice:
-    """The same with its large loops parallel."""
+    """Split the large loops of a chosen schedule among threads."""
     if threads == 1:
         return choice
     total, start = estimate(choice.func, target).instructions, choice.schedule.func
-    work = {loop.var.name: _instances(loop) for loop in _outermost(start.body)}
+    work = {loop.var.name: _count_instances(loop) for loop in _outermost_loops(start.body)}
     for name, instances in work.items():
-        if total * instances >= LEAST * sum(work.values()):
-            choice = _split(choice, name, threads)
+        # A loop's share of the instructions is its share of all instances of blocks.
+        if total * instances >= MIN_INSTRUCTIONS * sum(work.values()):
+            choice = _split_among_threads(choice, name, threads)
     return choice
 
 
-def _outermost(stmt: ir.Stmt) -> Iterator[ir.For]:
-    """The loops that are in no other, but for those of a single turn."""
+def _outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
+    """Iterate over the loops that are in no other loop; loops of one iteration do not count."""
     match stmt:
         case ir.Seq(body):
             for child in body:
-                yield from _outermost(child)
+                yield from _outermost_loops(child)
         case ir.Alloc(_, body) | ir.Let(_, _, body):
-            yield from _outermost(body)
+            yield from _outermost_loops(body)
         case ir.For(_, extent, body):
             if ir.int_value(extent) == 1:
-                yield from _outermost(body)
+                yield from _outermost_loops(body)
             else:
                 yield stmt
 
 
-def _instances(loop: ir.For) -> int:
-    """How often blocks in a loop run."""
-    found = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
-    return sum(prod(i.extent for i in block.iters) for block in found)
+def _count_instances(loop: ir.For) -> int:
+    """Count the instances of all blocks in a loop."""
+    blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
+    return sum(prod(i.extent for i in block.iters) for block in blocks)
 
 
-def _split(choice: Choice, name: str, threads: int) -> Choice:
-    """A loop as turns for threads; as it was where turns might get in each other's way, or it is not known that they stay within
-    buffers."""
+def _split_among_threads(choice: Choice, name: str, threads: int) -> Choice:
+    """Split a loop into parallel chunks; return it unchanged if chunks may conflict, or are not proven to stay within buffers."""
     schedule = choice.schedule
     loop = find_loop(schedule.func.body, name)
-    count = _turns(ir.int_value(loop.extent) or 0, threads)
-    if loop.kind != "serial" or count == 0 or _guarded(loop):
+    count = _chunk_count(ir.int_value(loop.extent) or 0, threads)
+    if loop.kind != "serial" or count == 0 or _has_partial_iteration(loop):
         return choice
     try:
-        made = schedule.split(name, (count, None)).parallel(f"{name}_0", private=True)
+        parallel = schedule.split(name, (count, None)).parallel(f"{name}_0", private=True)
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
-    lowered, turns = lower(made.func), find_loop(made.func.body, f"{name}_0")
-    return (
-        choice
-        if not _independent(made.func, turns) or fault(lowered, tables=constants_of(lowered))
-        else Choice(made, lowered)
-    )
+    lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
+    if not _are_independent(parallel.func, chunks) or fault(lowered, tables=constants_of(lowered)):
+        return choice
+    return Choice(parallel, lowered)
 
 
-def _turns(extent: int, threads: int) -> int:
-    """The fewest turns, all alike, by which threads are done first; 0 where there are none for two of them."""
-    fitting = [n for n in range(2, min(extent, MOST * threads) + 1) if extent % n == 0]
-    return min(fitting, key=lambda n: -(-n // threads) * (extent // n), default=0)
+def _chunk_count(extent: int, threads: int) -> int:
+    """Return the least number of equal chunks with which threads finish first; 0 if no number of chunks divides ``extent``."""
+    divisors = [n for n in range(2, min(extent, MAX_CHUNKS * threads) + 1) if extent % n == 0]
+    return min(divisors, key=lambda n: -(-n // threads) * (extent // n), default=0)
 
 
-def _guarded(loop: ir.For) -> bool:
-    """Whether the last iteration is a part of one: it is peeled, and would be nobody's turn."""
+def _has_partial_iteration(loop: ir.For) -> bool:
+    """Test whether the last iteration is partial: lowering peels it, so it would be in no chunk."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return any(block.predicate is not None and loop.var in free_vars(block.predicate) for block in blocks)
 
 
-def _independent(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Whether turns write parts of their own of what others see, and see nothing but memory themselves."""
+def _are_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
+    """Test whether chunks share memory alone, no locals, and each writes a part of its own of every shared buffer."""
     written = buffers_written(loop.body)
-    seen = [b for b in written | buffers_read(loop.body) if b in func.params or not is_inside(func, loop, b)]
-    return all(b.scope not in ("local", "register") for b in seen) and all(
-        has_parts(loop, b) for b in seen if b in written
+    shared = [b for b in written | buffers_read(loop.body) if b in func.params or not is_inside(func, loop, b)]
+    return all(b.scope not in ("local", "register") for b in shared) and all(
+        has_parts(loop, b) for b in shared if b in written
     )

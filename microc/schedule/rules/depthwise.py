@@ -1,6 +1,6 @@
-"""Depthwise and grouped convolutions: by planes of a channel where a core has what pays for them, else row by row.
+"""Depthwise and grouped convolutions: by planes of a channel if the core has instructions that pay for these, else row by row.
 
-A plane's walks are instances of :mod:`microc.schedule.rules.templates`. Where one suits, rows of all channels only lose: they
+The walks over a plane are instances of :mod:`microc.schedule.rules.templates`. If one matches, rows of all channels lose: they
 load every weight again for two outputs.
 """
 
@@ -23,51 +23,54 @@ from microc.tir.names import ACC, OUT, PADDED
 from microc.tir.rewrite import walk_expr
 
 ALL_TAPS = 1 << 30
-"""Every tap is written out."""
+"""A limit that unrolls every tap."""
 
 
 def by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """The template, for rules whose one decision is the walk."""
+    """Apply the template, for rules whose only decision is the walk."""
     return walk_planes(start, decisions["walk"])
 
 
 def known(start: Schedule) -> Depthwise:
-    """What a function computes that is known to be a depthwise convolution."""
+    """Return the depthwise convolution of a function that a rule has matched."""
     form = depthwise_of(start)
     assert form is not None
     return form
 
 
-def _longer(form: Depthwise) -> int:
-    """The axis with more outputs."""
+def _longer_axis(form: Depthwise) -> int:
+    """Return the image axis with more outputs (1: y, 2: x)."""
     return 2 if form.outputs[1] >= form.outputs[0] else 1
 
 
-# ---------------------------------------------------------------- pairs of 16-bit numbers
+# ---------------------------------------------------------------- pairs of int16 (SMLAD)
 
 MOST_TERMS = 128
-"""Sums of more products, by bytes of data in each, could overflow on undefined 16-bit numbers times doubled bytes."""
+"""Taps times bytes of a data element, at most. pad_reduction multiplies undefined int16 data by doubled int8 weights, and more
+terms could overflow int32: 128 * 2^15 * 2^8 = 2^30."""
 ABREAST = (2, 4, 6)
-"""Outputs at once, none of which is for nothing in every row."""
+"""Outputs of a tile; only tiles whose last pair has an output in every row are tried."""
 LEAST_USE = 1.5
-"""A plane pays where its elements are multiplied that often on average."""
-REGISTERS = 9
-"""Words of weights that stay in registers or cost as much as if; more are loaded for every tile."""
-SUMS = 4
-"""Sums that stay in registers; each further one costs :data:`SPILL` instructions more."""
-SPILL = 6
-PART = 5
-"""Instructions of a part of a tile beside its share."""
-TURN = 6
-"""Instructions of a loop over tiles, for each, where a row has several."""
-END = 5
-"""Instructions that scale, clamp and store a sum."""
-ROW = 10
+"""Products per element of a plane from which the plane pays."""
+WEIGHT_REGISTERS = 9
+"""Words of weights that stay in registers, or cost no more than if they did; more are loaded for every tile."""
+MAX_SUMS = 4
+"""Sums that stay in registers; each further one costs :data:`SPILL_COST` more."""
+SPILL_COST = 6
+"""Instructions of a spilt sum."""
+PARTIAL_TILE_COST = 5
+"""Instructions of a partial tile beside its share of a whole one."""
+LOOP_COST = 6
+"""Instructions of the loop over tiles, per tile, if a row has several."""
+EPILOGUE_COST = 5
+"""Instructions that requantise, clamp and store a sum."""
+ROW_COST = 10
 """Instructions around a row of tiles."""
 
 
 def suits_pairs(start: Schedule, target: Target) -> bool:
-    """Bytes, or 16-bit numbers by bytes, into 32 bits, in planes that pay."""
+    """Match int8, uint8 or int16 data by int8 or int16 weights, summed in int32, for which a plane pays and an intrinsic
+    exists."""
     form = depthwise_of(start)
     if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
         return False
@@ -77,117 +80,130 @@ def suits_pairs(start: Schedule, target: Target) -> bool:
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """The one with the fewest instructions for a channel, as far as they differ."""
+    """List the walk with the fewest instructions for a channel."""
     return (min(correlations(known(start)), key=lambda x: x[0])[1],)
 
 
 def correlations(form: Depthwise) -> list[tuple[int, Walk]]:
-    """Walks by the intrinsics that there are, with the instructions that each takes for a channel, as far as they differ."""
-    found: list[tuple[int, Walk]] = []
+    """List the walks that have a tensor intrinsic, with the instructions per channel in which they differ."""
+    walks: list[tuple[int, Walk]] = []
     for axis in (1, 0) if form.channels > 1 else (1,):
         length, lines = form.outputs[axis], form.outputs[1 - axis]
+        # Dilated taps are not contiguous: each is a row of one tap.
         taps = form.taps[axis] if form.dilation[axis] == 1 else 1
         rows = form.taps[1 - axis] * (form.taps[axis] // taps)
         for tile in [n for n in ABREAST if n - 2 < length] if length > 1 else [1]:
             intrin = TENSOR.get(correlation(tile, taps, form.strides[axis]))
             if intrin is None or (taps == 1 and form.strides[axis] > 1):
                 continue
+            # A step of the intrinsic multiplies a word of data (left) by a word of weights (right); each word is loaded once.
             weights = rows * len({step.right for step in intrin.steps})
-            loads = rows * len({step.left for step in intrin.steps}) + (weights if weights > REGISTERS else 0)
-            each = loads + rows * len(intrin.steps) + 3
-            turns, rest = divmod(length, tile)
-            tiles = turns * (each + SPILL * max(0, tile - SUMS) + (TURN if turns > 1 else 0))
-            cost = round(lines * (ROW + tiles + (each * rest / tile + PART if rest else 0) + length * END))
-            found.append((cost, Walk(axis + 1, tile, ALL_TAPS, taps, intrin.name, plane="int16")))
-    return found
+            loads = rows * len({step.left for step in intrin.steps}) + (weights if weights > WEIGHT_REGISTERS else 0)
+            tile_cost = loads + rows * len(intrin.steps) + 3
+            tiles, rest = divmod(length, tile)
+            row_cost = tiles * (tile_cost + SPILL_COST * max(0, tile - MAX_SUMS) + (LOOP_COST if tiles > 1 else 0))
+            rest_cost = tile_cost * rest / tile + PARTIAL_TILE_COST if rest else 0
+            cost = round(lines * (ROW_COST + row_cost + rest_cost + length * EPILOGUE_COST))
+            walks.append((cost, Walk(axis + 1, tile, ALL_TAPS, taps, intrin.name, plane="int16")))
+    return walks
 
 
 def _plane_pays(form: Depthwise) -> bool:
-    """Whether a plane's elements are used often enough, and the plane is no larger than the input.
+    """Test whether a plane's elements are used often enough, and the plane is no larger than the input.
 
     A layer that works in place needs a plane instead of its output, so that even then no more memory is used.
     """
     height, width = (
-        (n - 1) * stride + (taps - 1) * apart + 1
-        for n, stride, taps, apart in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
+        (n - 1) * stride + (taps - 1) * dilation + 1
+        for n, stride, taps, dilation in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
     )
     products = prod(form.outputs) * prod(form.taps) * form.times
-    if form.channels == 1:  # a stripe for every row of outputs, which has many channels
+    if form.channels == 1:  # only a stripe is copied, for every row of outputs, whose many channels share it
         return form.taps[0] * width <= form.outputs[1] * form.times
+    # The plane is int16: twice height * width bytes.
     return products >= LEAST_USE * height * width and 2 * height * width <= form.pixels * form.channels
 
 
 # ---------------------------------------------------------------- one product at a time
 
 FLOAT_TILES = (4, 5, 3, 2)
-"""Outputs at once, the best first."""
+"""Outputs of a float tile, best first; the first that divides all outputs is taken."""
 TILES = (2, 4)
-"""Outputs at once that are worth comparing where weights take the same registers."""
-BESIDE = 6
-"""Registers for addresses, a factor and what scales a sum."""
+"""Outputs of an integer tile that are worth comparing; sums and weights share the registers."""
+OTHER_REGISTERS = 6
+"""Registers for addresses, a factor, and the multiplier and shift of requantisation."""
 MOST_TAPS = 25
-"""More weights than this are no use in registers, and unrolling them is no use in flash."""
+"""Taps up to which weights stay in registers and are unrolled. More do neither fit registers nor pay in flash."""
 BYTE_TILE = 2
+"""Outputs of a tile of bytes on Armv6-M."""
 BYTE_TAPS = 16
-"""Taps that are unrolled; of more, the rows of them are a loop."""
+"""Taps that are unrolled completely; of more, one row of taps is unrolled."""
 
 
 def suits_single(start: Schedule, target: Target) -> bool:
-    """Constant weights that stay in registers, one input channel for each output."""
+    """Match a convolution with constant weights that stay in registers, and one output channel per input channel."""
     form = depthwise_of(start)
     if form is None or form.times > 1 or prod(form.taps) > MOST_TAPS:
         return False
     if set(form.dtypes) == {"float32"}:
         return target.has("fma")
-    return form.total.dtype == "int32" and prod(form.taps) + TILES[0] + BESIDE <= target.core.costs.registers
+    return form.total.dtype == "int32" and prod(form.taps) + TILES[0] + OTHER_REGISTERS <= target.core.costs.registers
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """The weights and several sums stay in registers."""
-    form, run = known(start), _longer(known(start))
+    """List walks whose weights and sums stay in registers, along the longer axis."""
+    form, run = known(start), _longer_axis(known(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
         tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
         return (Walk(run, tile, ALL_TAPS),)
-    fits = (tile for tile in TILES if taps + tile + BESIDE <= target.core.costs.registers)
+    fits = (tile for tile in TILES if taps + tile + OTHER_REGISTERS <= target.core.costs.registers)
     return tuple(Walk(run, tile, ALL_TAPS) for tile in dict.fromkeys(min(tile, length) for tile in fits))
 
 
 def suits_bytes(start: Schedule, target: Target) -> bool:
-    """Unsigned data (``ops/convolution/conv2d.py``), constant weights, one output for each input channel."""
+    """Match unsigned data (``ops/convolution/conv2d.py``) with a border, by constant int8 weights, one output channel per
+    input channel."""
     form = depthwise_of(start)
     return form is not None and form.times == 1 and start.has(PADDED) and form.dtypes == ("uint8", "int8", "int32")
 
 
 def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
-    """Armv6-M loads a signed byte at a register's offset only, and unsigned ones at any small offset: with the weights as words
-    beside the plane, a tap is a load, a multiplication and an addition."""
+    """List the walk of bytes for Armv6-M, with weights as words beside the plane.
+
+    Armv6-M loads a signed byte only at a register offset, but an unsigned byte or a word at a small immediate one. A tap then is
+    a load, a multiplication and an addition.
+    """
     form = known(start)
-    taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer(form) - 1]
-    return (Walk(_longer(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
+    taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_axis(form) - 1]
+    return (Walk(_longer_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
 
 
 # ---------------------------------------------------------------- vectors
 
 LANES = 4
+"""Lanes of an MVE vector of int32."""
 LANE_TAPS = 32
+"""Taps that are unrolled if outputs are in lanes."""
 CHANNEL_TAPS = 5
-"""Taps of four channels that are written out: gcc multiplies all of them before it adds any, and has eight vectors for products,
-the sum and two operands."""
+"""Taps that are unrolled if channels are in lanes: gcc multiplies all of them before it adds any, and has eight vectors for
+products, the sum and two operands."""
 
 
 def suits_lanes(start: Schedule, target: Target) -> bool:
-    """A depthwise convolution by constant weights."""
+    """Match any depthwise convolution by constant weights."""
     return depthwise_of(start) is not None
 
 
 CHANNELS = 0
-"""Channels in lanes, not outputs along an axis of the image."""
+"""The value of the decision ``axis`` that puts channels in lanes, not outputs along an axis of the image."""
 
 
 def known_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """By planes where a row or column of the image fills most of a vector; images of one or two pixels take four channels at a
-    time instead. Of equals rows are better: their pixels lie closer (16 of up to 17 channels are loaded at once)."""
+    """List the axis that needs the fewest vectors; channels for images of one or two pixels.
+
+    Of equals rows are better: their pixels are closer, so that pixels of up to 17 channels are loaded at once.
+    """
     form = known(start)
     if max(form.outputs) < LANES - 1:
         return (CHANNELS,)
@@ -195,8 +211,8 @@ def known_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
 
 
 def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Four outputs along a row or column are sums of loaded vectors times the channel's weights, some rows ``abreast``; or four
-    channels of so many neighbouring pixels."""
+    """Put four outputs along a row or column in lanes, ``abreast`` rows at once; or four channels of ``abreast`` neighbouring
+    pixels."""
     form, run, abreast = known(start), decisions["axis"], decisions["abreast"]
     if run == CHANNELS:
         return (
@@ -208,7 +224,7 @@ def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule 
 
 
 def by_channels(start: Schedule, pixels: int) -> Schedule:
-    """Taps within vectors of channels, whose weights ``pixels`` neighbours share."""
+    """Put channels in lanes; ``pixels`` neighbours share the vectors of weights."""
     schedule = inline_elementwise(start)
     x, channel = schedule.loops_of(ACC)[2:4]
     taps = reduce_loops(schedule, ACC)
@@ -231,19 +247,19 @@ def by_channels(start: Schedule, pixels: int) -> Schedule:
 # ---------------------------------------------------------------- row by row
 
 PIXELS = 2
-"""Neighbouring outputs computed at once: they share the weights and the columns of input between them."""
+"""Neighbouring outputs of a tile: they share the weights, and the columns of input that both windows cover."""
 
 
 def suits_window(start: Schedule, target: Target) -> bool:
-    """Sums of products over the windows of an image, for n, y, x and channels."""
+    """Match a sum of products over the windows of an image, with loops n, y, x and channel."""
     if not start.has(ACC):
         return False
     block = find_block(start.func.body, ACC)
-    kinds = [i.kind for i in block.iters]
+    axis_kinds = [i.kind for i in block.iters]
     if (
-        kinds[:4] != ["space"] * 4
-        or kinds[4:] not in (["reduce"] * 2, ["reduce"] * 3)
-        or len(start.loops_of(ACC)) != len(kinds)
+        axis_kinds[:4] != ["space"] * 4
+        or axis_kinds[4:] not in (["reduce"] * 2, ["reduce"] * 3)
+        or len(start.loops_of(ACC)) != len(axis_kinds)
     ):
         return False
     store = block.body
@@ -252,7 +268,8 @@ def suits_window(start: Schedule, target: Target) -> bool:
 
 
 def by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
-    """Loops n, y, x, channel; inside them the taps, and innermost the pixels of the tile; one padded stripe of rows at a time."""
+    """Keep the pixels of a tile in registers for each channel while the taps run, and copy one padded stripe of rows at a
+    time."""
     schedule = inline_elementwise(start)
     around, reducing = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
     x, channel, first = around[2], around[3], reducing[0]

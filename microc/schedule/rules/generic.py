@@ -1,4 +1,4 @@
-"""Any function: reductions in registers, rows."""
+"""Rules for any function: reductions in registers, functions of rows."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.names import ACC, EXTERN, MOVED, PADDED
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
 
-# ---- What serves any function: reductions in registers, elementwise stages joined to what feeds them.
+# ---- Any function: reductions in registers, elementwise stages fused with their producers
 
 LONG_RUN = 32
-"""Bytes of a run from which on it pays to look whether words can be moved."""
-ENOUGH = 12
-"""Registers of a core that has some left for a call beside what a loop around it needs."""
+"""Elements of a run from which a run-time test whether words can be moved pays."""
+ENOUGH_REGISTERS = 12
+"""Registers of a core that needs to spill nothing around the call of a copy in a loop."""
 UNROLL_LIMIT = 16
-"""Reductions of at most this many steps are unrolled whole."""
+"""Steps of a reduction up to which it is unrolled completely."""
 
 
 def blocks_of(schedule: Schedule) -> list[ir.Block]:
+    """Return all blocks of the function, in order."""
     return [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Block)]
 
 
 def reduce_loops(schedule: Schedule, block: str) -> list[str]:
-    """Names of the loops that a block reduces along, outermost first."""
-    what = find_block(schedule.func.body, block)
-    names = {v.name for i in what.iters if i.kind == "reduce" for v in free_vars(i.binding)}
+    """Return the names of a block's reduction loops, outermost first."""
+    iters = find_block(schedule.func.body, block).iters
+    names = {v.name for i in iters if i.kind == "reduce" for v in free_vars(i.binding)}
     return [name for name in schedule.loops_of(block) if name in names]
 
 
 def instances(block: ir.Block) -> int:
-    """How often a block runs."""
+    """Return how many times a block runs."""
     return prod(i.extent for i in block.iters)
 
 
 def is_extern(block: ir.Block) -> bool:
-    """Whether an operator wrote the block's loops."""
+    """Test whether an operator wrote the block's loops itself."""
     return any(name == EXTERN for name, _ in block.annotations)
 
 
 def inline_elementwise(schedule: Schedule) -> Schedule:
-    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``, and
-    except where its elements would be computed several times."""
+    """Inline every stage without reduction that only one later stage reads.
+
+    Gathers into ``padded`` and ``patch`` stay, and so do stages whose elements would be computed several times.
+    """
     for block in blocks_of(schedule):
         if block.init is not None or block.name in ("padded", "patch") or is_extern(block):
             continue
@@ -64,7 +67,7 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
 
 
 def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> Schedule:
-    """Decompose ``block``, join its elementwise consumer to the innermost spatial loop, keep the sum in a register."""
+    """Decompose ``block``, fuse its elementwise consumer in the innermost space loop, keep the sum in a register."""
     reducing = reduce_loops(schedule, block)
     around = schedule.loops_of(block)
     spatial = [name for name in around if name not in reducing]
@@ -92,8 +95,11 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
 
 
 def double_sums(schedule: Schedule, weight: str) -> Schedule:
-    """Sums of ``acc`` (decomposed) doubled by their constant weights, where the scaling wants them so: a shift less for every
-    output. The weights were bytes and are stored in 16 bits."""
+    """Double the sums of ``acc`` (decomposed) by doubling its constant int8 weights, stored as int16, if the requantisation
+    multiplies high halves.
+
+    That saves one shift per output.
+    """
     try:
         return schedule.double_reduction(ACC, weight)
     except ScheduleError as refusal:  # the scaling needs the sum itself
@@ -101,7 +107,7 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
 
 
 def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Every reduction with its consumer, some of its steps ``unrolled`` or not; padding once per row."""
+    """Fuse every reduction with its consumer, unroll some of its steps if ``unrolled``, and pad once per row."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         if block.init is not None:
@@ -110,9 +116,9 @@ def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def _reads(schedule: Schedule, block: str, producer: str) -> bool:
-    """Whether a block reads what another one makes."""
-    made = stored_buffer(find_block(schedule.func.body, producer))
-    return made in buffers_read(find_block(schedule.func.body, block))
+    """Test whether a block reads the buffer that ``producer`` writes."""
+    buffer = stored_buffer(find_block(schedule.func.body, producer))
+    return buffer in buffers_read(find_block(schedule.func.body, block))
 
 
 def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
@@ -126,7 +132,7 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
 
 
 def without_border(schedule: Schedule) -> Schedule:
-    """The border beside the rows of ``padded`` filled apart, so that no test is left where they are copied."""
+    """Fill the border beside the rows of ``padded`` apart, so that their copy needs no test."""
     try:
         return schedule.decompose_padding(PADDED)
     except ScheduleError as refusal:  # there is none beside the rows
@@ -134,21 +140,23 @@ def without_border(schedule: Schedule) -> Schedule:
 
 
 def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
-    """Runs that are consecutive in the source of a gathering block move by words."""
+    """Copy runs that are contiguous in the source of a gathering block by vectors or words."""
     schedule = split_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
     if target.core.lanes and extent > 1:
-        lanes = lanes_of(extent, target) or target.core.lanes[-1]  # of a copy that is computed; others are calls
+        lanes = (
+            lanes_of(extent, target) or target.core.lanes[-1]
+        )  # only copies with arithmetic use lanes; others are calls
         return vectorize_lanes(schedule, inner, lanes, float_lanes(target))
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
-    long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH
+    long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH_REGISTERS
     return schedule.annotate(inner, MOVED, 1) if target.has("words") and long else schedule
 
 
 def split_runs(schedule: Schedule, block: str) -> Schedule:
-    """The innermost loop of a gathering block covers one run that is consecutive in its source."""
+    """Split the innermost loop of a gathering block so that it covers one run that is contiguous in its source."""
     runs = run_lengths(schedule, block)
     if not runs or any(a % b for a, b in itertools.pairwise(runs)):
         return schedule
@@ -157,27 +165,31 @@ def split_runs(schedule: Schedule, block: str) -> Schedule:
 
 
 def run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
-    """The lengths of the runs, and runs of runs, that the block's source indices count along its last iterator: its divisors."""
-    what = find_block(schedule.func.body, block)
-    last = what.iters[-1].var
-    found: set[int] = set()
-    for expr in walk_all_exprs(what.body):
+    """Return the lengths of the contiguous runs, and of runs of runs, along the block's last iterator, longest first.
+
+    An im2col patch computes its source indices by dividing the iterator by these lengths.
+    """
+    gather = find_block(schedule.func.body, block)
+    last = gather.iters[-1].var
+    lengths: set[int] = set()
+    for expr in walk_all_exprs(gather.body):
         match expr:
             case ir.Bin("floordiv", a, ir.Const(int() as length)) if a == last:
-                found.add(length)
+                lengths.add(length)
             case ir.Bin("floordiv", ir.Bin("floormod", a, _), ir.Const(int() as length)) if a == last:
-                found.add(length)
+                lengths.add(length)
             case _:
                 pass
-    return tuple(sorted(found, reverse=True))
+    return tuple(sorted(lengths, reverse=True))
 
 
 RUNS = (8, 7, 6, 5, 4, 3)
-"""How many steps of a long reduction are unrolled: a divisor of its length, so that there is no tail."""
+"""Unrolled steps of a long reduction, best first; the first that divides its length is taken, so that there is no tail."""
 
 
 def unroll_run(schedule: Schedule, loop: str) -> Schedule:
-    """Unroll a short loop whole, some steps of a long one: a counter and a branch for every step would cost as much as it."""
+    """Unroll a short loop completely, some steps of a long one: a counter and a branch for every step would cost as much as
+    the step."""
     extent = loop_extent(schedule.func, loop)
     if extent <= RUNS[0]:
         return schedule.unroll(loop)
@@ -196,33 +208,33 @@ def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = 
     return schedule
 
 
-# ---- Functions of rows, such as softmax and normalisation: all stages of a row before the next row.
+# ---- Functions of rows, such as softmax and normalisation: all stages of a row before the next row
 #
-# What a row has one of (its largest element, its sum, a scale) then lives in registers, and what it has many of in the memory of
-# one row; nothing is kept for all rows.
+# A row's scalars (its maximum, its sum, a scale) are then in registers, and its intermediate vectors take the memory of one row;
+# nothing is kept for all rows.
 
 
 def suits_rows(start: Schedule, target: Target) -> bool:
-    """Whether the last of several stages goes through rows, and all that it needs is made for the same row."""
+    """Match several stages, one of them a reduction, in which every row depends on the same row of earlier stages alone."""
     *first, last = blocks_of(inline_elementwise(start))
     if not first or not any(block.init for block in first) or is_extern(last) or last.init or len(last.iters) < 2:
         return False
     rows = last.iters[0].extent
-    made = {}
+    producers = {}
     for block in first:
         if is_extern(block) or block.iters[0].kind != "space" or block.iters[0].extent != rows:
             return False
-        made[stored_buffer(block)] = block
-    return made.keys().isdisjoint(start.func.params) and all(
+        producers[stored_buffer(block)] = block
+    return producers.keys().isdisjoint(start.func.params) and all(
         x.indices[0] == block.iters[0].var
         for block in (*first, last)
         for x in walk_all_exprs(block)
-        if isinstance(x, ir.Load) and x.buffer in made
+        if isinstance(x, ir.Load) and x.buffer in producers
     )
 
 
 def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Every stage before the last moves into the loop over rows, the steps of its sums some at a time where ``unrolled``."""
+    """Compute every stage before the last in the loop over rows, and unroll some steps of its sums if ``unrolled``."""
     schedule, unrolled = inline_elementwise(start), decisions["unrolled"]
     *first, last = blocks_of(schedule)
     row = schedule.loops_of(last.name)[0]
@@ -230,7 +242,7 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
         schedule = schedule.compute_at(block.name, row)
     for block in first:
         buffer = stored_buffer(find_block(schedule.func.body, block.name))
-        if buffer.size == buffer.shape[0]:
+        if buffer.size == buffer.shape[0]:  # one element per row
             schedule = schedule.set_scope(buffer.name, "register")
         reducing = reduce_loops(schedule, block.name)
         if reducing:

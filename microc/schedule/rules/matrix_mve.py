@@ -1,8 +1,8 @@
 """Matrix products on cores with MVE: sums across lanes, then vectors of results.
 
-A tile of pixels by channels accumulates in core registers (``dot_*`` intrinsics, 16 products of bytes an instruction) and goes to
-a small array on the stack; there four channels at a time are scaled, clamped and stored. A tile's activations are copied before
-its results are written, so that a pointwise layer can work in place.
+The sums of a tile of pixels by channels accumulate in core registers (``dot_*`` intrinsics, 16 products of bytes in an
+instruction: VMLADAVA) and are stored to a small array on the stack. From there four channels at a time are requantised, clamped
+and stored. A tile's activations are copied before its results are written, so that a pointwise layer can work in place.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from microc.tir.bit_fields import VECTOR, BitFields
 from microc.tir.names import ACC, OUT, PATCH, PRODUCT
 
 TALL, WIDE = 3, 2
-"""Pixels and channels of a product: six sums from five loaded vectors."""
+"""Pixels and channels of one product: six sums from five loaded vectors."""
 ROW = 4
-"""Channels of a product when there is a single pixel."""
+"""Channels of one product of a single pixel."""
 STRETCH, LONG = 32, 128
-"""Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
+"""Channels whose sums are on the stack, for a tile of pixels and for a single one."""
 STRETCHES = (16, 24, 32, 40, 48, 64, 96, 128)
-"""Channels that a search tries there."""
+"""Channels on the stack that a search tries."""
 WAITING = 128
-"""Sums that wait on the stack at most: tasks of firmware have a kilobyte or two."""
+"""Sums on the stack at most: tasks of firmware have a kilobyte or two."""
 
 
 @frozen
 class Sums:
-    """A choice: ``rows`` by ``columns`` of sums, one product, for a ``stretch`` of channels before these are scaled."""
+    """A choice: products of ``rows`` by ``columns`` sums, and a ``stretch`` of channels whose sums are on the stack at once."""
 
     rows: int
     columns: int
@@ -47,7 +47,7 @@ KNOWN = frozenset({("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int
 
 
 def suits_mve(start: Schedule, target: Target) -> bool:
-    """Bytes or 16-bit numbers by signed ones into 32 bits, along k."""
+    """Match data by weights of 8 or 16 bits, or int8 by bit-packed weights, summed in int32, contiguous along K."""
     product = product_of(start)
     if product is None or not product.along or product.total.dtype != "int32":
         return False
@@ -61,28 +61,31 @@ def suits_mve(start: Schedule, target: Target) -> bool:
 
 
 def known_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """Six sums from five vectors, of bytes; of a single row four, or a whole stretch where its vectors stay in registers."""
+    """List six sums from five vectors for bytes, four sums for a single row; also a whole stretch if the row stays in
+    registers."""
     product = known_product(start)
-    tall = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
-    wide = min(product.columns, WIDE if tall > 1 else ROW)
-    stretch, wide = _stretch(product.columns, wide, STRETCH if tall > 1 else LONG)
-    some = Sums(tall, wide, stretch)
-    return (Sums(tall, stretch, stretch), some) if tall == 1 and _stays(product, stretch) else (some,)
+    rows = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
+    columns = min(product.columns, WIDE if rows > 1 else ROW)
+    stretch, columns = _stretch(product.columns, columns, STRETCH if rows > 1 else LONG)
+    default = Sums(rows, columns, stretch)
+    return (
+        (Sums(rows, stretch, stretch), default) if rows == 1 and _stays_in_registers(product, stretch) else (default,)
+    )
 
 
-def _stays(product: Product, stretch: int) -> bool:
-    """Whether a row of bytes is short enough to stay in registers while a stretch of weights passes, which lie side by side."""
+def _stays_in_registers(product: Product, stretch: int) -> bool:
+    """Test whether a row of bytes is short enough to stay in vector registers while a stretch of contiguous weights is loaded."""
     bytes_by_bytes = product.data.dtype == product.weight.dtype == "int8" and not product.bits
     even = stretch % 2 == 0 and product.columns % stretch == 0 and stretch > ROW
     return bytes_by_bytes and even and product.depth in ROW_DEPTHS and product.weight.shape[-1] == product.depth
 
 
 def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
-    """Every product that there is an intrinsic for, in stretches of whole products that leave no channel over."""
+    """List every product that has an intrinsic, in stretches of whole products that divide all channels."""
     product = known_product(start)
     weights = f"int{product.bits}" if product.bits else product.weight.dtype
     stretches = [n for n in (*STRETCHES, product.columns) if product.columns % n == 0 and n <= STRETCHES[-1]]
-    found = [
+    sums = [
         Sums(rows, columns, stretch)
         for a, b, rows, columns in PRODUCT_SHAPES
         for stretch in dict.fromkeys(stretches)
@@ -91,19 +94,19 @@ def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
         and stretch % columns == 0
         and rows * stretch <= WAITING
     ]
-    return tuple(dict.fromkeys((*known_sums(start, target, goal), *found)))
+    return tuple(dict.fromkeys((*known_sums(start, target, goal), *sums)))
 
 
 def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
+    """Schedule tiles of pixels, then stretches of channels, then products over all of K, which lowering makes intrinsics."""
     schedule, sums = prepared(start, target), decisions["sums"]
     product = known_product(schedule)
-    p, o, k, rows = product.p, product.o, product.k, product.rows
-    tall, wide, stretch = sums.rows, sums.columns, sums.stretch
-    patch = ""  # a single row is read where it is
-    if rows > 1 or schedule.has(PATCH):
+    p, o, k = product.p, product.o, product.k
+    rows, columns, stretch = sums.rows, sums.columns, sums.stretch
+    patch = ""  # a single row is read in place
+    if product.rows > 1 or schedule.has(PATCH):
         schedule, patch = copied_rows(schedule, product)
-    schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
+    schedule = schedule.split(p, (None, rows)).split(o, (None, stretch))
     terms: tuple[str, ...] = (k,)
     if product.bits:
         form = BitFields(product.bits, VECTOR)
@@ -112,10 +115,10 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
         )
         terms = tuple(f"{k}_{n}" for n in range(3))
     schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", *terms)
-    if tall > 1:  # what such sums start from is added to vectors of them
+    if rows > 1:  # sums start from zero; the epilogue adds the bias to vectors of them
         schedule = schedule.defer_init(ACC)
     schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "local")
-    schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
+    schedule = schedule.split(f"{o}_1", (None, columns)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
     schedule = schedule.decompose_reduction(ACC, f"{p}_1")
     for loop in (f"{p}_1", f"{o}_1_1", *terms, *schedule.loops_of(f"{ACC}_init")[-2:]):
         schedule = schedule.annotate(loop, PRODUCT, 1)
@@ -126,8 +129,11 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
 
 
 def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
-    """Channels at once, and those of a product: as many as divide all of them, best into whole products. Where only few would,
-    the last stretch is shorter and products have one channel: those of several would be cut off in the middle of a loop."""
+    """Return channels of a stretch, and of a product: preferably a divisor of all channels that is a multiple of ``wide``.
+
+    If only a small number divides them, the last stretch is shorter, and products have one channel: a product of several would
+    be cut off in the middle of the stretch.
+    """
     if columns <= most:
         return columns, wide
     divisors = [n for n in range(most, most // 4, -1) if columns % n == 0]
@@ -137,7 +143,7 @@ def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
 
 
 def copy_lanes(schedule: Schedule, block: str) -> Schedule:
-    """Runs that are consecutive in the source of a gathering block move as vectors."""
+    """Copy runs that are contiguous in the source of a gathering block by vectors."""
     schedule = split_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     return vectorize_lanes(schedule, inner) if loop_extent(schedule.func, inner) > 1 else schedule

@@ -1,4 +1,4 @@
-"""Functions that move elements, and elementwise ones."""
+"""Rules for functions that move elements, and for elementwise ones."""
 
 from __future__ import annotations
 
@@ -29,39 +29,46 @@ from microc.tir.lower.region import consecutive
 from microc.tir.names import MOVED
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr, walk_stmt
 
-# ---- Loops in which operators copy runs of memory themselves, by as many elements at a time as a core moves.
+# ---- Copy loops that operators wrote themselves: as many elements at a time as a core moves
 
 WORD = 4
+"""Bytes of a word."""
 LEAST = 16
-"""Bytes that are worth finding out whether words can be moved."""
+"""Bytes of a run from which a run-time test whether words can be moved pays."""
 
 
 def suits_runs(start: Schedule, target: Target) -> bool:
-    """Whether an operator's own loops copy memory."""
+    """Match functions in which an operator's own loops copy memory."""
     return any(copies_of(start.func))
 
 
 def schedule_runs(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """As :func:`schedule_generic`, with runs moved. Of short ones that is more work, but where they lie side by side they become
-    one: the cost model sees which."""
+    """Schedule as :func:`schedule_generic`, with copies of runs moved by words or vectors.
+
+    For short runs that is more work, but contiguous runs become one: the cost model sees which.
+    """
     return schedule_generic(move_runs(start, target), target, decisions)
 
 
 def copies_of(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
-    """The loops that do nothing but copy neighbours from one buffer to another, and the dtypes of these. Only an operator's own
-    loops hold statements that no block is around."""
+    """Iterate over (loop, dtype) of the loops that only copy contiguous elements from one buffer to another.
+
+    Only an operator's own loops hold statements outside of blocks.
+    """
     for loop in walk_stmt(func.body):
         match loop:
-            case ir.For(var, ir.Const(), ir.Store(into, places, ir.Load(source, indices)), "serial") if (
-                into != source and consecutive(places, var) and consecutive(indices, var)
+            case ir.For(var, ir.Const(), ir.Store(into, into_indices, ir.Load(source, indices)), "serial") if (
+                into != source and consecutive(into_indices, var) and consecutive(indices, var)
             ):
                 if find_loop(func.body, var.name) is loop:  # steps know loops by name
                     yield var.name, into.dtype
 
 
 def move_runs(schedule: Schedule, target: Target) -> Schedule:
-    """Such loops by vectors, by words wherever they lie, by words where both ends allow it, or as they are. Elements keep their
-    order, so that memory may move down over itself."""
+    """Move such copies by vectors, by words at any address, by words if both addresses allow it, or leave them.
+
+    Elements keep their order, so that memory may move down over itself.
+    """
     for loop, dtype in tuple(copies_of(schedule.func)):
         width = dtypes.nbytes(dtype)
         if (target.has("lanes") or target.has("vectors")) and dtype in COPIED:
@@ -73,29 +80,28 @@ def move_runs(schedule: Schedule, target: Target) -> Schedule:
     return schedule
 
 
-# ---- Functions that move elements, or pick the largest: whole words where the core has what that takes, else several
-# at a time.
+# ---- Functions that move elements, or take a maximum: whole words if the core can, else several elements in an iteration
 
 RUNS = (8, 4)
-"""Elements that are moved in one turn of a loop."""
+"""Elements that are moved in one iteration, best first; the first that divides all is taken."""
 TAPS = 16
-"""Windows of at most so many elements are written out for every word."""
+"""Elements of a window up to which a maximum is unrolled for every word."""
 
 
 def suits_copies(start: Schedule, target: Target) -> bool:
-    """Whether all that a function does is to move elements in loops."""
+    """Match functions that only move elements, in loops."""
     blocks = blocks_of(start)
-    return bool(blocks) and all(_moves(block) and bool(start.loops_of(block.name)) for block in blocks)
+    return bool(blocks) and all(_is_copy_block(block) and bool(start.loops_of(block.name)) for block in blocks)
 
 
 def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """By ``words``, where the core moves them or may look whether it can; else several elements in a turn."""
+    """Copy by ``words`` if the core moves them, or can test whether it may; else unroll several elements."""
     schedule = generic = schedule_generic(start, target, {"unrolled": False})
     for block in blocks_of(generic):
         if not decisions["words"]:
-            schedule = _by_runs(schedule, block)
+            schedule = _unroll_elements(schedule, block)
         elif target.has("unaligned"):
-            schedule = _by_words(split_runs(schedule, block.name), block.name)
+            schedule = _vectorize_innermost(split_runs(schedule, block.name), block.name)
         elif target.has("words"):
             inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
             schedule = schedule.annotate(inner[-1], MOVED, 1) if inner else schedule
@@ -103,12 +109,12 @@ def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Sc
 
 
 def suits_picks(start: Schedule, target: Target) -> bool:
-    """Whether it moves integers, or picks the largest or smallest of a few."""
-    return all(_picks(block) for block in blocks_of(start))
+    """Match functions that move integers, or take a maximum or minimum of a few."""
+    return all(_is_pick_block(block) for block in blocks_of(start))
 
 
 def schedule_picks(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """For all lanes of a word at once; None where too many are compared."""
+    """Compute all lanes of a word at once; None if too many elements are compared."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         reducing = reduce_loops(schedule, block.name)
@@ -116,25 +122,26 @@ def schedule_picks(start: Schedule, target: Target, _: Decisions) -> Schedule | 
             return None
         schedule = unroll_small(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
     schedule = pad_by_row(schedule, target)
-    return _by_words(schedule, blocks_of(schedule)[-1].name)
+    return _vectorize_innermost(schedule, blocks_of(schedule)[-1].name)
 
 
-def _by_words(schedule: Schedule, block: str) -> Schedule:
+def _vectorize_innermost(schedule: Schedule, block: str) -> Schedule:
+    """Vectorise the innermost loop of a block that has several iterations."""
     inner = [name for name in schedule.loops_of(block) if loop_extent(schedule.func, name) > 1]
     return schedule.vectorize(inner[-1]) if inner else schedule
 
 
-def _by_runs(schedule: Schedule, block: ir.Block) -> Schedule:
-    """Some elements without a counter and a branch for each, where what is printed for one of them is short."""
+def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
+    """Unroll several elements to save counters and branches, unless their code is long."""
     inner = schedule.loops_of(block.name)[-1]
     run = next((n for n in RUNS if loop_extent(schedule.func, inner) % n == 0), 1)
-    if run == 1 or any(_chooses(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
+    if run == 1 or any(_selects_by_element(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
         return schedule
     return schedule.split(inner, (None, run)).unroll(f"{inner}_1")
 
 
-def _chooses(expr: ir.Expr, element: ir.Var) -> bool:
-    """A choice that leaves no loop over elements: it is by element, or of the place that one comes from."""
+def _selects_by_element(expr: ir.Expr, element: ir.Var) -> bool:
+    """Test for a select that the code of every element would repeat: by element, or in the index of a load."""
     match expr:
         case ir.Select(condition, _, _):
             return element in free_vars(condition)
@@ -144,78 +151,86 @@ def _chooses(expr: ir.Expr, element: ir.Var) -> bool:
             return False
 
 
-def _moves(block: ir.Block) -> bool:
-    """Whether a block stores elements as they are, or constants."""
-    return block.init is None and not is_extern(block) and isinstance(block.body, ir.Store) and _moved(block.body.value)
+def _is_copy_block(block: ir.Block) -> bool:
+    """Test whether a block stores loaded elements or constants unchanged."""
+    return (
+        block.init is None and not is_extern(block) and isinstance(block.body, ir.Store) and _is_copy(block.body.value)
+    )
 
 
-def _moved(value: ir.Expr) -> bool:
+def _is_copy(value: ir.Expr) -> bool:
+    """Test for a load, a constant, or a select of these."""
     match value:
         case ir.Select(_, a, b):
-            return _moved(a) and _moved(b)
+            return _is_copy(a) and _is_copy(b)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
 
-def _picks(block: ir.Block) -> bool:
-    """Whether a block moves integers, or picks from them."""
+def _is_pick_block(block: ir.Block) -> bool:
+    """Test whether a block moves integers, or takes their maximum or minimum."""
     if is_extern(block) or not isinstance(block.body, ir.Store):
         return False
-    return _picked(block.body.value)
+    return _is_integer_pick(block.body.value)
 
 
-def _picked(value: ir.Expr) -> bool:
+def _is_integer_pick(value: ir.Expr) -> bool:
+    """Test for an integer load or constant, or a select, maximum, minimum or cast of these."""
     match value:
         case ir.Select(_, a, b) | ir.Bin("max" | "min", a, b):
-            return _picked(a) and _picked(b)
+            return _is_integer_pick(a) and _is_integer_pick(b)
         case ir.Cast(_, inner):
-            return _picked(inner)
+            return _is_integer_pick(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const)) and not value.dtype.startswith("float")
 
 
-# ---- Functions without a product to tile: four results in the lanes of vectors, or several in one turn of a loop.
+# ---- Functions without a product to tile: results in the lanes of vectors, or several in one iteration
 
 SHORT = 40
-"""Parts of an expression that may be printed for every one of them: a counter and a branch are little beside more."""
+"""Nodes of an expression up to which it is unrolled: beside a longer one a counter and a branch cost little."""
 
 
 def suits_lanes(start: Schedule, target: Target) -> bool:
-    """Whether all loops are the compiler's own."""
+    """Match functions all of whose loops are in blocks, none an operator's own."""
     return not any(is_extern(block) for block in blocks_of(start))
 
 
 def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """The last loop of results by vectors; what no vector computes stays as it is."""
+    """Vectorise the last loop of results; what no vector computes stays scalar."""
     schedule = schedule_generic(start, target, {"unrolled": False})
     inner = _innermost(schedule, blocks_of(schedule)[-1])
     return in_lanes_of(schedule, inner, target) if inner else None
 
 
 def in_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """The last loop of results by vectors, and that of every stage of single elements before, where no other stage shares it: by
-    vectors of any length (``strips``), or of a number of lanes."""
+    """Vectorise the last loop of results, and those of earlier elementwise stages that no other stage shares.
+
+    ``strips``: vectors of any length (RVV), else of a fixed number of lanes.
+    """
     if decisions["strips"] and not target.has("scalable"):
         return None
-    taken = in_strips_of if decisions["strips"] else in_lanes_of
+    vectorize = in_strips_of if decisions["strips"] else in_lanes_of
     schedule = schedule_generic(start, target, {"unrolled": False})
     *stages, last = blocks_of(schedule)
-    own = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
-    alone = [name for name in own if name and sum(name in schedule.loops_of(b.name) for b in (*stages, last)) == 1]
+    elementwise = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
+    unshared = [
+        name for name in elementwise if name and sum(name in schedule.loops_of(b.name) for b in (*stages, last)) == 1
+    ]
     inner = _innermost(schedule, last)
-    for loop in (*alone, *([inner] if inner else [])):
-        schedule = taken(schedule, loop, target)
+    for loop in (*unshared, *([inner] if inner else [])):
+        schedule = vectorize(schedule, loop, target)
     return schedule if inner else None
 
 
 def suits_several(start: Schedule, target: Target) -> bool:
-    """Whether it makes single elements, and does more than to move them."""
+    """Match functions of single elements that do more than move them."""
     blocks = blocks_of(start)
     return not any(block.init is not None or is_extern(block) for block in blocks) and not suits_copies(start, target)
 
 
 def several(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """A function of single elements, some ``results`` in one turn; None where they are few, or long to print."""
+    """Unroll ``results`` elements in an iteration; None if the extent is no multiple, or the code of an element is long."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     if len(blocks) != 1:
@@ -228,6 +243,6 @@ def several(start: Schedule, target: Target, decisions: Decisions) -> Schedule |
 
 
 def _innermost(schedule: Schedule, block: ir.Block) -> str:
-    """The innermost loop over a stage's results; empty for a single one."""
+    """Return the innermost loop of a block that has several iterations; empty if there is none."""
     loops = schedule.loops_of(block.name)
     return next((name for name in reversed(loops) if loop_extent(schedule.func, name) > 1), "")

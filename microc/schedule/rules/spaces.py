@@ -1,4 +1,4 @@
-"""What a search may try: domains of templates, sketches."""
+"""Search spaces of the tuner: wide domains for the templates' decisions, and sketches of any reduction."""
 
 from __future__ import annotations
 
@@ -20,119 +20,118 @@ from microc.target import Goal, Target
 from microc.tir.analysis.context import buffers_read
 from microc.tir.names import ACC
 
-# ---- What a search may try of the templates: wider domains than those that the cost model compares by itself.
+# ---- Search domains of the templates, wider than those that the cost model compares
 #
-# A domain lists every combination that may make sense; which of them a schedule can have, steps and the verifier find out
-# without a measurement. Loops are tiled by TVM's ``sample_perfect_tile`` where a remainder would need loops of its own, and by
-# any size where a part of a tile has them.
+# A domain lists every combination that may make sense. Primitives and the verifier reject invalid ones without a measurement.
+# Loops are tiled as by TVM's ``sample_perfect_tile`` where a remainder would need loops of its own, and by any size where the
+# template has partial tiles.
 
-ROWS, COLUMNS, ALONE = 6, 6, 12
-"""Rows and columns of sums at once, and columns of a single row: more than any core has registers for."""
-STEPS = 16
-"""Terms of a sum that are written out in an iteration."""
-WRITTEN = 256
-"""Products that are written out in an iteration: more take the C compiler long, and no instruction cache holds them."""
+ROWS, COLUMNS, SINGLE_ROW_COLUMNS = 6, 6, 12
+"""Rows and columns of a tile, and columns of a tile of one row, at most: more than any core has registers for."""
+MAX_UNROLL = 16
+"""The largest K unroll."""
+MAX_PRODUCTS = 256
+"""Products in an unrolled iteration at most: more take the C compiler long, and no instruction cache holds them."""
 OUTPUTS = 8
-"""Outputs of a depthwise convolution at once."""
+"""Outputs of a depthwise tile at most."""
 
 
 def perfect(extent: int, most: int) -> tuple[int, ...]:
-    """The divisors of a loop up to some size: TVM's ``sample_perfect_tile`` of two levels."""
+    """List the divisors of ``extent`` up to ``most``: TVM's ``sample_perfect_tile`` of two levels."""
     return tuple(n for n in range(1, min(extent, most) + 1) if extent % n == 0)
 
 
-def _written(tiles: Iterable[Tile]) -> Sequence[Tile]:
-    """Those that are not too long."""
-    return [tile for tile in tiles if tile.rows * tile.columns * tile.unroll * tile.step <= WRITTEN]
+def _limit_products(tiles: Iterable[Tile]) -> Sequence[Tile]:
+    """Return the tiles that unroll at most :data:`MAX_PRODUCTS`."""
+    return [tile for tile in tiles if tile.rows * tile.columns * tile.unroll * tile.step <= MAX_PRODUCTS]
 
 
 def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
-    """Rows and columns of tiles."""
-    across = ALONE if product.rows == 1 else columns
-    return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(across, product.columns) + 1))
+    """Iterate over (rows, columns) of tiles."""
+    most = SINGLE_ROW_COLUMNS if product.rows == 1 else columns
+    return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(most, product.columns) + 1))
 
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """Any core: tiles and steps; weights as they lie, or side by side for the tile."""
-    product, known = known_product(start), matrix.matrix_plain_tiles(start, target, goal)
-    step, intrin = known[0].step, known[0].intrin
+    """List tiles for any core: shapes, K unroll; weights unchanged, or in panels."""
+    product, defaults = known_product(start), matrix.matrix_plain_tiles(start, target, goal)
+    step, intrin = defaults[0].step, defaults[0].intrin
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
-    found = []
-    for (rows, columns), unroll in itertools.product(_shapes(product), perfect(product.depth // step, STEPS)):
-        ways = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
-        found += [Tile(rows, columns, unroll, step, intrin, weights=way) for way in ways]
-    return _written(found)
+    tiles = []
+    for (rows, columns), unroll in itertools.product(_shapes(product), perfect(product.depth // step, MAX_UNROLL)):
+        layouts = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+        tiles += [Tile(rows, columns, unroll, step, intrin, weights=layout) for layout in layouts]
+    return _limit_products(tiles)
 
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """Pairs of 16-bit numbers: tiles, steps, and every way to store the weights or to leave a single row where it lies."""
-    product, known = known_product(start), matrix.matrix_pair_tiles(start, target, goal)
-    step, data = known[0].step, product.data.dtype
-    ways = [replace(tile, rows=1, columns=1, unroll=1) for tile in known]
-    if known[0].weights:
-        ways += [
+    """List tiles of int16 dot products: shapes, K unroll, every layout of weights, and a single row copied or read in place."""
+    product, defaults = known_product(start), matrix.matrix_pair_tiles(start, target, goal)
+    step, data = defaults[0].step, product.data.dtype
+    variants = [replace(tile, rows=1, columns=1, unroll=1) for tile in defaults]
+    if defaults[0].weights:
+        variants += [
             Tile(1, 1, 1, step, "dot4_int16_int16", "int16", WIDE),
             Tile(1, 1, 1, step, "dot4_int16_crossed_int8", "int16", CROSSED),
             Tile(1, 1, 1, step, f"dot4_{data}_int8"),
         ]
         if can_pair(find_block(start.func.body, ACC), product.columns):
-            ways += [Tile(1, 1, 1, step, "", "int16", PAIRED), Tile(1, 1, 1, step, weights=PAIRED)]
-    return _written(
-        replace(way, rows=rows, columns=columns, unroll=unroll)
-        for way in dict.fromkeys(ways)
+            variants += [Tile(1, 1, 1, step, "", "int16", PAIRED), Tile(1, 1, 1, step, weights=PAIRED)]
+    return _limit_products(
+        replace(variant, rows=rows, columns=columns, unroll=unroll)
+        for variant in dict.fromkeys(variants)
         for rows, columns in _shapes(product)
-        for unroll in perfect(product.depth // step, STEPS // 2)
+        for unroll in perfect(product.depth // step, MAX_UNROLL // 2)
     )
 
 
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """Fused multiply-adds: tiles whose sums, weights and an activation stay in registers, and a little beyond."""
+    """List tiles of fused multiply-adds: those whose sums and weights fit registers, or exceed them by little."""
     product = known_product(start)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
-    found = []
-    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect(product.depth, STEPS)):
+    tiles = []
+    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect(product.depth, MAX_UNROLL)):
         if rows * columns + columns > matrix.REGISTERS + 2:
             continue
-        ways = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
-        found += [Tile(rows, columns, unroll, weights=way) for way in ways]
-    return _written(found)
+        layouts = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+        tiles += [Tile(rows, columns, unroll, weights=layout) for layout in layouts]
+    return _limit_products(tiles)
 
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has; columns first or
-    rows."""
+    """List tiles of whole vectors: rows, vectors of columns, K unroll, and which loop is outermost; the default's instruction."""
     return _vector_tiles(start, known_product(start), target)
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """The same of a row of windows."""
+    """List tiles of a windowed convolution, as :func:`vector_tiles`."""
     return _vector_tiles(start, known_windows(start), target)
 
 
 def _vector_tiles(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
-    one = vectors.tiles_of(start, product, target)[0]
-    lanes = one.lanes
+    default = vectors.tiles_of(start, product, target)[0]
+    lanes = default.lanes
     return [
-        replace(one, rows=rows, columns=abreast * lanes, unroll=unroll, block=block)
+        replace(default, rows=rows, columns=abreast * lanes, unroll=unroll, block=block)
         for abreast in range(1, 2 * vectors.ABREAST + 1)
         if product.columns % (abreast * lanes) == 0
         for rows in range(1, min(product.rows, vectors.TALLEST) + 1)
         if rows * abreast + abreast <= target.core.vectors
-        for unroll in perfect(product.depth // one.step, 8)
+        for unroll in perfect(product.depth // default.step, 8)
         for block in {1, 1 if product.inside else -(-product.rows // rows)}
     ]
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """Every correlation that there is an intrinsic for."""
+    """List all walks that have a tensor intrinsic."""
     return [walk for _, walk in depthwise.correlations(depthwise.known(start))]
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
-    """Rows along either axis; taps all written out, or a row of them."""
-    known = _default_walk(start, target, goal)
-    return [known] + [
-        Walk(run, tile, unroll, words=known.words)
+    """List walks along either axis that unroll all taps or one row of them."""
+    default = _default_walk(start, target, goal)
+    return [default] + [
+        Walk(run, tile, unroll, words=default.words)
         for run in (1, 2)
         for tile in range(2, min(OUTPUTS, depthwise.known(start).outputs[run - 1]) + 1)
         for unroll in (depthwise.ALL_TAPS, depthwise.known(start).taps[run - 1])
@@ -140,7 +139,7 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
 
 
 def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """Taps that are written out: as many as ever, or a row of them."""
+    """List limits of unrolled taps: the default, or one row of taps."""
     return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.known(start).taps)))
 
 
@@ -149,12 +148,12 @@ def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
     return walks(start, target, goal)[0]
 
 
-# ---- A sketch for any function with one reduction: two levels of loops, a square of sums in registers (multi-level
-# tiling, Ansor).
+# ---- A sketch for any function with one reduction: multi-level tiling, as in Ansor
 #
-# What it computes does not matter, so it serves operators that no rule knows, those of plugins too. The two innermost loops
-# beside the reduction are tiled without a rest; the reduction runs outside of the square, some of its steps written out; what
-# reads the sums, and stages of its inputs that a row needs, are joined. There is no default: it is for a search.
+# It does not depend on what the function computes, so it serves operators that no rule knows, also those of plugins. The two
+# innermost space loops are tiled without a remainder, so that a square of sums stays in registers. The reduction runs outside of
+# the square and is unrolled in part. The stage that reads the sums is fused behind the square, padding is computed by row. There
+# is no default: the sketch is for a search alone.
 
 SIDE = 8
 """Iterations of a side of the square at most."""
@@ -162,7 +161,7 @@ SIDE = 8
 
 @frozen
 class Square:
-    """A choice: iterations of the last two loops beside the reduction at once, and steps of it that are written out."""
+    """A square of sums: iterations of the last two space loops, and unrolled steps of the reduction."""
 
     rows: int
     columns: int
@@ -170,12 +169,13 @@ class Square:
 
 
 def suits_sketch(start: Schedule, target: Target) -> bool:
-    """One reduction, that another stage reads, within loops of its own."""
-    return _parts(start) is not None
+    """Match one reduction in at least two space loops that exactly one other stage reads."""
+    return _reduction_and_reader(start) is not None
 
 
-def _parts(start: Schedule) -> tuple[Schedule, str, str] | None:
-    """The function with its stages joined, the block that reduces, and the one that reads what it makes."""
+def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
+    """Inline elementwise stages; return the schedule, the block that reduces, and the block that reads its sums. None if there
+    is no such pair."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     sums = [block for block in blocks if block.init is not None]
@@ -190,8 +190,8 @@ def _parts(start: Schedule) -> tuple[Schedule, str, str] | None:
 
 
 def squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
-    """Perfect tiles; nothing that is written out is long."""
-    parts = _parts(start)
+    """List the squares that divide all loops and unroll at most :data:`MAX_PRODUCTS`."""
+    parts = _reduction_and_reader(start)
     assert parts is not None
     schedule, block, _ = parts
     reducing = reduce_loops(schedule, block)
@@ -201,14 +201,14 @@ def squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
         Square(r, c, steps)
         for r in perfect(extents[0], SIDE)
         for c in perfect(extents[1], SIDE)
-        for steps in perfect(extents[2], STEPS)
-        if r * c * steps <= WRITTEN
+        for steps in perfect(extents[2], MAX_UNROLL)
+        if r * c * steps <= MAX_PRODUCTS
     ]
 
 
 def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Loops beside the reduction, then that, then the square."""
-    parts, square = _parts(start), decisions["square"]
+    """Run the outer space loops, then the reduction, then the square, which is unrolled."""
+    parts, square = _reduction_and_reader(start), decisions["square"]
     if parts is None:
         return None
     schedule, block, reader = parts

@@ -1,9 +1,9 @@
-"""Products of bytes on cores without SIMD, several sums in the fields of a word: two pixels in one multiplication
-(``ops/matrix/swar.py``), or two channels (``ops/matrix/swar.py``).
+"""Products of bytes on cores without SIMD: SWAR, several sums in the fields of a word (``ops/matrix/swar.py``).
 
-Terms are summed by blocks (``part``), whose fields are added up (``acc``) in registers; eight of them are low registers of
-Armv6-M, which hold a word of inputs, a weight, the sum of a block and pointers, the high ones the fields' sums. Cores with many
-registers take two pairs at once, which share each weight that is loaded.
+One multiplication serves two pixels, or two channels. Terms are summed in blocks (``part``), so that fields do not overflow; the
+fields of a block are added to their sums (``acc``) in registers. Armv6-M has eight low registers: they hold a word of inputs, a
+weight, the sum of a block and pointers, the high ones hold the fields' sums. Cores with many registers take two pairs at once,
+which share each loaded weight.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from microc.tir.names import ACC, COLUMN, ENTRY, OUT, PAIRS, PART, PATCH, PEEL, 
 ACROSS = 2
 """Channels that share a block of pixel pairs."""
 MANY_REGISTERS = 24
-"""Registers from which on the sums of two pairs by two channels stay in them."""
+"""Registers from which the sums of two pairs by two channels stay in registers."""
 MOST_PAIRS, MOST_ACROSS, MOST_QUADS = 3, 4, 3
-"""Pairs, channels and quads at once that a search tries."""
+"""The most pairs, channels and quads at once that a search tries."""
 MANY = 8
-"""From so many blocks on, two are done in one iteration."""
+"""Blocks from which two are unrolled in an iteration."""
 COPY_STEP = 16
 """Bytes of a patch that are copied in one iteration."""
 CHANNELS = 4
@@ -34,81 +34,82 @@ CHANNELS = 4
 
 
 def suits_pixels(start: Schedule, target: Target) -> bool:
-    """Whether the function multiplies pairs of pixels."""
+    """Match products of pairs of pixels."""
     return start.has(PAIRS) and start.has(PART)
 
 
 def suits_channels(start: Schedule, target: Target) -> bool:
-    """Whether the function multiplies quads of channels."""
+    """Match products of quads of channels."""
     return start.has(ENTRY) and start.has(PART)
 
 
 def known_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """Pairs of pixels at once: one, and two where there are registers for them."""
+    """List pairs of pixels at once: one, and two if there are registers for them."""
     return range(1, 3) if target.core.costs.registers >= MANY_REGISTERS and _extents(start)[0] > 2 else (1,)
 
 
 def all_pairs(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """As many as a search may try."""
+    """List pairs of pixels at once that a search tries."""
     return range(1, min((_extents(start)[0] + 1) // 2, MOST_PAIRS) + 1)
 
 
 def known_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """Channels at once: two where they are even."""
+    """List channels at once: two if their number is even."""
     return (ACROSS if _extents(start)[1] % ACROSS == 0 else 1,)
 
 
 def all_channels(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """As many as a search may try, which leave none over."""
+    """List channels at once that a search tries: divisors of all channels."""
     return [n for n in range(1, MOST_ACROSS + 1) if _extents(start)[1] % n == 0]
 
 
 def all_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
-    """Quads of channels at once, which share each input that is loaded."""
+    """List quads of channels at once that a search tries: divisors of all channels. They share each loaded input."""
     return [n for n in range(1, MOST_QUADS + 1) if _extents(start)[1] % (n * CHANNELS) == 0]
 
 
 def _extents(start: Schedule) -> tuple[int, int]:
-    """Rows and columns of the result."""
-    schedule, end = _ended(start)
+    """Return rows and columns of the result."""
+    schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     return loop_extent(schedule.func, p), loop_extent(schedule.func, o)
 
 
 def by_pixels(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Tiles of pairs of pixels by channels, block by block; the inputs of a tile's pixels are paired first."""
-    schedule, end = _ended(start)
+    """Tile pairs of pixels by channels, block by block; the inputs of a tile's pixels are paired first."""
+    schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
-    tall, wide = decisions["pairs"], decisions["channels"]
-    alone = tall == 1 and loop_extent(schedule.func, p) % 2
-    schedule = schedule.split(p, (None, 2 * tall)).split(o, (None, wide))
+    pairs, channels = decisions["pairs"], decisions["channels"]
+    has_odd_pixel = pairs == 1 and loop_extent(schedule.func, p) % 2
+    schedule = schedule.split(p, (None, 2 * pairs)).split(o, (None, channels))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
     pair, field, channel, block = schedule.loops_of(ACC)[-4:]
-    sums = (pair, channel, field) if tall > 1 else (channel, field)
-    schedule, parts, term = _by_blocks(schedule, sums, block)
+    sums = (pair, channel, field) if pairs > 1 else (channel, field)
+    schedule, parts, term = _schedule_blocks(schedule, sums, block)
     terms = loop_extent(schedule.func, term)
     weight = next(b for b in buffers_read(find_block(schedule.func.body, PART)) if b.dtype == "uint8")
-    schedule = schedule.transform_layout(weight.name, ((None, wide), (None, terms)), (0, 2, 3, 1))
+    # [o][k] -> [o / channels][block][term][channel]: a block reads its weights in the order of its loops.
+    schedule = schedule.transform_layout(weight.name, ((None, channels), (None, terms)), (0, 2, 3, 1))
     schedule = schedule.compute_at(PAIRS, f"{p}_0")
     schedule = schedule.split(schedule.loops_of(PAIRS)[-1], (None, terms + 1))
-    if alone:  # the last pixel has no partner: two tests cost less than all of it again
+    if has_odd_pixel:  # the last pixel has no partner: two tests cost less than a peeled copy of the loop
         schedule = schedule.annotate(f"{p}_0", PEEL, 0)
     if schedule.has(PATCH):
-        schedule = _unrolled_copy(copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
+        schedule = _unroll_copy(copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target))
     ends = schedule.loops_of(end)[-2:]
-    return _unrolled(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
+    return _unroll(schedule, (*ends, term, *parts, *sums, schedule.loops_of(PAIRS)[-1]), len(parts), len(sums))
 
 
 def by_channels(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """A row at a time: its inputs laid out, or the words behind its blocks alone; then a quad of channels or more, block by
+    """Lay out the inputs of a row, or the words behind its blocks alone; then multiply one or more quads of channels, block by
     block."""
-    schedule, end = _ended(start)
+    schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     schedule = schedule.split(o, (None, CHANNELS * decisions["quads"])).compute_at(ACC, f"{o}_0")
     *_, quad, field, high, block = schedule.loops_of(ACC)
     blocks = loop_extent(schedule.func, block)
     sums = (quad, field, high) if decisions["quads"] > 1 else (field, high)
-    schedule, parts, term = _by_blocks(schedule, sums, block, most=1)
+    schedule, parts, term = _schedule_blocks(schedule, sums, block, most=1)
     schedule = schedule.compute_at(ENTRY, p)
     entries = schedule.loops_of(ENTRY)[-1]
     if loop_extent(schedule.func, entries) > blocks:
@@ -116,20 +117,22 @@ def by_channels(start: Schedule, target: Target, decisions: Decisions) -> Schedu
         schedule = schedule.split(entries, (None, terms + 1)).unroll(f"{entries}_1")
     if schedule.has(COLUMN):
         schedule = schedule.compute_at(COLUMN, p)
-    return _unrolled(schedule, (schedule.loops_of(end)[-1], term, *parts, *sums), len(parts), len(sums))
+    return _unroll(schedule, (schedule.loops_of(end)[-1], term, *parts, *sums), len(parts), len(sums))
 
 
-def _ended(start: Schedule) -> tuple[Schedule, str]:
-    """The function with its elementwise stages joined, and the block that stores results."""
+def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
+    """Inline elementwise stages; return the schedule and the block that stores results."""
     schedule = inline_elementwise(start)
     return schedule, OUT if schedule.has(OUT) else VALUE
 
 
-def _by_blocks(
+def _schedule_blocks(
     schedule: Schedule, sums: tuple[str, ...], block: str, most: int = 2
 ) -> tuple[Schedule, tuple[str, ...], str]:
-    """Blocks of terms outermost, where there are many ``most`` in an iteration: less for counting and pointers. Also the loops
-    of ``part`` over what a term serves, and over terms."""
+    """Make the loop over blocks of terms outermost, and unroll ``most`` of many blocks to save counters and pointers.
+
+    Return the schedule, the loops of ``part`` over what a term serves, and its loop over terms.
+    """
     schedule = schedule.reorder(block, *sums).decompose_reduction(ACC, block)
     blocks = loop_extent(schedule.func, block)
     if blocks >= MANY and blocks % most == 0 and most > 1:
@@ -144,16 +147,16 @@ def _by_blocks(
     return schedule, parts, term
 
 
-def _unrolled(schedule: Schedule, loops: tuple[str, ...], parts: int, sums: int) -> Schedule:
-    """Scalars for every sum: those of blocks begin in so many loops, those of all in ``sums``."""
-    begun, blocks = schedule.loops_of(f"{ACC}_init"), schedule.loops_of(f"{PART}_init")
-    for loop in (*begun[len(begun) - sums :], *blocks[len(blocks) - parts :], *loops):
+def _unroll(schedule: Schedule, loops: tuple[str, ...], parts: int, sums: int) -> Schedule:
+    """Unroll ``loops`` and the innermost loops of the initialisations: ``sums`` of ``acc``, ``parts`` of ``part``."""
+    acc_init, part_init = schedule.loops_of(f"{ACC}_init"), schedule.loops_of(f"{PART}_init")
+    for loop in (*acc_init[len(acc_init) - sums :], *part_init[len(part_init) - parts :], *loops):
         schedule = schedule.unroll(loop)
     return schedule
 
 
-def _unrolled_copy(schedule: Schedule) -> Schedule:
-    """Runs of bytes copied without a loop, or many in one iteration."""
+def _unroll_copy(schedule: Schedule) -> Schedule:
+    """Unroll the copy of a patch: completely, or at most :data:`COPY_STEP` bytes in an iteration."""
     inner = schedule.loops_of(PATCH)[-1]
     extent = loop_extent(schedule.func, inner)
     if extent <= COPY_STEP:

@@ -349,9 +349,9 @@ def unrolled(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -
 #                 acc += plane * weight
 #             out = epilogue(acc)
 #
-# In the plane neighbours are contiguous, several outputs share each row of taps, and the channel's weights, bias and scale stay in
-# registers or are loop invariant. A channel is read before it is written, so the output may overwrite the input. Cores differ in
-# the :class:`Walk` alone; ``schedule/rules/depthwise.py`` lists the walks worth comparing on each.
+# In the plane neighbours are contiguous, several outputs share each row of taps, and the channel's weights, bias and scale stay
+# in registers or are loop invariant. A channel is read before it is written, so the output may overwrite the input. Cores differ
+# in the :class:`Walk` alone; ``schedule/rules/depthwise.py`` lists the walks worth comparing on each.
 
 _UNSPLIT = ((None,),) * 4
 """Four axes, none of which is split, for ``transform_layout``."""

@@ -1,9 +1,9 @@
-"""Matrix products on a tensor unit: tiles are loaded into its memories, multiplied there, and sums stored for the processor.
+"""Matrix products on a tensor unit: tiles are loaded into its memories and multiplied there, and sums stored for the processor.
 
-Rows of a convolution's patches are copied by the processor, a strip at a time, and it scales what the unit summed up. Weights
-stay in the unit's memory for the whole layer, or a tile of them is loaded where it is used; likewise a strip's inputs. Of all
-tiles that the memories hold twice the one is taken that the unit's rule gives the fewest cycles, counting a tile's loads beside
-its products: both go on at once.
+The processor copies the rows of a convolution's patches, a strip at a time, and requantises the unit's sums. Weights stay in the
+unit's memory for the whole layer, or each tile of them is loaded when it is needed; likewise a strip's inputs. Of all blockings
+that fit the memories twice (double buffering), the one with the fewest cycles by the unit's cost rule is chosen. Loads and
+products overlap, so the longer of the two counts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from microc.tir import ir
 from microc.tir.names import ACC, COLUMNS, OUT, PATCH
 
 STRIP, PATCHES = 4 * 1024, 8 * 1024
-"""Bytes of the sums that the processor scales at once, and of a strip's patches, where these are more than the unit's tile: both
-are memory of the network's."""
+"""Bytes of the sums that the processor requantises at once, and of a strip's patches, if these exceed the unit's tile: both
+are in the network's RAM."""
 INPUT, WEIGHT, SUMS = ir.UNIT_SCOPES
 TAIL = 0.05
-"""A part of a tile is code of its own: what that weighs, as a part of the cycles."""
+"""Weight of a partial tile, which is code of its own, as a fraction of the cycles."""
 
 
 @frozen
 class Blocking:
-    """A choice: ``rows`` of a strip, ``columns`` and ``depth`` of a tile; ``resident``: the weights are loaded once, before all
-    strips; ``held``: a strip's inputs are loaded once, before all its tiles; ``late``: the processor waits for a strip's sums,
-    not for those of every tile, which are stored while the next tile is multiplied."""
+    """A choice of tiles on a tensor unit.
+
+    - ``rows`` of a strip, ``columns`` and ``depth`` of a tile.
+    - ``resident``: the weights are loaded once, before all strips.
+    - ``held``: a strip's inputs are loaded once, before all its tiles.
+    - ``late``: the processor waits for the sums of a whole strip; those of a tile are stored while the next tile is multiplied.
+    """
 
     rows: int
     columns: int
@@ -45,7 +49,7 @@ class Blocking:
 
 
 def suits_unit(start: Schedule, target: Target) -> bool:
-    """Bytes by bytes into 32 bits, along k. A product by groups, or one that copies its right side, stays with the processor."""
+    """Match int8 by int8 summed in int32, along K. Grouped products and runtime right-hand sides stay with the processor."""
     product = product_of(start)
     if product is None or not product.along or product.inside or product.bits or start.has(COLUMNS):
         return False
@@ -53,35 +57,36 @@ def suits_unit(start: Schedule, target: Target) -> bool:
 
 
 def blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
-    """The best by the unit's rule; none where a row of the matrix is longer than its memories."""
+    """List the cheapest blocking by the unit's cost rule; none if a row of the matrix exceeds its memories."""
     unit, product = target.core.tensor_unit, known_product(start)
     assert unit is not None
-    found = tuple(_fitting(unit, product, patches=start.has(PATCH)))
-    return (min(found, key=lambda b: _weight(unit, product, b)),) if found else ()
+    fitting = tuple(_fitting_blockings(unit, product, patches=start.has(PATCH)))
+    return (min(fitting, key=lambda b: _estimate_cycles(unit, product, b)),) if fitting else ()
 
 
 def all_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
-    """All that the memories hold."""
+    """List all blockings that fit the unit's memories."""
     unit = target.core.tensor_unit
     assert unit is not None
-    return tuple(_fitting(unit, known_product(start), patches=start.has(PATCH)))
+    return tuple(_fitting_blockings(unit, known_product(start), patches=start.has(PATCH)))
 
 
-def _fitting(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
-    """What the memories hold, twice where it is loaded again and again."""
-    resides = product.columns * _padded(product.depth, unit.weight.align) <= unit.weight.nbytes
+def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[Blocking]:
+    """Iterate over the blockings that fit the memories; buffers that are loaded repeatedly fit twice (double buffering)."""
+    resides = product.columns * _align_up(product.depth, unit.weight.align) <= unit.weight.nbytes
     for rows, columns in itertools.product(_sizes(product.rows, unit.rows), _sizes(product.columns, unit.columns)):
-        if 2 * rows * _padded(4 * columns, unit.sums.align) > unit.sums.nbytes:
+        if 2 * rows * _align_up(4 * columns, unit.sums.align) > unit.sums.nbytes:
             continue
         if patches and rows > unit.rows and rows * product.depth > PATCHES:
             continue
+        # `late` needs several tiles of several rows; `depth` is a part of K only if that saves memory.
         for late, resident in itertools.product((True, False), (True, False) if resides else (False,)):
             sums = 4 * rows * (product.columns if late else columns)
             if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
             for depth, held in itertools.product(_sizes(product.depth, unit.depth), (True, False)):
-                inputs = rows * _padded(product.depth if held else depth, unit.input.align)
-                weights = 0 if resident else columns * _padded(depth, unit.weight.align)
+                inputs = rows * _align_up(product.depth if held else depth, unit.input.align)
+                weights = 0 if resident else columns * _align_up(depth, unit.weight.align)
                 if 2 * inputs > unit.input.nbytes or 2 * weights > unit.weight.nbytes:
                     continue
                 if depth == product.depth or not (resident and held):
@@ -89,63 +94,68 @@ def _fitting(unit: TensorUnit, product: Product, *, patches: bool) -> Iterator[B
 
 
 def _sizes(extent: int, tile: int) -> list[int]:
-    """Whole tiles, all of an extent, or tiles' parts that divide it."""
+    """List sizes of a tile: multiples of the unit's tile, divisors of the extent, and the whole extent."""
     whole = [tile * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tile * n < extent]
     even = [n for n in range(tile // 2, 4 * tile + 1) if n < extent and extent % n == 0]
     return sorted({*whole, *even, extent})
 
 
-def _padded(nbytes: int, align: int) -> int:
+def _align_up(nbytes: int, align: int) -> int:
+    """Round ``nbytes`` up to a multiple of ``align``."""
     return -(-nbytes // align) * align
 
 
-def _weight(unit: TensorUnit, product: Product, b: Blocking) -> tuple[float, int, int]:
-    """Cycles of a layer, about, more for tails; of choices alike the fewest tiles, and the smallest strips."""
+def _estimate_cycles(unit: TensorUnit, product: Product, b: Blocking) -> tuple[float, int, int]:
+    """Estimate the cycles of a layer, with a penalty for partial tiles; ties go to the fewest tiles, then the smallest strips."""
+    # Strips, tiles of columns, and tiles of K.
     p, o, k = -(-product.rows // b.rows), -(-product.columns // b.columns), -(-product.depth // b.depth)
     data = unit.cycles("unit_load_input", (b.rows, product.depth if b.held else b.depth))
     weights = unit.cycles("unit_load_weight", (b.columns, b.depth))
     begin, end = (unit.cycles(word, (b.rows, b.columns, 0, 0)) for word in ("unit_load_sums", "unit_store_sums"))
     load = (0 if b.held else data) + (0 if b.resident else weights)
     multiply = unit.cycles("unit_matmul", (b.rows, b.columns, b.depth))
-    turn = max(k * load, begin + k * multiply)
-    tile = turn + min(load, multiply)
-    tiles = tile + (o - 1) * max(turn, end) + end if b.late else o * (tile + end)
+    # Loads overlap products. The first load, or the last product, of a tile has nothing to overlap with.
+    overlapped = max(k * load, begin + k * multiply)
+    tile = overlapped + min(load, multiply)
+    # `late` overlaps storing the sums of a tile with the next tile; else the processor waits for every tile.
+    tiles = tile + (o - 1) * max(overlapped, end) + end if b.late else o * (tile + end)
     once = unit.cycles("unit_load_weight", (product.columns, product.depth)) if b.resident else 0
     tails = sum(extent % size > 0 for extent, size in zip(_extents(product), (b.rows, b.columns, b.depth), strict=True))
     return (once + p * ((data if b.held else 0) + tiles)) * (1 + TAIL * tails), p * o * k, b.rows
 
 
 def _extents(product: Product) -> tuple[int, int, int]:
+    """Return rows, columns and depth of a product."""
     return product.rows, product.columns, product.depth
 
 
 def on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Strips of rows, tiles of columns, terms; the processor's work on a tile's sums behind it."""
+    """Schedule strips of rows, tiles of columns, tiles of K on the unit, and the epilogue on the processor behind them."""
     unit, b = target.core.tensor_unit, decisions["blocking"]
     assert unit is not None
     schedule = prepared(start, target)
     product = known_product(schedule)
     p, o, k = product.p, product.o, product.k
     data, weight, total = product.data.name, product.weight.name, product.total.name
-    schedule = _startable(schedule)
+    schedule = _defer_unloadable_init(schedule)
     schedule = schedule.split(p, (None, b.rows)).split(o, (None, b.columns)).split(k, (None, b.depth))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{p}_1", f"{o}_1", f"{k}_1")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
     schedule = schedule.cache_read(ACC, weight, WEIGHT)
     schedule = schedule if b.resident else schedule.compute_at(f"{weight}_{WEIGHT}", f"{k}_0")
-    turn = f"{p}_0" if b.held else f"{k}_0"
-    schedule = schedule.cache_read(ACC, data, INPUT).compute_at(f"{data}_{INPUT}", turn)
+    input_loop = f"{p}_0" if b.held else f"{k}_0"
+    schedule = schedule.cache_read(ACC, data, INPUT).compute_at(f"{data}_{INPUT}", input_loop)
     schedule = schedule.set_scope(total, SUMS).cache_read(OUT, total, "workspace")
     schedule = schedule.reverse_compute_at(f"{total}_workspace", f"{o}_0")
     schedule = schedule.reverse_compute_at(OUT, f"{p}_0" if b.late else f"{o}_0")
     if schedule.has(PATCH):
         schedule = copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target)
     begin = find_block(schedule.func.body, f"{ACC}_init").body
-    known = isinstance(begin, ir.Store) and isinstance(begin.value, ir.Const)
+    is_constant = isinstance(begin, ir.Store) and isinstance(begin.value, ir.Const)
     for block, word in (
         (f"{weight}_{WEIGHT}", "unit_load_weight"),
         (f"{data}_{INPUT}", "unit_load_input"),
-        (f"{ACC}_init", "unit_set" if known else "unit_load_sums"),
+        (f"{ACC}_init", "unit_set" if is_constant else "unit_load_sums"),
         (ACC, "unit_matmul"),
         (f"{total}_workspace", "unit_store_sums"),
     ):
@@ -153,7 +163,7 @@ def on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
         schedule = schedule.tensorize(loops[-3 if block == ACC else -2], word)
     for name, memory, loop in (
         (f"{weight}_{WEIGHT}", unit.weight, "" if b.resident else f"{k}_0"),
-        (f"{data}_{INPUT}", unit.input, turn),
+        (f"{data}_{INPUT}", unit.input, input_loop),
         (total, unit.sums, f"{o}_0"),
     ):
         schedule = schedule.align_rows(name, memory.align)
@@ -161,8 +171,8 @@ def on_unit(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     return schedule
 
 
-def _startable(schedule: Schedule) -> Schedule:
-    """Sums that start from numbers in memory, or from one; else from zero, and the processor adds the rest."""
+def _defer_unloadable_init(schedule: Schedule) -> Schedule:
+    """Let the processor add the initial value of the sums, unless the unit can load it: a row of int32 in memory."""
     match find_block(schedule.func.body, ACC).init:
         case ir.Store(_, (*_, column), ir.Load(source, (index,))) if index == column and source.dtype == "int32":
             return schedule

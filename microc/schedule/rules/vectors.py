@@ -1,4 +1,5 @@
-"""Neighbouring channels in lanes or strips of vectors, and windows."""
+"""Rules for vector units: channels in the lanes of vectors of fixed length, convolutions by sliding windows, strips of vectors
+of any length."""
 
 from __future__ import annotations
 
@@ -43,48 +44,51 @@ from microc.tir.lower.lane_code import FLOAT_CALLS
 from microc.tir.names import ACC, CHANNELS_FIRST, OUT, PADDED, PATCH, WINDOWS
 from microc.tir.rewrite import walk_all_exprs, walk_expr
 
-# ---- Products and depthwise convolutions with neighbouring channels in the lanes of vectors, for units with
-# operations on whole vectors: computers, not microcontrollers, whose vectors add up across lanes
+# ---- Products and depthwise convolutions with neighbouring channels in the lanes of vectors
+#
+# For SIMD units of computers (SSE, AVX, NEON). Microcontrollers with MVE sum across the lanes instead
 # (:mod:`microc.schedule.rules.matrix_mve`).
 #
-# A tile of sums fills the registers. In each step of a sum it loads one vector of weights for all its rows, and one number, which
-# is repeated in all lanes, for all its columns.
+# A tile of sums fills the registers. Each step of K loads one vector of weights per vector of columns, which all rows share, and
+# one activation per row, broadcast to all lanes, which all columns share.
 
 ABREAST, TALLEST = 4, 14
-"""Vectors of columns and rows at once."""
-ALONE = 8
-"""The same of a single row, which is what its sums have to fill a pipeline with."""
-SHORT, SHORT_ROWS = 2, 8
-"""The same of integers, each of whose sums is scaled by code of its own."""
-BESIDE = 2
-"""Registers for a repeated number and what is worked on."""
-BYTES = MappingProxyType(
+"""Vectors of columns, and rows, of a float tile at most."""
+SINGLE_ROW_VECTORS = 8
+"""Vectors of columns of a float tile of one row at most: its sums alone must fill the pipeline."""
+INT32_VECTORS, INT32_ROWS = 2, 8
+"""Vectors of columns, and rows, of an int32 tile at most: the requantisation of each sum is code of its own."""
+SCRATCH_REGISTERS = 2
+"""Vector registers for a broadcast activation and an intermediate result."""
+DOT4_INTRINSICS = MappingProxyType(
     {("int8", "int8"): ("dot4_i8", "dot4_int8_int8_word"), ("uint8", "int8"): ("dot4_u8", "dot4_uint8_int8_word")}
 )
-"""By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
-LOADED = 0.5
-"""What a load takes beside a multiply-add: there are as many units for them, which do not wait for each other."""
+"""Intrinsic that multiplies four bytes in each lane, and its tensor intrinsic, by the dtypes of data and weights."""
+LOAD_COST = 0.5
+"""Cost of a load in multiply-adds: a core has as many load units as multipliers, and the two do not wait for each other."""
 SHORT_SUM = 32
-"""Terms of a sum that a core has under way beside those of the next one."""
-PACKED_ROWS = 16
-"""Rows from which on it pays to copy the weights of a tile's columns, where these are data."""
-VECTORS_STEPS = (2, 1)
-"""Steps of a sum in an iteration."""
+"""K up to which a core executes the terms of a sum together with those of the next sum."""
+MIN_PACKED_ROWS = 16
+"""Rows from which copying the weights of a tile's columns pays, if the weights are runtime data."""
+VECTORS_UNROLL = (2, 1)
+"""K unroll, best first."""
 VECTORS_PIXELS = 4
-"""Pixels at once of a depthwise convolution: more share more loads, but are no faster for all their code."""
-TAP = 2
+"""Pixels of a depthwise tile. More pixels share more loads, but are larger and not faster."""
+TAP_OPERATIONS = 2
 """Operations of a tap: a product and a sum."""
 MOST_TAPS = 25
-"""Taps that are written out; of more, a row of them."""
+"""Taps that are unrolled completely; of more, one row of taps is unrolled."""
 
 
 def suits_product(start: Schedule, target: Target) -> bool:
-    """Floats by floats or by the levels of weights, or integers into 32 bits by constants, whose columns are neighbours and fill
-    vectors."""
+    """Match a product whose columns are contiguous and fill whole vectors.
+
+    The dtypes: float32 by float32, float32 by int8 with scales, or integers by constants summed in int32.
+    """
     product = product_of(start)
     if product is None or lanes_of(product.columns, target) == 0:
         return False
-    if not in_lanes(start, target) and not _apart(product, target):
+    if not in_lanes(start, target) and not _pays_with_scalar_epilogue(product, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -92,18 +96,24 @@ def suits_product(start: Schedule, target: Target) -> bool:
         return True
     if product.total.dtype != "int32" or not target.has("vectors") or product.bits:
         return False
-    known = product.along and product.weight.scope == "const"
-    return known or (_packs(product, target) and _word(product, lanes_of(product.columns, target), target)[0] > 1)
+    is_constant = product.along and product.weight.scope == "const"
+    # Runtime weights are copied in panels anyway; that pays for integers only if one instruction then multiplies several.
+    return is_constant or (
+        _packs_weights(product, target) and _dot_product(product, lanes_of(product.columns, target), target)[0] > 1
+    )
 
 
-def _apart(product: Product, target: Target) -> bool:
-    """Whether sums are worth to be made in lanes for an end that is not: vectors of floats, with scalars beside them."""
+def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
+    """Test whether vectorised sums pay although the epilogue is scalar: float32 on a unit whose vectors of floats can be
+    multiplied by scalars."""
     return float_lanes(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
 def in_lanes(start: Schedule, target: Target) -> bool:
-    """Whether vectors do all that is computed in floats, and no number has 64 bits: an end that has no form in lanes would be
-    written out for every sum."""
+    """Test whether vectors can do the whole function: no 64-bit values, and all float operations have a vector form.
+
+    An epilogue without a vector form would be scalar code for every sum.
+    """
     parts = list(walk_all_exprs(start.func.body))
     floats = [x for x in parts if x.dtype == "float32"]
     if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
@@ -114,141 +124,154 @@ def in_lanes(start: Schedule, target: Target) -> bool:
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile that takes the
-    least time, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
+    """List tiles that fill the vector registers. Each sum adds its terms in the order of K.
+
+    Floats get the one tile of least estimated time, so that only one is lowered. Integers get up to two, since the code size of
+    their epilogues counts too.
+    """
     return tiles_of(start, known_product(start), target)
 
 
 def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
-    """Those of a product."""
+    """List the tiles of ``product``, as :func:`product_tiles`."""
     lanes = lanes_of(product.columns, target)
-    abreast = [n for n in range(_abreast(product, target), 0, -1) if product.columns % (lanes * n) == 0]
+    abreast = [n for n in range(_max_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
-        shapes = [(_rows(product, n, target), n) for n in abreast]
+        shapes = [(_even_rows(product, n, target), n) for n in abreast]
     else:
-        every = [(rows, n) for n in abreast for rows in _heights(start, product, n, target)]
-        shapes = [min(every, key=lambda shape: _time(product, shape, target))]
-    blocks = [_block(start, product, rows, target) for rows, _ in shapes]
-    tiles = [_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes]
+        candidates = [(rows, n) for n in abreast for rows in _row_candidates(start, product, n, target)]
+        shapes = [min(candidates, key=lambda shape: _step_time(product, shape, target))]
+    blocks = [_row_block(start, product, rows, target) for rows, _ in shapes]
+    tiles = [_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
     apart = not in_lanes(start, target)
     return tuple(replace(tile, block=block, apart=apart) for tile, block in zip(tiles, blocks, strict=True))
 
 
-def _abreast(product: Product, target: Target) -> int:
-    """Vectors of columns at once, at most."""
+def _max_vectors(product: Product, target: Target) -> int:
+    """Return the most vectors of columns in a tile."""
     if product.total.dtype == "int32":
-        return SHORT
-    return min(ALONE, target.core.vectors // 2) if product.rows == 1 else ABREAST
+        return INT32_VECTORS
+    return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else ABREAST
 
 
-def _time(product: Product, shape: tuple[int, int], target: Target) -> float:
-    """For a step of the sums of a vector of columns in all rows: multiply-adds, or as many as a pipeline could have begun while
-    those of a small tile wait for their sums, and loads, of a tile's vectors of weights and of its rows' numbers. Short sums do
-    not wait: the next tile's begin meanwhile."""
+def _step_time(product: Product, shape: tuple[int, int], target: Target) -> float:
+    """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds."""
     count, (rows, abreast) = product.rows, shape
     tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
+    # Each multiply-add waits for the previous sum. A tile of fewer sums than the pipeline is deep leaves issue slots empty. Short
+    # sums do not wait: the core executes the next tile's meanwhile.
     pipelined = target.core.pipelined if product.depth > SHORT_SUM else 0
-    begun = sum(max(tall * abreast, pipelined) for tall in tiles)
-    return begun / abreast + LOADED * (len(tiles) + count / abreast)
+    issue_slots = sum(max(height * abreast, pipelined) for height in tiles)
+    # Loads per vector of columns: one vector of weights per tile, one activation per row, shared by `abreast` vectors.
+    return issue_slots / abreast + LOAD_COST * (len(tiles) + count / abreast)
 
 
-def _rows(product: Product, abreast: int, target: Target) -> int:
-    """Rows at once: as many as registers leave room for, best a divisor."""
-    most = _tallest(product, abreast, target)
+def _even_rows(product: Product, abreast: int, target: Target) -> int:
+    """Return rows of a tile: as many as registers hold, preferably a divisor of all rows."""
+    most = _max_rows(product, abreast, target)
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
-def _heights(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
-    """Rows worth comparing: the last tile may be a part of one, but not where threads share the tiles, for they have no columns
-    for themselves, nor where few columns use a patch, which is copied best in whole parts of an image's row."""
-    whole, most = _rows(product, abreast, target), _tallest(product, abreast, target)
-    shared = target.has(THREADS) and (start.has(PATCH) or not _columns_first(product, target))
-    few = start.has(PATCH) and product.columns <= abreast * lanes_of(product.columns, target)
-    return (whole,) if shared or few or not target.core.pipelined else (whole, most)
+def _row_candidates(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
+    """List rows of a tile that are worth comparing: a divisor of all rows, and the most that registers hold."""
+    even, most = _even_rows(product, abreast, target), _max_rows(product, abreast, target)
+    # A partial last tile cannot be split among threads, and they have no columns of their own to split instead.
+    is_shared = target.has(THREADS) and (start.has(PATCH) or not _exceeds_cache(product, target))
+    # If all columns are one tile, copying the patch dominates, and that is fastest in whole parts of an image row.
+    is_narrow = start.has(PATCH) and product.columns <= abreast * lanes_of(product.columns, target)
+    return (even,) if is_shared or is_narrow or not target.core.pipelined else (even, most)
 
 
-def _tallest(product: Product, abreast: int, target: Target) -> int:
-    """The most rows that registers leave room for."""
+def _max_rows(product: Product, abreast: int, target: Target) -> int:
+    """Return the most rows of a tile that the vector registers hold."""
     floats = product.total.dtype == "float32"
-    beside = 0 if floats and float_lanes(target) == NUMBERS else BESIDE
-    room = (target.core.vectors - abreast - beside) // abreast
-    return max(1, min(room, product.rows, TALLEST if floats else SHORT_ROWS))
+    # A unit that multiplies vectors by scalars needs no register for a broadcast activation.
+    scratch = 0 if floats and float_lanes(target) == NUMBERS else SCRATCH_REGISTERS
+    # rows * abreast sums + abreast weights + scratch <= registers
+    most = (target.core.vectors - abreast - scratch) // abreast
+    return max(1, min(most, product.rows, TALLEST if floats else INT32_ROWS))
 
 
-def _columns_first(product: Product, target: Target) -> bool:
-    """Whether weights of floats do not fit the cache that they would pass through once for every tile of rows."""
+def _exceeds_cache(product: Product, target: Target) -> bool:
+    """Test whether float weights exceed half of the cache, so that every tile of rows would load all of them from memory."""
     floats, cache = product.total.dtype == "float32", target.core.cache
     return floats and bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
 
 
-def _block(start: Schedule, product: Product, rows: int, target: Target) -> int:
-    """Tiles of rows that a tile's columns serve before the next: one where all weights stay in a cache, else all, for larger
-    caches stream rows as fast as they are multiplied, and so that data is copied once for a tile's columns; of rows that are
-    copied as many as the cache holds, in equal parts."""
+def _row_block(start: Schedule, product: Product, rows: int, target: Target) -> int:
+    """Return how many tiles of rows use one tile of columns' weights before the next columns (:attr:`Tile.block`).
+
+    One if all weights stay in the cache, else all: larger caches stream rows as fast as they are multiplied.
+    """
     tiles = -(-product.rows // rows)
-    if start.has(PATCH) and _columns_first(product, target):
+    if start.has(PATCH) and _exceeds_cache(product, target):
+        # The copied rows are read again for every tile of columns: as many tiles as the cache holds, in equal parts.
         most = target.core.cache // (4 * product.depth * rows)
         return next((n for n in range(min(most, tiles), 1, -1) if tiles % n == 0), 1)
-    data = product.weight.scope != "const" and _packs(product, target)
-    return tiles if data or _columns_first(product, target) else 1
+    copies_panels = product.weight.scope != "const" and _packs_weights(product, target)  # then once per tile of columns
+    return tiles if copies_panels or _exceeds_cache(product, target) else 1
 
 
-def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
-    """As many products at a time as the words that lanes are hold."""
-    packs = _packs(product, target)
-    step, intrin, copied = _word(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
-    steps = next(n for n in VECTORS_STEPS if product.depth // step % n == 0)
+def _tile(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
+    """Build a tile of ``rows`` by ``columns``: the best instruction for its dtypes, and the layout of weights that it reads."""
+    packs = _packs_weights(product, target)
+    step, intrin, copied = (
+        _dot_product(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
+    )
+    unroll = next(n for n in VECTORS_UNROLL if product.depth // step % n == 0)
     weights = WORDS if intrin else PACKED if packs else ""
-    return Tile(rows, columns, steps, step, intrin, copied, weights, lanes)
+    return Tile(rows, columns, unroll, step, intrin, copied, weights, lanes)
 
 
-def _packs(product: Product, target: Target) -> bool:
-    """Whether weights are stored for the tile: constants are, and data for enough rows where its columns would be read one by
-    one, or beyond a cache."""
+def _packs_weights(product: Product, target: Target) -> bool:
+    """Test whether weights are packed in panels: constants always, runtime data if enough rows share the copy."""
     if product.weight.scope == "const":
         return len(product.weight.shape) == 2
-    wanted = product.along or product.total.dtype == "int32" or _columns_first(product, target)
-    return wanted and product.panels and product.rows >= PACKED_ROWS and target.core.cache > 0
+    # Unpacked, the lanes would be loaded one by one (along K), or the weights exceed the cache.
+    pays = product.along or product.total.dtype == "int32" or _exceeds_cache(product, target)
+    return pays and product.panels and product.rows >= MIN_PACKED_ROWS and target.core.cache > 0
 
 
-def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
-    """Integers of a word, the tensor intrinsic of their products and the dtype in which rows are copied for it: four bytes where
-    vectors multiply such, else two numbers of 16 bits, else one."""
-    word, intrin = BYTES.get(product.dtypes[:2], ("", ""))
+def _dot_product(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
+    """Return products per lane and instruction, the tensor intrinsic, and the dtype to which rows are copied for it.
+
+    Four products of bytes (VNNI, SDOT) if the core has them, else two of int16 (PMADDWD), else one.
+    """
+    word, intrin = DOT4_INTRINSICS.get(product.dtypes[:2], ("", ""))
     if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
         return 4, intrin, ""
-    short = all(dtypes.nbytes(kind) <= 2 for kind in product.dtypes[:2])
+    short = all(dtypes.nbytes(dtype) <= 2 for dtype in product.dtypes[:2])
     pairs = short and product.depth % 2 == 0 and target.has(f"dot2_i32x{lanes}")
     return (2, "dot2_int16_int16", "int16") if pairs else (1, "", "")
 
 
 def suits_depthwise(start: Schedule, target: Target) -> bool:
-    """A depthwise convolution whose channels fill vectors."""
+    """Match a depthwise convolution, summed in float32 or int32, whose channels fill whole vectors."""
     form = depthwise_of(start)
     if form is None or not (float_lanes(target) or in_lanes(start, target)):
         return False
-    known = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
-    return known and lanes_of(form.channels, target) > 0
+    is_supported = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
+    return is_supported and lanes_of(form.channels, target) > 0
 
 
 def known_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """Whether pairs of taps are multiplied: where a word of vectors does that in fewer operations than one tap takes."""
+    """List whether pairs of taps are multiplied: yes if a pair (dot2) takes fewer instructions than one tap."""
     form = depthwise_of(start)
     assert form is not None
     word = f"dot2_i32x{lanes_of(form.channels, target)}"
     body = body_of(word, target.cpu) if target.has(word) else None
-    short = form.total.dtype == "int32" and all(dtypes.holds("int16", kind) for kind in form.dtypes[:2])
+    short = form.total.dtype == "int32" and all(dtypes.holds("int16", dtype) for dtype in form.dtypes[:2])
     plain = form.times == 1 and prod(form.taps) <= MOST_TAPS
-    return (short and plain and body is not None and sum(body.counts().values()) < TAP,)
+    return (short and plain and body is not None and sum(body.counts().values()) < TAP_OPERATIONS,)
 
 
 def all_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """Both, where pairs pay: their weights are larger."""
+    """List both choices if pairs pay: the weights of pairs are larger."""
     return tuple(dict.fromkeys((*known_pairs(start, target, goal), False)))
 
 
 def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """A row of ``pixels`` by a vector of channels in registers, while all taps run."""
+    """Keep ``pixels`` of a row by a vector of channels in registers while all taps run."""
     form = depthwise_of(start)
     assert form is not None
     lanes = lanes_of(form.channels, target)
@@ -270,16 +293,15 @@ def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> 
     return pad_by_row(schedule, target)
 
 
-# ---- Convolutions on vectors whose windows slide over the rows of an image: pixels are read where they lie, none are
-# gathered.
+# ---- Convolutions on vectors without im2col: windows slide over the image, and pixels are read in place
 #
-# A window's row of taps is one run of memory, so a sum is one along rows and one along that run (algorithm ``windows``,
-# :func:`microc.ops.convolution.conv2d_algorithms.window_product`). A tile is pixels of one row of outputs by vectors of
-# channels; the rows of the image that a row of outputs reads are copied with their border, once, where there is one.
+# In NHWC a window's row of taps is contiguous, so the sum is two loops: rows of taps, and that run of memory (algorithm
+# ``windows``, :func:`microc.ops.convolution.conv2d_algorithms.window_product`). A tile is pixels of one row of outputs by vectors
+# of channels. If the convolution is padded, the image rows that a row of outputs reads are copied once, with their border.
 
 
 def windows_of(schedule: Schedule) -> Product | None:
-    """The product of one row of outputs by one row of taps; None where ``acc`` is no such convolution."""
+    """Match ``acc`` as a windowed convolution: the product of one row of outputs by one row of taps; else None."""
     if not schedule.has(ACC) or not schedule.has(OUT):
         return None
     block = find_block(schedule.func.body, ACC)
@@ -293,14 +315,17 @@ def windows_of(schedule: Schedule) -> Product | None:
 
 
 def known_windows(schedule: Schedule) -> Product:
-    """That of a function that the rule matched."""
+    """Return the product of a function that :func:`windows_of` matches."""
     product = windows_of(schedule)
     assert product is not None
     return product
 
 
 def suits_windows(start: Schedule, target: Target) -> bool:
-    """Columns that fill vectors; data that is widened must be copied, and only a border is."""
+    """Match a windowed convolution whose columns fill whole vectors.
+
+    Data that the tile widens must be copied, and only padded rows are copied.
+    """
     product = windows_of(start)
     if product is None or lanes_of(product.columns, target) == 0 or not in_lanes(start, target):
         return False
@@ -308,12 +333,12 @@ def suits_windows(start: Schedule, target: Target) -> bool:
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """Those of a product of a row of outputs."""
+    """List the tiles of a windowed convolution, as :func:`product_tiles`."""
     return tiles_of(start, known_windows(start), target)
 
 
 def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """A tile of pixels by channels in registers, while the window's rows and their taps run."""
+    """Keep a tile of pixels by channels in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = known_windows(schedule)
@@ -331,120 +356,121 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
 
 
 def bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
-    """The rows under a row of windows: filled as a border is, then copied in the lanes of vectors."""
+    """Copy the padded rows that a row of windows reads: fill the border apart, then copy in vectors, as ``dtype``."""
     schedule = without_border(schedule)
-    stored = stored_buffer(find_block(schedule.func.body, PADDED))
-    schedule = schedule if stored.dtype == dtype else schedule.set_dtype(PADDED, dtype)
+    padded = stored_buffer(find_block(schedule.func.body, PADDED))
+    schedule = schedule if padded.dtype == dtype else schedule.set_dtype(PADDED, dtype)
     return in_lanes_of(schedule, schedule.loops_of(PADDED)[-1], target)
 
 
-# ---- Products and depthwise convolutions with neighbouring channels in strips: as many at once as the vectors of a
-# machine hold, which knows it when it runs (:mod:`microc.tir.symbolic`).
+# ---- Products and depthwise convolutions in strips: vectors whose length is known at run time only (RVV)
 #
-# A strip goes through all terms of its sums. Weights lie by terms, those of all columns side by side, for no one knows how many a
-# strip takes. Of wide vectors a core has few: three rows beside the weights in vectors of eight registers, six in those of four,
-# where these are short; of floats less, for weights take as much as a sum, and once more while they are converted.
+# A strip is as many neighbouring channels as a vector holds (:mod:`microc.tir.symbolic`); it runs through all of K. Weights are
+# stored as [k][o], all columns side by side, since the number of columns in a strip is unknown. RVV groups registers into wide
+# vectors (LMUL), so there are few of these: an int32 tile of vectors of 8 registers has 3 rows beside its weights, one of 4
+# registers has 6. A float tile has fewer: its weights are as wide as its sums, and need a second vector during conversion.
 
 ROWS = MappingProxyType({("int32", 16): 6, ("int32", 32): 3, ("float32", 16): 5, ("float32", 32): 2})
-"""Rows of a tile of sums by their dtype and the least lanes of a vector."""
+"""Rows of a tile, by the dtype of its sums and the least lanes of a vector."""
 STRIPS_PIXELS = MappingProxyType({("int32", 16): 4, ("int32", 32): 2, ("float32", 16): 4, ("float32", 32): 1})
-"""The same of a depthwise convolution, which loads two vectors for each product."""
-STRIPS_STEPS = (4, 2, 1)
-"""Steps of a sum in an iteration."""
-FEW = 8
-"""Columns of which a strip is too short."""
+"""Pixels of a depthwise tile, by the same keys: it loads two vectors for each product."""
+STRIPS_UNROLL = (4, 2, 1)
+"""K unroll, best first."""
+MIN_COLUMNS = 8
+"""Columns from which a strip is long enough to pay."""
 
 
-def _suits(start: Schedule, product: Product | None, target: Target) -> bool:
-    """Numbers of 32 bits by constants, in sums that vectors do all of."""
-    if product is None or product.columns < FEW or not in_lanes(start, target) or product.bits:
+def _can_strip(start: Schedule, product: Product | None, target: Target) -> bool:
+    """Test for a product by constants, summed in int32 or float32, that vectors can do wholly."""
+    if product is None or product.columns < MIN_COLUMNS or not in_lanes(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
-    known = product.along and product.weight.scope == "const" and len(product.weight.shape) == 2
-    return known and product.total.dtype in ("int32", "float32")
+    is_constant = product.along and product.weight.scope == "const" and len(product.weight.shape) == 2
+    return is_constant and product.total.dtype in ("int32", "float32")
 
 
 def suits_strip_product(start: Schedule, target: Target) -> bool:
-    """A product by constants."""
-    return _suits(start, product_of(start), target)
+    """Match a product by constants for strips."""
+    return _can_strip(start, product_of(start), target)
 
 
 def suits_strip_windows(start: Schedule, target: Target) -> bool:
-    """A convolution whose windows slide over rows, by constants."""
-    return _suits(start, windows_of(start), target)
+    """Match a windowed convolution by constants for strips."""
+    return _can_strip(start, windows_of(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """Those of a product."""
-    return _tiles(known_product(start))
+    """List the tiles of a product in strips."""
+    return _strip_tiles(known_product(start))
 
 
 def strip_window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """Those of a product of a row of outputs."""
-    return _tiles(known_windows(start))
+    """List the tiles of a windowed convolution in strips."""
+    return _strip_tiles(known_windows(start))
 
 
-def _tiles(product: Product) -> tuple[Tile, ...]:
-    """As many rows as registers hold, best a divisor, by a strip of columns."""
-    unroll = next(n for n in STRIPS_STEPS if product.depth % n == 0)
-    found = []
+def _strip_tiles(product: Product) -> tuple[Tile, ...]:
+    """List one tile for each vector width: as many rows as registers hold, preferably a divisor, by a strip of columns."""
+    unroll = next(n for n in STRIPS_UNROLL if product.depth % n == 0)
+    tiles = []
     for lanes in LEAST:
         most = min(ROWS[product.total.dtype, lanes], product.rows)
         rows = next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
-        found.append(Tile(rows, 1, unroll, lanes=lanes))
-    return tuple(found)
+        tiles.append(Tile(rows, 1, unroll, lanes=lanes))
+    return tuple(tiles)
 
 
 def strip_product(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Rows of a tile by a strip of columns in registers, while k runs."""
+    """Keep the rows of a tile by a strip of columns in registers while K runs."""
     tile: Tile = decisions["tile"]
     schedule = prepared(start, target)
     product = known_product(schedule)
     p, o, k = product.p, product.o, product.k
-    schedule = _by_terms(schedule, product).split(p, (None, tile.rows)).split(k, (None, tile.unroll))
-    turn = (f"{p}_0", *product.inside, o)
-    schedule = schedule.reorder(*turn, f"{k}_0", f"{k}_1", f"{p}_1").decompose_reduction(ACC, f"{k}_0")
+    schedule = _transpose_weights(schedule, product).split(p, (None, tile.rows)).split(k, (None, tile.unroll))
+    outer = (f"{p}_0", *product.inside, o)
+    schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{p}_1").decompose_reduction(ACC, f"{k}_0")
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PATCH):
         schedule = copy_words(schedule.compute_at(PATCH, product.tile), PATCH, target)
-    return strips(_written_out(schedule, (*turn, f"{k}_0"), tile), o, target, tile.lanes)
+    return strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
 def strip_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """The same of a row of pixels, while the window's rows and their taps run."""
+    """Keep pixels of a row by a strip of columns in registers while the window's rows and their taps run."""
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = known_windows(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
-    schedule = _by_terms(schedule, product).split(x, (None, tile.rows)).split(k, (None, tile.unroll))
-    turn = (f"{x}_0", o, ky)
-    schedule = schedule.reorder(*turn, f"{k}_0", f"{k}_1", f"{x}_1").decompose_reduction(ACC, ky)
+    schedule = _transpose_weights(schedule, product).split(x, (None, tile.rows)).split(k, (None, tile.unroll))
+    outer = (f"{x}_0", o, ky)
+    schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{x}_1").decompose_reduction(ACC, ky)
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PADDED):
         schedule = bordered(schedule.compute_at(PADDED, y), product.data.dtype, target)
-    return strips(_written_out(schedule, (*turn, f"{k}_0"), tile), o, target, tile.lanes)
+    return strips(_unroll(schedule, (*outer, f"{k}_0"), tile), o, target, tile.lanes)
 
 
-def _by_terms(schedule: Schedule, product: Product) -> Schedule:
-    """The weights of a term side by side."""
+def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
+    """Store the weights as [k][o], so that those of a term are contiguous."""
     return schedule.transform_layout(product.weight.name, ((None,), (None,)), (1, 0))
 
 
-def _written_out(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
+def _unroll(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
+    """Unroll everything inside of the ``kept`` loops; the loop of the strip is one of these, and is vectorised later."""
     return unrolled(schedule, kept, replace(tile, lanes=0), 0)
 
 
 def suits_strip_depthwise(start: Schedule, target: Target) -> bool:
-    """A depthwise convolution of several channels."""
+    """Match a depthwise convolution of enough channels for a strip, summed in int32 or float32."""
     form = depthwise_of(start)
-    if form is None or form.channels < FEW or not in_lanes(start, target):
+    if form is None or form.channels < MIN_COLUMNS or not in_lanes(start, target):
         return False
     return form.total.dtype == "int32" or (form.total.dtype == "float32" and float_lanes(target) > 0)
 
 
 def strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Pixels of a row by a strip of channels in registers, while all taps run."""
+    """Keep pixels of a row by a strip of channels in registers while all taps run."""
     form = depthwise_of(start)
     assert form is not None
     lanes = decisions["lanes"]

@@ -1,13 +1,12 @@
-"""Winograd's F(2 x 2, 3 x 3), of floats also F(4 x 4, 3 x 3), stages of ``ops/convolution/conv2d_algorithms.py``: integers on
-cores with DSP instructions, floats where a multiply-add is one instruction, in vectors or not.
+"""Winograd's F(2 x 2, 3 x 3), for floats also F(4 x 4, 3 x 3), in stages of ``ops/convolution/conv2d_algorithms.py``.
 
-Integers: a few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
-(``add_i16x2``, ``sub_i16x2``) into 16-bit numbers, channels crossed as ``evens`` gives them. For a pair of tiles and a
-pair of output channels the 16 products are accumulated one after the other by ``dot2`` in four registers; then the outputs of
-every tile are made from its 16 sums. All scratch is that of one step: tiles by input channels, and 64 sums.
+Integers, on cores with DSP instructions: some tiles of a row of tiles at a time. Their padded input is copied and transformed by
+pairs of channels (``add_i16x2``, ``sub_i16x2``) into int16, in the channel order 0, 2, 1, 3 that ``evens`` gives. For a pair of
+tiles and a pair of output channels ``dot2`` accumulates the 16 products one after the other in four registers; then the outputs
+of every tile are computed from its 16 sums. The scratch is that of one step: tiles by input channels, and 64 sums.
 
-Floats: the tiles of a row that registers hold, beside a few output channels, are the rows of 16 or 36 products, one after the
-other.
+Floats, on cores with a fused multiply-add: the tiles of a row that registers hold, beside some output channels, are the rows of
+16 or 36 products, one after the other.
 """
 
 from __future__ import annotations
@@ -18,42 +17,43 @@ from microc.base.immutable import frozen
 from microc.schedule.primitives.tree import buffer_named
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.rule import Decisions, float_lanes, lanes_of, vectorize_lanes
-from microc.schedule.rules.vectors import LOADED
+from microc.schedule.rules.vectors import LOAD_COST
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 
 SCRATCH = 2048
-"""Bytes of transformed inputs held at once, where a pair of tiles does not take more."""
+"""Bytes of transformed inputs at once, unless a pair of tiles takes more."""
 PAIR = 2
 """Tiles, and output channels, multiplied at once."""
 STEP = 4
-"""Products that a tensor intrinsic does at once, and channels that are transformed at once."""
+"""Products in one call of a dot4 intrinsic, and channels that are transformed at once."""
 UNROLL = 4
-"""Steps of the products that are unrolled at most."""
+"""K unroll at most."""
 REGISTERS = 32
-"""Of floats, where there are no vectors."""
+"""FPU registers of a core without vectors."""
 TALLEST = 8
-"""Tiles, and vectors of output channels, multiplied at once."""
-_AS_IT_IS = (None,)
+"""Tiles, and vectors of output channels, of a square at most."""
+_UNSPLIT = (None,)
 _CROSSED = (None, 2, 2)
+"""Split channels in fours, whose order then becomes 0, 2, 1, 3."""
 
 
 @frozen
 class Square:
-    """A choice: tiles, and vectors of output channels, at once."""
+    """A square of sums: tiles, and vectors of output channels, at once."""
 
     tiles: int
     columns: int
 
 
 def is_winograd(schedule: Schedule) -> bool:
-    """Whether the function is made of the stages of Winograd's algorithm."""
+    """Test whether the function consists of the stages of Winograd's algorithm."""
     return all(schedule.has(block) for block in ("tile", "acc", "rows"))
 
 
 def suits_winograd(start: Schedule, target: Target) -> bool:
-    """Integers, whole words of channels."""
+    """Match Winograd's algorithm on int16 tiles of whole words of channels."""
     if not is_winograd(start):
         return False
     tile = buffer_named(start.func, TILE)
@@ -61,7 +61,7 @@ def suits_winograd(start: Schedule, target: Target) -> bool:
 
 
 def suits_floats(start: Schedule, target: Target) -> bool:
-    """Floats; channels that fill vectors where there are such."""
+    """Match Winograd's algorithm on floats, with channels that fill whole vectors if the core has these."""
     if not is_winograd(start) or buffer_named(start.func, TILE).dtype != "float32":
         return False
     return not target.has("vectors") or all(
@@ -70,38 +70,38 @@ def suits_floats(start: Schedule, target: Target) -> bool:
 
 
 def _image(start: Schedule) -> tuple[int, int]:
-    """Tiles of a row (an even number), and input channels."""
+    """Return the tiles of a row (an even number) and the input channels."""
     *_, columns, channels = buffer_named(start.func, TILE).shape
     return columns, channels
 
 
 def known_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Tiles of a row that are transformed at once: an even part of it, within the scratch."""
+    """List tiles of a row that are transformed at once: the most that fit the scratch."""
     most = max(PAIR, SCRATCH // (2 * 16 * _image(start)[1]))
     return (max(n for n in all_held(start, target, goal) if n <= most),)
 
 
 def all_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Every even part of a row."""
+    """List all even divisors of the tiles of a row."""
     columns, _ = _image(start)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
 def known_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Steps of the products that are written out: as many as leave none over."""
+    """List the largest K unroll that leaves no tail."""
     return all_unrolls(start, target, goal)[:1]
 
 
 def all_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
-    """Of products of integers :data:`STEP` terms, of floats one; the most first."""
+    """List K unrolls that leave no tail, largest first; a step is :data:`STEP` terms of integers, one of floats."""
     tile = buffer_named(start.func, TILE)
     steps = tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
     return tuple(n for n in range(UNROLL, 0, -1) if steps % n == 0)
 
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """Everything is computed where the outputs of a pair of tiles and a pair of channels want it."""
-    schedule, end, weight = _with_one_end(start)
+    """Compute every stage where the outputs of a pair of tiles and a pair of channels need it."""
+    schedule, end, weight = _inline_output_transform(start)
     outputs = buffer_named(schedule.func, ACC).shape[-1]
     held = decisions["held"]
     *_, y, x, o = schedule.loops_of(end)
@@ -113,7 +113,7 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
-    schedule = _multiplied(_transformed(schedule), weight, decisions["unroll"])
+    schedule = _multiply(_transform_inputs(schedule), weight, decisions["unroll"])
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
     for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
@@ -121,25 +121,26 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     return schedule
 
 
-def _with_one_end(start: Schedule) -> tuple[Schedule, str, str]:
-    """The schedule with all that makes outputs of sums in one stage, that stage, and the transformed weights."""
+def _inline_output_transform(start: Schedule) -> tuple[Schedule, str, str]:
+    """Inline the output transform in the epilogue; return the schedule, the block of outputs, and the name of the transformed
+    weights."""
     points, *_, channels = buffer_named(start.func, TILE).shape
     outputs = buffer_named(start.func, ACC).shape[-1]
     weight = next(b.name for b in start.func.params if b.shape == (points, outputs, channels))
     return (start.compute_inline(UNTILE), OUT, weight) if start.has(OUT) else (start, UNTILE, weight)
 
 
-def _transformed(schedule: Schedule) -> Schedule:
-    """Four channels at once, all points of a tile one after the other."""
-    schedule = schedule.transform_layout(TILE, (_AS_IT_IS,) * 4 + (_CROSSED,), (0, 1, 2, 3, 4, 6, 5))
+def _transform_inputs(schedule: Schedule) -> Schedule:
+    """Transform four channels at once, all points of a tile one after the other."""
+    schedule = schedule.transform_layout(TILE, (_UNSPLIT,) * 4 + (_CROSSED,), (0, 1, 2, 3, 4, 6, 5))
     s, n, y, x, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, STEP)).reorder(n, y, x, f"{c}_0", f"{c}_1", s)
     return schedule.unroll(s).vectorize(f"{c}_1")
 
 
-def _multiplied(schedule: Schedule, weight: str, unroll: int) -> Schedule:
-    """The sums of a point: k innermost, two by two of them in registers."""
-    schedule = schedule.transform_layout(weight, (_AS_IT_IS, _AS_IT_IS, _CROSSED), (0, 1, 2, 4, 3))
+def _multiply(schedule: Schedule, weight: str, unroll: int) -> Schedule:
+    """Multiply at a point: K innermost, two by two sums in registers."""
+    schedule = schedule.transform_layout(weight, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
     *_, x, o, k = schedule.loops_of(ACC)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")
@@ -149,13 +150,14 @@ def _multiplied(schedule: Schedule, weight: str, unroll: int) -> Schedule:
 
 
 def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """For some tiles of a row: their input with its border, V, and for a few output channels after the other sums and outputs."""
+    """Copy and transform the padded input of some tiles of a row; then compute sums and outputs for some output channels at a
+    time."""
     outputs = buffer_named(start.func, ROWS).shape[1]
-    schedule, end, weight = _with_one_end(start)
+    schedule, end, weight = _inline_output_transform(start)
     inner, lanes = _lanes(start, target)
-    tall, wide = decisions["square"].tiles, decisions["square"].columns
+    tiles, columns = decisions["square"].tiles, decisions["square"].columns
     *_, y, x, o = schedule.loops_of(end)
-    schedule = schedule.split(y, (None, outputs)).split(x, (None, tall, outputs)).split(o, (None, wide, lanes))
+    schedule = schedule.split(y, (None, outputs)).split(x, (None, tiles, outputs)).split(o, (None, columns, lanes))
     schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{y}_1", f"{x}_2", f"{o}_2")
     schedule = schedule.cache_write(ACC, "register").compute_at(ROWS, f"{o}_1").set_scope(ROWS, "register")
     schedule = schedule.compute_at("acc_register", f"{o}_0")
@@ -164,7 +166,7 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     for loop in (f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1"):
         schedule = schedule.annotate(loop, PEEL, 0)
-    schedule = _float_products(schedule, weight, wide, lanes, decisions["unroll"])
+    schedule = _float_products(schedule, weight, columns, lanes, decisions["unroll"])
     s, *_, tile, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, inner)).reorder(tile, f"{c}_0", s, f"{c}_1").unroll(s)
     for block, loops in (("acc_init", 3), (ACC, 4), ("acc_register", 3), (ROWS, 6), (end, 3)):
@@ -176,35 +178,37 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
     return schedule
 
 
-def _float_products(schedule: Schedule, weight: str, wide: int, lanes: int, unroll: int) -> Schedule:
-    """The sums of a point: columns innermost, whose weights lie side by side."""
-    schedule = schedule.transform_layout(weight, (_AS_IT_IS, (None, wide * lanes), _AS_IT_IS), (0, 1, 3, 2))
+def _float_products(schedule: Schedule, weight: str, width: int, lanes: int, unroll: int) -> Schedule:
+    """Multiply at a point: columns innermost, whose weights are contiguous."""
+    schedule = schedule.transform_layout(weight, (_UNSPLIT, (None, width * lanes), _UNSPLIT), (0, 1, 3, 2))
     *_, tile, column, k = schedule.loops_of(ACC)
-    schedule = schedule.split(column, (wide, lanes)).split(k, (None, unroll))
+    schedule = schedule.split(column, (width, lanes)).split(k, (None, unroll))
     schedule = schedule.reorder(f"{k}_0", f"{k}_1", tile, f"{column}_0", f"{column}_1")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    return schedule.split(schedule.loops_of("acc_register")[-1], (wide, lanes))
+    return schedule.split(schedule.loops_of("acc_register")[-1], (width, lanes))
 
 
 def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
-    """Lanes of input channels and of outputs; one where there are no vectors."""
+    """Return lanes of input channels and of output channels; 1 without vectors."""
     channels, outputs = (buffer_named(start.func, name).shape[-1] for name in (TILE, ACC))
     return (lanes_of(channels, target), lanes_of(outputs, target)) if target.has("vectors") else (1, 1)
 
 
 def known_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
-    """That whose products wait least for each other, and of the fewest loads for one of them."""
+    """List the square with the least estimated time: products wait least for previous sums, and need the fewest loads."""
 
-    def time(one: Square) -> tuple[float, int, int]:
-        waits = max(1.0, target.core.pipelined / (one.tiles * one.columns))
-        return waits + LOADED * (1 / one.tiles + 1 / one.columns), one.tiles, one.columns
+    def time(square: Square) -> tuple[float, int, int]:
+        # Per product: its issue slot, or more if the pipeline is deeper than the square has sums; and its share of the loads.
+        slots = max(1.0, target.core.pipelined / (square.tiles * square.columns))
+        return slots + LOAD_COST * (1 / square.tiles + 1 / square.columns), square.tiles, square.columns
 
     return (min(all_squares(start, target, goal), key=time),)
 
 
 def all_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
-    """Divisors of tiles and channels for which registers hold the sums, a row of weights and what is repeated."""
+    """List the squares that divide tiles and channels and whose sums, weights and broadcast inputs fit the registers."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
     tiles, columns = _image(start)[0], buffer_named(start.func, ACC).shape[-1] // _lanes(start, target)[1]
     pairs = itertools.product(range(1, TALLEST + 1), repeat=2)
+    # tiles * columns sums + columns weights + 2 for a broadcast input and an intermediate result
     return tuple(Square(t, c) for t, c in pairs if tiles % t == 0 and columns % c == 0 and t * c + c + 2 <= registers)
