@@ -28,7 +28,7 @@ Region = tuple[tuple[ir.Expr, int], ...]
 
 
 def stored_buffer(block: ir.Block) -> ir.Buffer:
-    """The one buffer that a block writes, apart from those that live in it."""
+    """Return the only buffer that a block writes, apart from those allocated in it; ScheduleError if there are several."""
     own = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Alloc)}
     stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
     if len(stores) != 1:
@@ -39,7 +39,7 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
 
 
 def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
-    """The outermost loop that holds nothing but this block (the block itself when there is none)."""
+    """Return the outermost loop that holds only this block; the block itself if there is none."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
         if loop.body is not nest:
@@ -49,7 +49,10 @@ def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
 
 
 def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
-    """What one iteration of ``loop`` touches of ``buffer``: per axis a start (of outer variables) and a size."""
+    """Return the region of ``buffer`` that one iteration of ``loop`` reads or writes: per axis a start and a size.
+
+    The start is an expression of outer variables. An axis whose accesses start at different expressions counts wholly.
+    """
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
@@ -77,10 +80,10 @@ def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, write
     return tuple(region)
 
 
-def _moved_nest(
+def _build_nest(
     func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer: tuple[ir.For, ...]
 ) -> ir.Stmt:
-    """The block in new loops that cover ``region`` of its spatial iterators and all of its reduction."""
+    """Put the block in new loops that cover ``region`` of its space iterators and all of its reduction."""
     taken = names_in(func.body)
     bounds = loop_bounds(outer)
     loops: list[tuple[ir.Var, int]] = []
@@ -91,6 +94,7 @@ def _moved_nest(
         binding = simplify(start + var, {**bounds, var: (0, size - 1)})
         iters.append(replace(it, binding=binding))
         loops.append((var, size))
+        # Tiles need not divide the extent: guard the side on which the binding may leave it.
         reach = bounds_of(binding, {**bounds, var: (0, size - 1)})
         if reach is None or reach[1] >= it.extent:
             guards.append(binding < it.extent)
@@ -101,7 +105,7 @@ def _moved_nest(
 
 
 def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
+    """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
     producer, target = find_block(func.body, block), outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
     nest = nest_of(func, producer)
@@ -120,15 +124,16 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     spatial = {}
     for counted, (start, size) in zip(_store_iters(producer, buffer), region, strict=True):
         if counted is not None:
-            spatial[counted[0]] = _turns(start, size, counted[1])
-    new_nest = _moved_nest(func, producer, spatial, (*outer, target))
+            spatial[counted[0]] = _covering_iterations(start, size, counted[1])
+    new_nest = _build_nest(func, producer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest, None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(new_nest, target.body))))
 
 
 def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
-    """Per axis of the stored buffer the iterator that counts along it and how many elements it steps by; None where others do."""
+    """Return per axis of the stored buffer the iterator that counts along it and its step in elements; None if another
+    expression does."""
     own = {it.var for it in block.iters}
     for s in walk_stmt(drop_blocks(block.body)):
         if isinstance(s, ir.Store) and s.buffer == buffer:
@@ -137,7 +142,7 @@ def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] 
 
 
 def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
-    """The one iterator in an index, at the start of the tile that its turn makes; and its factor."""
+    """Return the only iterator in an index, and its factor; None unless the index starts at zero and grows with it."""
     terms, offset = linear(index)
     match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
         case [(ir.Var() as var, factor)] if factor > 0 and not offset:
@@ -146,29 +151,30 @@ def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
             return None
 
 
-def _whole(start: ir.Expr, size: int, extent: int, step: int) -> bool:
-    """Whether whole tiles of ``step`` elements fill a part of an axis."""
+def _is_whole_tiles(start: ir.Expr, size: int, extent: int, step: int) -> bool:
+    """Test whether whole tiles of ``step`` elements fill a region of an axis."""
     return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
 
 
-def _turns(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
-    """Which turns, of ``step`` elements each, make the elements from ``start``: the first, and how many."""
+def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
+    """Return the first, and the number, of the iterations of ``step`` elements that cover ``size`` elements from ``start``."""
     if step == 1:
         return start, size
     aligned = ir.int_value(simplify(start % step)) == 0
+    # An unaligned start may touch one iteration more than the size alone needs.
     return simplify(start // step), -(-size // step) if aligned else (size + step - 2) // step + 1
 
 
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
+    """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it wrote."""
     consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
     inside = units(target)
     own_result = stored_buffer(consumer)
     readers = [b.name for b in inside if b is not consumer and own_result in buffers_read(b)]
     if readers:  # it would come behind them
         raise ScheduleError(f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads what {block!r} makes")
-    made = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
-    read = [b for b in buffers_read(consumer.body) if b in made]
+    produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
+    read = [b for b in buffers_read(consumer.body) if b in produced]
     if len(read) != 1:
         raise ScheduleError(
             f"reverse_compute_at: block {block!r} reads {len(read)} of the tensors made in loop {loop!r}",
@@ -179,7 +185,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     _check_complete(func, producer, target)
     outer = loops_around(func.body, target)
     region = touched(target, outer, buffer, writes=True)
-    if not _without_gaps(target, outer, buffer):
+    if not _writes_contiguously(target, outer, buffer):
         raise ScheduleError(
             f"reverse_compute_at: a turn of loop {loop!r} makes elements of {buffer.name!r} that lie apart",
             hint="name a loop whose turns make whole tiles: reorder it outside of what it was split from",
@@ -190,26 +196,27 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     spatial = {}
     for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
         counted = _counter(index, own)
-        if len(reads) != 1 or counted is None or not _whole(start, size, extent, counted[1]):
+        if len(reads) != 1 or counted is None or not _is_whole_tiles(start, size, extent, counted[1]):
             raise ScheduleError(
                 f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time",
                 hint="compute the producer at the consumer instead; tiles must lie within what a turn makes",
             )
-        spatial[counted[0]] = _turns(start, size, counted[1])
-    new_nest = _moved_nest(func, consumer, spatial, (*outer, target))
+        spatial[counted[0]] = _covering_iterations(start, size, counted[1])
+    new_nest = _build_nest(func, consumer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest_of(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
 
-def _without_gaps(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
-    """Whether one iteration of ``loop`` makes all of what lies between the first and the last of its elements of ``buffer``."""
-    made = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
+def _writes_contiguously(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
+    """Test whether one iteration of ``loop`` writes all elements of ``buffer`` between the first and the last that it writes."""
+    writes = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
     for axis in range(len(buffer.shape)):
-        forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in made]
+        forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in writes]
         offsets = [offset for (_, offset), _ in forms]
         (terms, _), access = forms[0]
         inner, bounds = {x.var for x in access.loops[len(outer) + 1 :]}, loop_bounds(access.loops)
+        # Add the inner loops' strides in ascending order: a gap shows as a stride that exceeds the run of elements so far.
         length = max(offsets) - min(offsets) + (access.extent if axis == len(buffer.shape) - 1 else 1)
         for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
             reach = bounds_of(term, bounds) if free_vars(term) & inner else (0, 0)
@@ -220,7 +227,7 @@ def _without_gaps(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) ->
 
 
 def _check_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
-    """The reduction must be finished within one iteration of the target loop."""
+    """Raise ScheduleError unless the reduction is complete within one iteration of the target loop."""
     around = {loop.var for loop in (*loops_around(func.body, target), target)}
     for it in producer.iters:
         if it.kind == "reduce" and free_vars(it.binding) & around:
@@ -231,7 +238,7 @@ def _check_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> No
 
 
 def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Put the expression of ``block`` wherever its value is read; its buffer disappears."""
+    """Replace every read of ``block``'s result by its expression, and remove the block and its buffer."""
     producer = find_block(func.body, block)
     buffer = stored_buffer(producer)
     if not isinstance(producer.body, ir.Store) or producer.init is not None:
@@ -241,9 +248,10 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     others = [b.name for b in units(func.body) if b is not producer and stored_buffer(b) == buffer]
     if others:
         raise ScheduleError(f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too")
-    where = _store_iters(producer, buffer)
+    counters = _store_iters(producer, buffer)
     store = producer.body
-    if any(counted is None or counted[0] != index for counted, index in zip(where, store.indices, strict=True)):
+    # Its indices must be plain iterators: these are substituted by the indices of each read.
+    if any(counter is None or counter[0] != index for counter, index in zip(counters, store.indices, strict=True)):
         raise ScheduleError(f"compute_inline: block {block!r} stores at computed indices")
 
     def on_expr(e: ir.Expr) -> ir.Expr:
@@ -260,48 +268,59 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 
 
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """Put the expression of the elementwise ``block`` where the value that it reads is made; that value's buffer disappears."""
+    """Apply the expression of the elementwise ``block`` where its operand is produced, and remove the operand's buffer."""
     consumer = find_block(func.body, block)
     blocks = [s for s in units(func.body) if s is not consumer]
-    made = [b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params]
-    if len(made) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
+    producers = [
+        b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params
+    ]
+    if len(producers) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
         raise ScheduleError(
             f"reverse_compute_inline: block {block!r} is not elementwise over one tensor that is made before",
             hint="compute_inline puts producers into their consumers",
         )
-    producer, result = made[0], consumer.body
+    producer, result = producers[0], consumer.body
     buffer = stored_buffer(producer)
     if not isinstance(producer.body, ir.Store) or producer.init is not None:
         raise ScheduleError(f"reverse_compute_inline: block {producer.name!r} reduces", hint="use reverse_compute_at")
     if any(buffer in buffers_read(other) for other in blocks):
         raise ScheduleError(f"reverse_compute_inline: {buffer.name!r} has other readers")
+    # The consumer must be a bijection between its iterators and the operand's elements: one read, by every iterator exactly once,
+    # in any order, over the whole shape, without a guard. Then each element that is produced gives one element of the result.
     iters = {it.var: it.extent for it in consumer.iters}
     reads = {x.indices for x in walk_expr(result.value) if isinstance(x, ir.Load) and x.buffer == buffer}
-    where = next(iter(reads), ())
-    whole = (
-        len(reads) == 1 and set(where) == set(iters) and len(set(where)) == len(where) and consumer.predicate is None
+    indices = next(iter(reads), ())
+    is_bijection = (
+        len(reads) == 1
+        and set(indices) == set(iters)
+        and len(set(indices)) == len(indices)
+        and consumer.predicate is None
     )
-    if not whole or [iters[v] for v in where if isinstance(v, ir.Var)] != list(buffer.shape):
+    if not is_bijection or [iters[v] for v in indices if isinstance(v, ir.Var)] != list(buffer.shape):
         raise ScheduleError(
             f"reverse_compute_inline: block {block!r} does not read every element of {buffer.name!r} once",
             hint="use reverse_compute_at",
         )
+    # The consumer's iterators become the producer's indices, its read the producer's expression. The result has the consumer's
+    # name, since later steps and the epilogue's readers look for that.
     value = producer.body.value
-    places = {var: index for var, index in zip(where, producer.body.indices, strict=True) if isinstance(var, ir.Var)}
+    bindings = {
+        var: index for var, index in zip(indices, producer.body.indices, strict=True) if isinstance(var, ir.Var)
+    }
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         return value if isinstance(e, ir.Load) and e.buffer == buffer else e
 
-    stored = ir.Store(
+    store = ir.Store(
         result.buffer,
-        tuple(substitute(index, places) for index in result.indices),
-        map_expr(substitute(result.value, places), on_expr),
+        tuple(substitute(index, bindings) for index in result.indices),
+        map_expr(substitute(result.value, bindings), on_expr),
     )
     body = replace_stmt(func.body, nest_of(func, consumer), None)
-    body = replace_stmt(body, producer, replace(producer, name=block, body=stored))
+    body = replace_stmt(body, producer, replace(producer, name=block, body=store))
     return replace(func, body=map_stmt(body, lambda s: s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s))
 
 
 def loop_extent(func: ir.PrimFunc, loop: str) -> int:
-    """The constant extent of a named loop."""
+    """Return the constant extent of the loop called ``loop``."""
     return extent_of(find_loop(func.body, loop))

@@ -30,13 +30,14 @@ from microc.tir.analysis.simplification import simplify
 from microc.tir.names import BLOCK_NOTES, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
 
-# ---- Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations.
+# ---- Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations
 
 VECTORS = (4, 8, 16, 32, 64)
 """Lanes that vectors may have: from 128 bits of 32-bit numbers to 512 bits of bytes."""
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
+    """Raise ScheduleError unless the factors are valid and cover the loop."""
     if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
         raise ScheduleError(
             f"split {loop.var.name!r} by {factors}: give two or more positive factors, at most one None",
@@ -51,12 +52,12 @@ def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
 
 
 def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.PrimFunc:
-    """``loop`` becomes nested loops ``loop_0, loop_1 ...``; a tail that does not divide guards the blocks inside."""
+    """Split ``loop`` in nested loops ``loop_0, loop_1 ...``; if the factors do not divide it, the blocks inside get a guard."""
     old = find_loop(func.body, loop)
     check_split(old, factors)
     extent = extent_of(old)
-    known = prod(f for f in factors if f is not None)
-    sizes = [f if f is not None else -(-extent // known) for f in factors]
+    product = prod(f for f in factors if f is not None)
+    sizes = [f if f is not None else -(-extent // product) for f in factors]
     taken = names_in(func.body)
     variables = [ir.Var(fresh(taken, f"{loop}_{k}")) for k in range(len(sizes))]
     index: ir.Expr = ir.const(0, "int32")
@@ -74,15 +75,15 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     return replace(func, body=replace_stmt(func.body, old, body))
 
 
-def _chain(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
-    """Loops from the outermost to the innermost of ``names``; each must hold nothing but the next."""
+def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
+    """Return the loops from the outermost to the innermost of ``names``; ScheduleError unless they are perfectly nested."""
     if len(set(names)) != len(names) or not names:
         raise ScheduleError(f"{names}: name each loop once")
-    wanted = {name: find_loop(func.body, name) for name in names}
-    depth = {name: len(loops_around(func.body, loop)) for name, loop in wanted.items()}
-    outer = wanted[min(names, key=lambda n: depth[n])]
-    chain, left = [outer], set(names) - {outer.var.name}
-    while left:
+    by_name = {name: find_loop(func.body, name) for name in names}
+    depth = {name: len(loops_around(func.body, loop)) for name, loop in by_name.items()}
+    outer = by_name[min(names, key=lambda n: depth[n])]
+    chain, missing = [outer], set(names) - {outer.var.name}
+    while missing:
         inner = chain[-1].body
         if not isinstance(inner, ir.For):
             raise ScheduleError(
@@ -90,11 +91,12 @@ def _chain(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
                 hint="move the other statements first, or decompose the reduction after reordering",
             )
         chain.append(inner)
-        left.discard(inner.var.name)
+        missing.discard(inner.var.name)
     return chain
 
 
 def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
+    """Raise ScheduleError unless the loops are nested in the order of ``names``, without others between them."""
     if [loop.var.name for loop in chain] != list(names):
         raise ScheduleError(
             f"fuse({', '.join(names)}): the loops are nested as {', '.join(loop.var.name for loop in chain)}",
@@ -103,8 +105,10 @@ def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
 
 
 def check_one_kind(chain: list[ir.For]) -> None:
-    """Until its initialisation is a block of its own, a reduction must be walked in order for each result: fusing its loops
-    with spatial ones would let a later reorder accumulate before the initialisation."""
+    """Raise ScheduleError if the loops mix space and reduction loops of a block that is not decomposed.
+
+    A later reorder of the fused loop could then accumulate before the initialisation.
+    """
     fused = {loop.var for loop in chain}
     for s in walk_stmt(chain[-1].body):
         if isinstance(s, ir.Block) and s.init is not None:
@@ -118,8 +122,8 @@ def check_one_kind(chain: list[ir.For]) -> None:
 
 
 def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
-    """Directly nested loops become one, named after all."""
-    chain = _chain(func, loops)
+    """Fuse directly nested loops to one, named after all."""
+    chain = _perfect_nest(func, loops)
     check_fuse(chain, loops)
     check_one_kind(chain)
     extents = [extent_of(loop) for loop in chain]
@@ -136,13 +140,13 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
 
 
 def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
-    """The named loops take each other's places so that they nest in the given order; others between them stay."""
-    chain = _chain(func, loops)
-    places = [k for k, loop in enumerate(chain) if loop.var.name in loops]
+    """Permute the named loops among their levels so that they nest in the given order; others between them stay."""
+    chain = _perfect_nest(func, loops)
+    levels = [k for k, loop in enumerate(chain) if loop.var.name in loops]
     by_name = {loop.var.name: loop for loop in chain}
     order = list(chain)
-    for place, name in zip(places, loops, strict=True):
-        order[place] = by_name[name]
+    for level, name in zip(levels, loops, strict=True):
+        order[level] = by_name[name]
     body = chain[-1].body
     for loop in reversed(order):
         body = replace(loop, body=body)
@@ -150,7 +154,7 @@ def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
 
 
 def _reduces(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Whether some block under ``loop`` reduces along it."""
+    """Test whether some block under ``loop`` reduces along it."""
     return any(
         i.kind == "reduce" and loop.var in free_vars(i.binding)
         for s in walk_stmt(loop.body)
@@ -160,7 +164,8 @@ def _reduces(func: ir.PrimFunc, loop: ir.For) -> bool:
 
 
 def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
-    """Mark a loop ``unrolled``, ``vectorized``, ``parallel`` or bound to groups or items; only the first may reduce."""
+    """Mark a loop ``unrolled``, ``vectorized``, ``parallel`` or bound to groups or items of an accelerator; only unrolled
+    loops may reduce."""
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
         raise ScheduleError(f"a loop cannot be {kind!r}", hint="kinds: " + ", ".join(ir.FOR_KINDS))
@@ -175,20 +180,22 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
 
 
 def check_parallel(func: ir.PrimFunc, step: str) -> None:
-    """ScheduleError if ``step`` left a parallel loop that writes a workspace: there is one of it for all threads, as large as
-    one turn needs; or one that works on a tensor unit. One that is read behind the loop is whole, and turns may have parts of
-    it to themselves; the loop may be one whose turns have workspaces of their own (:data:`~microc.tir.names.PRIVATE`)."""
+    """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit after ``step``.
+
+    All threads have the same workspace. It is safe if each iteration writes a part of its own of a buffer that is read behind the
+    loop, or if the loop gives each thread workspaces of its own (:data:`~microc.tir.names.PRIVATE`).
+    """
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
-            touched = buffers_written(loop.body) | buffers_read(loop.body)
-            held = sorted(b.name for b in touched if b.scope in ir.UNIT_SCOPES)
-            if held:
+            accessed = buffers_written(loop.body) | buffers_read(loop.body)
+            in_unit = sorted(b.name for b in accessed if b.scope in ir.UNIT_SCOPES)
+            if in_unit:
                 raise ScheduleError(
-                    f"{step}: the turns of parallel loop {loop.var.name!r} would share {held[0]!r} in a tensor unit's memory",
+                    f"{step}: the turns of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a tensor unit's memory",
                     hint="a unit takes instructions from one thread: leave loops around them serial",
                 )
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            shared = sorted(b.name for b in written if not _parts_by_turn(func, loop, b))
+            shared = sorted(b.name for b in written if not _has_own_parts(func, loop, b))
             if shared:
                 raise ScheduleError(
                     f"{step}: the turns of parallel loop {loop.var.name!r} would share the workspace {shared[0]!r}",
@@ -196,23 +203,26 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
                 )
 
 
-def _parts_by_turn(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Whether each turn touches a part of ``buffer`` of its own: one behind the loop reads it, so that it is whole, or the turns
-    have it to themselves."""
+def _has_own_parts(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
+    """Test whether each iteration accesses a part of ``buffer`` of its own.
+
+    A buffer used in the loop alone is private to a thread by annotation; one that is read behind the loop must be written in
+    disjoint parts.
+    """
     if is_inside(func, loop, buffer):
         return PRIVATE in dict(loop.annotations)
     return has_parts(loop, buffer)
 
 
 def is_inside(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Whether no block outside of ``loop`` touches ``buffer``."""
+    """Test whether no block outside of ``loop`` accesses ``buffer``."""
     inside = {id(s) for s in walk_stmt(loop.body)}
     outside = (s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and id(s) not in inside)
     return not any(buffer in buffers_read(block) or buffer in buffers_written(block) for block in outside)
 
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
-    """Attach a note to a loop (kept in the text form, shown in comments)."""
+    """Attach an annotation to a loop (kept in the text form, shown in comments)."""
     _check_note(key, LOOP_NOTES)
     if key == LANES and value not in VECTORS:
         raise ScheduleError(
@@ -226,7 +236,7 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
 
 
 def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
-    """``block`` under another name, that of the part that it has in a family of functions, say (:mod:`microc.tir.names`)."""
+    """Rename a block, for example to the name that rules look for (:mod:`microc.tir.names`)."""
     old = find_block(func.body, block)
     if has_block(func.body, name):
         raise ScheduleError(f"rename_block: there is a block {name!r} already")
@@ -234,7 +244,7 @@ def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
 
 
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
-    """Attach a note to a block."""
+    """Attach an annotation to a block."""
     _check_note(key, BLOCK_NOTES)
     old = find_block(func.body, block, inside=True)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
@@ -242,18 +252,20 @@ def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) ->
 
 
 def _check_note(key: str, known: frozenset[str]) -> None:
+    """Raise ScheduleError for an annotation that nothing reads."""
     if key not in known:
         raise ScheduleError(f"nothing reads a note {key!r}", hint="known: " + ", ".join(sorted(known)))
 
 
-# ---- The primitive double_reduction: a reduction computes twice its sum, because that is what its consumer wants.
+# ---- The primitive double_reduction: a reduction computes twice its sum, because its consumer multiplies twice the sum
 
 
 def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
-    """``block`` (decomposed, a sum of products by the constant ``weight``) starts from twice its initial value, and the
-    constant is stored doubled; its readers use the sum as ``x << 1``, for the high multiply, or for its sign.
+    """Double the sums of ``block`` (decomposed, a sum of products by the constant ``weight``).
 
-    The doubled sum must fit: readers that shift it say so. The doubled constant must fit its dtype.
+    It starts from twice its initial value, and the constant is stored doubled. Its readers may use the sum x only as ``x << 1``,
+    for the high multiply, which becomes x, or as ``x >> 31``, for its sign, which is the same. Since they compute ``x << 1``, the
+    doubled sum fits. The doubled constant must fit its dtype.
     """
     summing, starting = find_block(func.body, block), find_block(func.body, f"{block}_init")
     total, constant = stored_buffer(summing), buffer_named(func, weight)
@@ -266,41 +278,45 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
     body = replace_stmt(func.body, starting, replace(starting, body=map_stmt(starting.body, start)))
     readers = [s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)]
     for reader in readers:
-        found = list(walk_all_exprs(reader.body))
-        uses = sum(isinstance(x, ir.Load) and x.buffer == total for x in found)
-        shifted = {id(x): x.a for x in found if _is(x, "shl", 1, total)}
-        if len([x for x in found if id(x) in shifted or _is(x, "shr", 31, total)]) != uses:
+        exprs = list(walk_all_exprs(reader.body))
+        uses = sum(isinstance(x, ir.Load) and x.buffer == total for x in exprs)
+        shifted = {id(x): x.a for x in exprs if _is_shifted_sum(x, "shl", 1, total)}
+        if len([x for x in exprs if id(x) in shifted or _is_shifted_sum(x, "shr", 31, total)]) != uses:
             raise ScheduleError(
                 f"double_reduction: block {reader.name!r} uses {total.name!r} undoubled",
                 hint="it may be read as x << 1 or, for its sign, x >> 31 only",
             )
-        body = replace_stmt(body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _taking(shifted))))
+        body = replace_stmt(
+            body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _replace_by_id(shifted)))
+        )
     return replace(func, body=body)
 
 
-def _taking(shifted: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
-    """Expressions with others in the place of some, which are told by their identity: of ``(x << 1) << 1`` the inner shift alone
-    is meant, and what is left of the outer one looks like it."""
+def _replace_by_id(shifted: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
+    """Build a rewrite that replaces expressions by identity.
+
+    In ``(x << 1) << 1`` only the inner shift is replaced; the result of that looks like the outer one.
+    """
     return lambda x: map_expr(x, lambda e: shifted.get(id(e), e))
 
 
-def _is(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
-    """Whether ``e`` is the sum, shifted."""
+def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
+    """Test whether ``e`` is the sum, shifted by ``distance``."""
     match e:
-        case ir.Bin(kind, ir.Load(buffer), ir.Const(by)):
-            return (kind, by, buffer) == (op, distance, total)
+        case ir.Bin(operator, ir.Load(buffer), ir.Const(by)):
+            return (operator, by, buffer) == (op, distance, total)
         case _:
             return False
 
 
-# ---- Options of the C compiler for one kernel: a decision like any other, which steps keep and replay.
+# ---- Options of the C compiler for one kernel, as a step of a trace
 #
-# Only options that change no result may be named, those that a family of cores lists: a record is somebody else's, perhaps.
+# Only options that a family of cores lists, which change no result, are accepted: traces may come from others.
 
 
 def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:
-    """Have gcc take ``flags`` for this function beside those of its file, as ``"unroll-loops,no-gcse"``; without ``-f``."""
-    known = {each for family in FAMILIES.values() for choice in family.flags for each in choice.split(",")}
+    """Compile this function with gcc's options ``flags`` beside those of its file, as ``"unroll-loops,no-gcse"``, without ``-f``."""
+    known = {flag for family in FAMILIES.values() for choice in family.flags for flag in choice.split(",")}
     unknown = [flag for flag in flags.split(",") if flag not in known]
     if unknown:
         raise ScheduleError(

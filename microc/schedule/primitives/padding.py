@@ -1,4 +1,4 @@
-"""Primitives that pad reductions and align storage, and constants in 16 bits."""
+"""Primitives that pad reductions and align storage, and the formats of float constants in 16 bits."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import replace_buffers, stmt_exprs, substitute, walk_expr, walk_stmt
 
-# ---- Primitives that make regular what a border or a tail made irregular: pad_reduction, storage_align,
-# decompose_padding.
+# ---- Primitives that remove guards of borders and tails: pad_reduction, storage_align, decompose_padding
 
 
-def _grown(func: ir.PrimFunc, sizes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
-    """``func`` with intermediate buffers of other shapes."""
+def _resize(func: ir.PrimFunc, sizes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
+    """Change the shapes of intermediate buffers."""
     return replace(func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in sizes.items()}))
 
 
 def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """``block`` computes the superfluous instances of a split with a tail too, instead of guarding against them.
+    """Compute the superfluous instances of a split with a tail in ``block``, too, instead of guarding against them.
 
-    The intermediate buffers that it writes and reads grow to hold them; nothing reads their results. What lies in the
-    grown part of an operand is undefined, so that the reduction must not overflow on any values.
+    The intermediate buffers that it writes and reads grow to hold them; nothing reads their results. The grown part of an operand
+    is undefined, so the reduction must not overflow on any values.
     """
     sizes: dict[ir.Buffer, tuple[int, ...]] = {}
     names = [name for name in (f"{block}_init", block) if has_block(func.body, name)]
@@ -56,10 +55,10 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
                 raise ScheduleError(f"pad_reduction: {i.var.name!r} of block {name!r} has no known range")
             extents[i.var] = max(i.extent, reach[1] + 1)
         ranges = {var: (0, extent - 1) for var, extent in extents.items()}
-        for buffer, indices in _touched(what):
-            needed = [bounds_of(index, ranges) for index in indices]
+        for buffer, indices in _accesses(what):
+            reaches = [bounds_of(index, ranges) for index in indices]
             old = sizes.get(buffer, buffer.shape)
-            new = tuple(max(n, reach[1] + 1) if reach else n for n, reach in zip(old, needed, strict=True))
+            new = tuple(max(n, reach[1] + 1) if reach else n for n, reach in zip(old, reaches, strict=True))
             if new != buffer.shape and buffer in func.params:
                 raise ScheduleError(
                     f"pad_reduction: block {name!r} would read beyond {buffer.name!r}",
@@ -68,18 +67,18 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             sizes[buffer] = new
         iters = tuple(replace(i, extent=extents[i.var]) for i in what.iters)
         func = replace(func, body=replace_stmt(func.body, what, replace(what, iters=iters, predicate=None)))
-    return _grown(func, {b: shape for b, shape in sizes.items() if shape != b.shape})
+    return _resize(func, {b: shape for b, shape in sizes.items() if shape != b.shape})
 
 
-def _touched(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
-    """Every access of a block."""
-    found = []
+def _accesses(block: ir.Block) -> list[tuple[ir.Buffer, tuple[ir.Expr, ...]]]:
+    """Return buffer and indices of every load and store of a block."""
+    accesses = []
     for s in walk_stmt(block):
         if isinstance(s, ir.Store):
-            found.append((s.buffer, s.indices))
+            accesses.append((s.buffer, s.indices))
         for expr in stmt_exprs(s):
-            found += [(x.buffer, x.indices) for x in walk_expr(expr) if isinstance(x, ir.Load)]
-    return found
+            accesses += [(x.buffer, x.indices) for x in walk_expr(expr) if isinstance(x, ir.Load)]
+    return accesses
 
 
 def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.PrimFunc:
@@ -92,13 +91,15 @@ def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.
         )
     shape = list(old.shape)
     shape[axis] = -(-shape[axis] // factor) * factor
-    return _grown(func, {old: tuple(shape)})
+    return _resize(func, {old: tuple(shape)})
 
 
 def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """A block that stores an element or, at a border, a constant becomes two: ``<block>_fill`` stores the constant
-    everywhere, ``<block>`` the elements inside the border, without a test; where a loop farther out has a say in whether they
-    are, only that is tested, and the constant stored again."""
+    """Split a block that stores an element or, at a border, a constant, in two blocks.
+
+    ``<block>_fill`` stores the constant everywhere, ``<block>`` the elements inside of the border, without a test. If an outer
+    loop decides, too, whether an element is inside, only that is tested, and the constant is stored again.
+    """
     what = find_block(func.body, block)
     match what.body:
         case ir.Store(buffer, indices, ir.Select(condition, value, ir.Const() as border)):
@@ -113,6 +114,7 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         if loop.body is not nest:
             break
         nest, inner[loop.var] = loop, loop
+    # The condition is a box of the block's iterators. Loops that alone count one of these shrink to its range.
     ranges = _ranges(what, condition)
     shorter = dict(inner)
     starts: dict[ir.Var, ir.Expr] = {}
@@ -124,27 +126,27 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             hint="compute the whole plane at an outer loop first",
         )
     for i in what.iters:
-        found = own.get(i.var)
-        if found is None:
+        own_loop = own.get(i.var)
+        if own_loop is None:
             continue
-        loop, offset = found
+        loop, offset = own_loop
         low, high = max(ranges[i.var][0] - offset, 0), min(ranges[i.var][1] - offset, extent_of(loop) - 1)
         shorter[loop.var] = replace(loop, extent=ir.const(max(high - low + 1, 0), "int32"))
         starts[loop.var] = loop.var + low
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, starts))) for i in what.iters)
     predicate = substitute(what.predicate, starts) if what.predicate is not None else None
-    tested = ir.all_of([test for var, place in own.items() if place is None for test in _within(var, ranges[var])])
-    copied = value if tested is None else ir.Select(tested, value, border)
+    outer_test = ir.all_of([test for var, loop in own.items() if loop is None for test in _within(var, ranges[var])])
+    copied = value if outer_test is None else ir.Select(outer_test, value, border)
     copying: ir.Stmt = replace(what, iters=iters, body=ir.Store(buffer, indices, copied), predicate=predicate)
     for loop in shorter.values():
         copying = replace(loop, body=copying)
-    filled = _whole(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
-    filling = _renamed(filled, inner, func)
+    fill = _drop_guard(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
+    filling = _copy_nest(fill, inner, func)
     return replace(func, body=replace_stmt(func.body, nest, ir.seq(filling, copying)))
 
 
-def _whole(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
-    """A block without its guard where the buffer has room for all instances."""
+def _drop_guard(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
+    """Remove a block's guard if the buffer has room for all instances."""
     store, bounds = block.body, loop_bounds(loops)
     assert isinstance(store, ir.Store)
     rooms: dict[ir.Expr, int] = dict(zip(store.indices, store.buffer.shape, strict=True))
@@ -155,32 +157,35 @@ def _whole(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
 
 
 def _ranges(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
-    """Inclusive ranges of the block's iterators that together mean ``condition``."""
+    """Return the inclusive ranges of the block's iterators whose conjunction is ``condition``; ScheduleError if it is no such
+    box."""
     extents: dict[ir.Expr, int] = {i.var: i.extent for i in block.iters}
-    found: dict[ir.Expr, tuple[int, int]] = {}
+    ranges: dict[ir.Expr, tuple[int, int]] = {}
     for term in ir.conjuncts(condition):
-        if not _compares(term):
+        if not _is_comparison(term):
             raise ScheduleError(f"decompose_padding: the border of block {block.name!r} is no comparison of indices")
         terms, offset = linear(simplify(term.a - term.b))
         if len(terms) != 1 or set(terms.values()) != {1} or not terms.keys() <= extents.keys():
             raise ScheduleError(f"decompose_padding: the border of block {block.name!r} is no box")
         (var,) = terms
-        low, high = found.get(var, (0, extents[var] - 1))
-        found[var] = (low, min(high, -offset - 1)) if term.op == "lt" else (max(low, -offset), high)
-    return found
+        low, high = ranges.get(var, (0, extents[var] - 1))
+        # var + offset < 0, or var + offset >= 0
+        ranges[var] = (low, min(high, -offset - 1)) if term.op == "lt" else (max(low, -offset), high)
+    return ranges
 
 
-def _compares(term: ir.Expr) -> TypeGuard[ir.Bin]:
-    """Whether ``term`` is a < b or a >= b of indices."""
+def _is_comparison(term: ir.Expr) -> TypeGuard[ir.Bin]:
+    """Test for a comparison a < b or a >= b of indices."""
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
 def _within(var: ir.Var, reach: tuple[int, int]) -> list[ir.Expr]:
+    """Build the tests that a variable is in an inclusive range."""
     return [var >= reach[0], var < reach[1] + 1]
 
 
 def _own_loop(i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
-    """The loop that alone counts an iterator, and where it starts; None where none does."""
+    """Return the loop that alone counts an iterator, and the iterator's first value; None if there is none."""
     terms, offset = linear(simplify(i.binding))
     names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
@@ -188,8 +193,8 @@ def _own_loop(i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] 
     return loops[names[0]], offset
 
 
-def _renamed(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
-    """The block with variables of its own, in copies of its loops."""
+def _copy_nest(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
+    """Put a copy of the block, with variables of its own, in copies of its loops."""
     taken = names_in(func.body)
     names = {var: ir.Var(fresh(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
     values: dict[ir.Var, ir.Expr] = dict(names)
@@ -204,17 +209,18 @@ def _renamed(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) ->
     return nest
 
 
-# ---- Constants of float32 in 16 bits: one by one, or two float16 in a word, for cores that widen either half of a
-# register.
+# ---- Constants of float32 in 16 bits: one by one, or two float16 in a word, for cores that widen either half of a register
 
 WORDS = "float16x2"
-"""Neighbours along the last axis, an even number of them, the first one lowest: words that TIR knows as int32, and once they are
-loaded as the float of these bits, for instructions take halves out of registers of floats. It is no NaN, since no half is one."""
+"""Two neighbours along the last axis, whose extent is even, in a word, the first one lower. TIR stores such words as int32, and
+reinterprets them as float32 once they are loaded: the instructions that widen a half take it from a float register. That float is
+no NaN, since no half is one."""
 FORMS = (*dtypes.HALF, WORDS)
+"""Formats of float32 constants in 16 bits, as set_dtype names them."""
 
 
 def stored_in(buffer: ir.Buffer, form: str) -> str:
-    """The dtype of a constant's elements in a form; ScheduleError for a buffer that has none."""
+    """Return the dtype of a constant's elements in a format; ScheduleError if the buffer cannot have it."""
     if buffer.scope != "const" or buffer.dtype != "float32":
         raise ScheduleError(f"set_dtype: {buffer.name!r} is no constant of float32, which {form} may hold")
     if form == WORDS and (not buffer.shape or buffer.shape[-1] % 2):
@@ -223,7 +229,7 @@ def stored_in(buffer: ir.Buffer, form: str) -> str:
 
 
 def word_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
-    """The number at ``indices`` of what ``buffer`` has two to a word of."""
+    """Build the float32 at ``indices`` of a buffer that has two halves in a word."""
     *rows, last = indices
     word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
     first, second = (ir.Call(f"float16_{half}", (word,), "float32") for half in ("low", "high"))
@@ -231,13 +237,13 @@ def word_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
 
 
 def halves_of(array: Array, form: str) -> Array:
-    """The elements of a constant in a form; ScheduleError where that does not hold every number."""
+    """Convert the elements of a constant to a format of 16 bits; ScheduleError if that does not hold every number."""
     dtype = "float16" if form == WORDS else form
     if not dtypes.keeps(array, dtype):
         raise ScheduleError(f"set_dtype: {dtype} does not hold every number", hint="round them first")
-    found = dtypes.narrowed(array, dtype)
+    halves = dtypes.narrowed(array, dtype)
     if form != WORDS:
-        return found
-    bits = found.view(np.uint16).astype(np.uint32)
+        return halves
+    bits = halves.view(np.uint16).astype(np.uint32)
     words: Array = (bits[..., ::2] | bits[..., 1::2] << 16).view(np.int32)
     return words

@@ -27,10 +27,11 @@ from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
 
 # ---- decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops.
-# defer_init: what a sum starts from is added where it is read.
+# defer_init: a sum starts from zero, and its readers add its initial value.
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
+    """Raise ScheduleError unless ``loop`` is around the block's whole reduction and the block has an initialisation."""
     if block.init is None:
         raise ScheduleError(
             f"decompose_reduction: block {block.name!r} has no initialisation left",
@@ -50,23 +51,23 @@ def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tu
 
 
 def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """``<block>_init`` runs before ``loop`` over the spatial loops from ``loop`` inwards; the block only accumulates."""
-    reducing, place = find_block(func.body, block), find_loop(func.body, loop)
-    around = loops_around(func.body, reducing)
-    check_decompose(func, reducing, place, around)
-    start = next(k for k, x in enumerate(around) if x is place)
-    init = initialisation(reducing, around[start:], names_in(func.body))
-    body = replace_stmt(func.body, reducing, replace(reducing, init=None))
-    place = find_loop(body, loop)
-    return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))
+    """Run the initialisation as ``<block>_init`` before ``loop``, over the space loops from ``loop`` inwards; the block only
+    accumulates."""
+    reduction, outermost = find_block(func.body, block), find_loop(func.body, loop)
+    around = loops_around(func.body, reduction)
+    check_decompose(func, reduction, outermost, around)
+    start = next(k for k, x in enumerate(around) if x is outermost)
+    init = initialisation(reduction, around[start:], names_in(func.body))
+    body = replace_stmt(func.body, reduction, replace(reduction, init=None))
+    outermost = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, outermost, ir.seq(init, outermost)))
 
 
 def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
-    """``block``, a sum of integers that has its initialisation still, starts from zero; all who read it add what it started
-    from."""
+    """Start ``block``, an int32 sum that is not decomposed, from zero, and let all readers add its initial value."""
     summing = find_block(func.body, block)
     match summing.init:
-        case ir.Store(total, places, start) if all(isinstance(place, ir.Var) for place in places):
+        case ir.Store(total, indices, start) if all(isinstance(index, ir.Var) for index in indices):
             pass
         case _:
             raise ScheduleError(f"defer_init: block {block!r} has no initialisation by its own place")
@@ -79,19 +80,19 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     def on_expr(e: ir.Expr) -> ir.Expr:
         if not isinstance(e, ir.Load) or e.buffer != total:
             return e
-        return e + substitute(start, {v: i for v, i in zip(places, e.indices, strict=True) if isinstance(v, ir.Var)})
+        return e + substitute(start, {v: i for v, i in zip(indices, e.indices, strict=True) if isinstance(v, ir.Var)})
 
-    body = replace_stmt(func.body, summing, replace(summing, init=ir.Store(total, places, zero)))
+    body = replace_stmt(func.body, summing, replace(summing, init=ir.Store(total, indices, zero)))
     for reader in [
         s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)
     ]:
-        added = map_stmt(reader.body, lambda s: s, lambda e: map_expr(e, on_expr))
-        body = replace_stmt(body, reader, replace(reader, body=added))
+        new_body = map_stmt(reader.body, lambda s: s, lambda e: map_expr(e, on_expr))
+        body = replace_stmt(body, reader, replace(reader, body=new_body))
     return replace(func, body=body)
 
 
 def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
-    """``<block>_init`` in copies of the spatial loops among ``around``, with names that are not ``taken``."""
+    """Build ``<block>_init`` in copies of the space loops among ``around``, with names that are not ``taken``."""
     assert reducing.init is not None
     spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
     inner = [x for x in around if x.var in spatial]
@@ -113,51 +114,55 @@ def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[st
 
 
 def _guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
-    """The part of the predicate that speaks of spatial loops only."""
+    """Return the conjuncts of the predicate that depend on space loops alone, on their copies."""
     return ir.all_of(substitute(e, renamed) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial)
 
 
-# ---- blockize: the loops of a tile and the block in them become one block, whose iterators count tiles.
+# ---- blockize: the loops of a tile and the block in them become one block, whose iterators count tiles
 
 
 def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
-    """``loop``, the loops in it and their block become the block ``<block>_o``, which other steps move as a whole.
+    """Make ``loop``, the loops in it and their block one block ``<block>_o``, which other primitives move as a whole.
 
-    Its iterators are the parts of the block's that loops outside count. A reduction starts with the whole tile: its
-    initialisation is that of the new block, so that ``decompose_reduction("<block>_o", ...)`` parts it. ScheduleError where
-    the loops hold more than one block, or an iterator does not count whole tiles.
+    Its iterators are the parts of the block's that outer loops count. The initialisation becomes that of the new block, so that
+    ``decompose_reduction("<block>_o", ...)`` separates it for the whole tile. ScheduleError if the loops hold more than one
+    block, or an iterator does not count whole tiles.
     """
     outermost = outer_loop(func.body, loop)
     loops, block = _nest(outermost)
     around = loops_around(func.body, outermost)
     taken = names_in(func.body)
-    parts = [_part(block, it, loops, taken) for it in block.iters]
+    parts = [_split_iterator(block, it, loops, taken) for it in block.iters]
     if block.init is not None:
-        _check_turns(block, loops, parts)
+        _check_inner_loops(block, loops, parts)
     iters = [ir.IterVar(p.outer, p.tiles, p.it.kind, p.counted) for p in parts if p.outer is not None]
-    bounds, inner_vars = loop_bounds(around), {each.var for each in loops}
-    tiles, places = [], []
+    # A guard of outer loops alone stays with the tile; one that inner loops count guards the elements of a tile.
+    bounds, inner_vars = loop_bounds(around), {x.var for x in loops}
+    tile_guards, inner_guards = [], []
     for test in ir.conjuncts(block.predicate):
         if free_vars(test) & inner_vars:
-            places.append(_counted_by_tiles(block, test, parts, loops))
+            inner_guards.append(_guard_in_tiles(block, test, parts, loops))
         else:
-            tiles.append(test)
+            tile_guards.append(test)
     for it in iters:
         reach = bounds_of(it.binding, bounds)
         if reach is None or reach[1] >= it.extent:
-            tiles.append(it.binding < it.extent)
-    inner = replace(block, iters=tuple(p.inner() for p in parts), predicate=ir.all_of(places))
+            tile_guards.append(it.binding < it.extent)
+    inner = replace(block, iters=tuple(p.inner() for p in parts), predicate=ir.all_of(inner_guards))
     init = None if block.init is None else initialisation(inner, loops, taken)
     body = replace_stmt(outermost, block, replace(inner, init=None))
     name = fresh({s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)}, f"{block.name}_o")
-    unit = ir.Block(name, tuple(iters), body, init, ir.all_of(dict.fromkeys(tiles)))
+    unit = ir.Block(name, tuple(iters), body, init, ir.all_of(dict.fromkeys(tile_guards)))
     return replace(func, body=replace_stmt(func.body, outermost, unit))
 
 
 @frozen
 class _Part:
-    """An iterator of the block: ``outer * step + rest``, where ``outer`` counts ``tiles`` tiles, bound to ``counted``; ``rest``
-    is of the loops inside. ``terms`` are those of the loops outside. No ``outer`` where these do not count it."""
+    """An iterator of the block, split in tiles: ``outer * step + rest``.
+
+    ``outer`` counts ``tiles`` tiles and is bound to ``counted``, an expression of outer loops; None if these do not count the
+    iterator. ``rest`` is an expression of inner loops. ``terms``: the linear terms of outer loops.
+    """
 
     it: ir.IterVar
     outer: ir.Var | None
@@ -168,13 +173,16 @@ class _Part:
     rest: ir.Expr
 
     def inner(self) -> ir.IterVar:
+        """Return the iterator inside of the tile's block."""
         return replace(self.it, binding=simplify(self.start() + self.rest))
 
     def start(self) -> ir.Expr:
+        """Return the first value of the iterator in a tile."""
         return ir.const(0, "int32") if self.outer is None else self.outer * self.step
 
 
 def _nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
+    """Return the perfectly nested loops and their block; ScheduleError if they hold more than one block."""
     loops, inner = [], ir.seq(outermost)
     while isinstance(inner, ir.For):
         loops.append(inner)
@@ -194,13 +202,14 @@ def _refuse(block: ir.Block, why: str) -> ScheduleError:
     )
 
 
-def _part(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set[str]) -> _Part:
-    """An iterator, taken apart. Its loops inside count 0..step without meeting a place twice."""
-    inside = {each.var for each in loops}
+def _split_iterator(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set[str]) -> _Part:
+    """Split an iterator in tiles; ScheduleError unless its inner loops count distinct values below ``step``."""
+    inside = {x.var for x in loops}
     terms, offset = linear(simplify(it.binding, loop_bounds(loops)))
     outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
     own = {term: k for term, k in terms.items() if term not in outer}
-    extents = {each.var: extent_of(each) for each in loops}
+    extents = {x.var: extent_of(x) for x in loops}
+    # Inner terms are digits of a mixed radix number: in ascending order each factor is at least the range of the lower ones.
     length = 1
     for term, k in sorted(own.items(), key=lambda item: item[1]):
         if not isinstance(term, ir.Var) or k < length:
@@ -220,24 +229,25 @@ def _part(block: ir.Block, it: ir.IterVar, loops: tuple[ir.For, ...], taken: set
 
 
 def _sum(terms: Mapping[ir.Expr, int]) -> ir.Expr:
+    """Build the expression of linear terms."""
     total: ir.Expr = ir.const(0, "int32")
     for term, k in terms.items():
         total = total + term * k
     return simplify(total)
 
 
-def _check_turns(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_Part]) -> None:
-    """A reduction starts once for the tile: no loop in it may repeat it, or be of two iterators."""
+def _check_inner_loops(block: ir.Block, loops: tuple[ir.For, ...], parts: list[_Part]) -> None:
+    """Raise ScheduleError if an inner loop counts none or several iterators: the tile is initialised once, for all of them."""
     counted = [v for part in parts for v in free_vars(part.rest)]
-    for each in loops:
-        if extent_of(each) > 1 and counted.count(each.var) != 1:
-            raise _refuse(block, f"loop {each.var.name!r} counts along {counted.count(each.var)} of its iterators")
+    for x in loops:
+        if extent_of(x) > 1 and counted.count(x.var) != 1:
+            raise _refuse(block, f"loop {x.var.name!r} counts along {counted.count(x.var)} of its iterators")
 
 
-def _counted_by_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: tuple[ir.For, ...]) -> ir.Expr:
-    """``place < extent`` in terms of the new iterators."""
+def _guard_in_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops: tuple[ir.For, ...]) -> ir.Expr:
+    """Express a guard ``index < extent`` in the new iterators; ScheduleError if outer loops count it otherwise than tiles."""
     if isinstance(test, ir.Bin) and test.op == "lt" and ir.int_value(test.b) is not None:
-        inside = {each.var for each in loops}
+        inside = {x.var for x in loops}
         terms, offset = linear(simplify(test.a, loop_bounds(loops)))
         outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
         own = {term: k for term, k in terms.items() if term not in outer}
@@ -248,50 +258,51 @@ def _counted_by_tiles(block: ir.Block, test: ir.Expr, parts: list[_Part], loops:
     raise _refuse(block, "it is guarded by what tiles do not count")
 
 
-# ---- rfactor: a reduction becomes partial ones along one of its loops, which need not wait for each other, and one
-# over them.
+# ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
 
 _COMBINES = ("add", "mul", "max", "min")
 
 
 def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
-    """``block`` reduces what ``<block>_rf`` made: one partial result for every turn of the reduction loop ``loop``, in a buffer
-    whose first axis it is (TVM's ``factor_axis`` 0). Sums of floats are then added in another order.
+    """Compute partial results in ``<block>_rf``, one for every iteration of the reduction loop ``loop``; ``block`` reduces these.
 
-    ScheduleError where the block does not reduce along the loop, or shares its loops with others.
+    The loop is the first axis of the partial results (TVM's ``factor_axis`` 0). Sums of floats are then added in another order.
+    ScheduleError if the block does not reduce along the loop, or shares its loops with others.
     """
-    reducing, place = find_block(func.body, block), find_loop(func.body, loop)
-    around = loops_around(func.body, reducing)
-    combine, value = _parts(reducing)
-    nest = nest_of(func, reducing)
+    reduction, factored = find_block(func.body, block), find_loop(func.body, loop)
+    around = loops_around(func.body, reduction)
+    combine, value = _operator_and_term(reduction)
+    nest = nest_of(func, reduction)
     if around and nest is not around[0]:
         raise ScheduleError(f"rfactor: block {block!r} shares its loops", hint="rfactor before compute_at")
-    _check_loop(reducing, place, around)
+    _check_loop(reduction, factored, around)
     taken = names_in(func.body) | {p.name for p in func.params}
-    buffer, store = stored_buffer(reducing), reducing.body
+    buffer, store = stored_buffer(reduction), reduction.body
     assert isinstance(store, ir.Store)
-    turns = extent_of(place)
-    partial = ir.Buffer(fresh(taken, f"{buffer.name}_rf"), (turns, *buffer.shape), buffer.dtype, "workspace")
+    extent = extent_of(factored)
+    partial = ir.Buffer(fresh(taken, f"{buffer.name}_rf"), (extent, *buffer.shape), buffer.dtype, "workspace")
 
-    # the partial results: the loop is spatial now, the other reduction loops stay what they are
-    spatial = [it for it in reducing.iters if it.kind == "space"]
-    folded = {v for it in reducing.iters if it.kind == "reduce" for v in free_vars(it.binding)}
+    # 1. The partial results: the factored loop becomes a space loop, other reduction loops stay reductions.
+    spatial = [it for it in reduction.iters if it.kind == "space"]
+    reduction_vars = _reduction_vars(reduction)
     iters, values = [], dict[ir.Var, ir.Expr]()
-    for each in around:
-        if each.var in folded:
-            var = ir.Var(fresh(taken, f"v_{each.var.name}"), each.var.dtype)
-            values[each.var] = var
-            kind = "space" if each is place else "reduce"
-            iters.append(ir.IterVar(var, extent_of(each), kind, each.var))
-    inner = {it.var: substitute(it.binding, values) for it in reducing.iters if it.kind == "reduce"}
-    where = (values[place.var], *store.indices)
-    start = ir.Store(partial, where, _identity(combine, buffer.dtype))
-    made = ir.Store(partial, where, ir.Bin(combine, ir.Load(partial, where), substitute(value, inner)))
+    for x in around:
+        if x.var in reduction_vars:
+            var = ir.Var(fresh(taken, f"v_{x.var.name}"), x.var.dtype)
+            values[x.var] = var
+            kind = "space" if x is factored else "reduce"
+            iters.append(ir.IterVar(var, extent_of(x), kind, x.var))
+    inner = {it.var: substitute(it.binding, values) for it in reduction.iters if it.kind == "reduce"}
+    partial_indices = (values[factored.var], *store.indices)
+    start = ir.Store(partial, partial_indices, _identity(combine, buffer.dtype))
+    update = ir.Store(
+        partial, partial_indices, ir.Bin(combine, ir.Load(partial, partial_indices), substitute(value, inner))
+    )
     first = ir.Block(
-        f"{block}_rf", (*spatial, *iters), made, start, reducing.predicate, annotations=reducing.annotations
+        f"{block}_rf", (*spatial, *iters), update, start, reduction.predicate, annotations=reduction.annotations
     )
 
-    # and what is left: one reduction over them
+    # 2. One reduction over the partial results, in loops of its own.
     loops, again, renamed = [], [], dict[ir.Var, ir.Expr]()
     for it in spatial:
         stem = it.var.name.removeprefix("v_")
@@ -299,24 +310,24 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         renamed[it.var] = var
         loops.append((counter, it.extent))
         again.append(ir.IterVar(var, it.extent, "space", counter))
-    counter, along = (ir.Var(fresh(taken, name), place.var.dtype) for name in (loop, f"v_{loop}"))
-    loops.append((counter, turns))
+    counter, along = (ir.Var(fresh(taken, name), factored.var.dtype) for name in (loop, f"v_{loop}"))
+    loops.append((counter, extent))
     target = tuple(substitute(index, renamed) for index in store.indices)
-    assert isinstance(reducing.init, ir.Store)
+    assert isinstance(reduction.init, ir.Store)
     last = replace(
-        reducing,
-        iters=(*again, ir.IterVar(along, turns, "reduce", counter)),
-        init=ir.Store(buffer, target, substitute(reducing.init.value, renamed)),
+        reduction,
+        iters=(*again, ir.IterVar(along, extent, "reduce", counter)),
+        init=ir.Store(buffer, target, substitute(reduction.init.value, renamed)),
         body=ir.Store(buffer, target, ir.Bin(combine, ir.Load(buffer, target), ir.Load(partial, (along, *target)))),
         predicate=None,
     )
-    nested = replace_stmt(nest, reducing, first)
-    body = replace_stmt(func.body, nest, ir.seq(nested, ir.loops(loops, last)))
+    partial_nest = replace_stmt(nest, reduction, first)
+    body = replace_stmt(func.body, nest, ir.seq(partial_nest, ir.loops(loops, last)))
     return replace(func, body=ir.Alloc(partial, body))
 
 
-def _parts(block: ir.Block) -> tuple[str, ir.Expr]:
-    """How a block combines, and what."""
+def _operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
+    """Return the operator by which a block reduces, and the expression of a term; ScheduleError if it is no such reduction."""
     match block.init, block.body:
         case ir.Store(), ir.Store(buffer, indices, ir.Bin(combine, a, b)) if combine in _COMBINES:
             own = ir.Load(buffer, indices)
@@ -328,28 +339,29 @@ def _parts(block: ir.Block) -> tuple[str, ir.Expr]:
     )
 
 
-def _check_loop(block: ir.Block, place: ir.For, around: tuple[ir.For, ...]) -> None:
-    name = place.var.name
-    if all(each is not place for each in around):
+def _check_loop(block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
+    """Raise ScheduleError unless the block reduces along ``loop``, without a tail, and not along a space iterator."""
+    name = loop.var.name
+    if all(x is not loop for x in around):
         raise ScheduleError(f"rfactor: loop {name!r} is not around block {block.name!r}")
-    kinds = {it.kind for it in block.iters if place.var in free_vars(it.binding)}
-    if kinds != {"reduce"}:
+    if {it.kind for it in block.iters if loop.var in free_vars(it.binding)} != {"reduce"}:
         raise ScheduleError(
             f"rfactor: block {block.name!r} does not reduce along {name!r}", hint="name one of its reduction loops"
         )
-    if block.predicate is not None and place.var in free_vars(block.predicate):
+    if block.predicate is not None and loop.var in free_vars(block.predicate):
         raise ScheduleError(f"rfactor: loop {name!r} has turns that are not whole", hint="split by a divisor")
-    mixed = [it for it in block.iters if it.kind == "space" and free_vars(it.binding) & _reduced(block)]
+    mixed = [it for it in block.iters if it.kind == "space" and free_vars(it.binding) & _reduction_vars(block)]
     if mixed:
         raise ScheduleError(f"rfactor: {mixed[0].var.name} of block {block.name!r} moves along a reduction loop")
 
 
-def _reduced(block: ir.Block) -> set[ir.Var]:
+def _reduction_vars(block: ir.Block) -> set[ir.Var]:
+    """Return the loop variables that the block reduces along."""
     return {v for it in block.iters if it.kind == "reduce" for v in free_vars(it.binding)}
 
 
 def _identity(combine: str, dtype: str) -> ir.Expr:
-    """What changes nothing when it is combined."""
+    """Return the identity element of an operator."""
     if combine in ("add", "mul"):
         return ir.const(int(combine == "mul"), dtype)
     if dtypes.is_float(dtype):

@@ -1,4 +1,4 @@
-"""Primitives that select instructions for expressions."""
+"""Primitives that select instructions for expressions: saturation, FMA, high products, rounding, conversion, functions."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ from microc.tir.analysis.simplification import bounds_of, simplify
 from microc.tir.names import BOUND, MAGNITUDE, TWO_ROUNDINGS
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
-# ---- Primitives that choose among equal expressions what suits a core and the loops.
+# ---- Primitives that replace expressions by equal ones that suit a core and the loops
 
 RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
-"""What one instruction saturates to."""
-HELD = MappingProxyType(dict(zip(RANGES.values(), ("int8", "uint8", "int16"), strict=True)))
-"""The dtype of such numbers."""
+"""Intrinsics that saturate, by range."""
+SATURATED_DTYPES = MappingProxyType(dict(zip(RANGES.values(), ("int8", "uint8", "int16"), strict=True)))
+"""The dtype that the result of a saturating intrinsic fits."""
 BYTE_PRODUCTS = MappingProxyType({("int8", "int8"): "mul_i8", ("int8", "uint8"): "mul_i8_u8"})
-"""What one instruction multiplies."""
+"""Intrinsics that multiply bytes, by dtypes."""
 _PRODUCTS = MappingProxyType({"high_mac_round": "high_mul_round", "high_mac": "high_product"})
-"""What is left of a sum with a high half when the other operand is added later."""
+"""The high product of a high multiply-accumulate, to which the addend is added apart."""
 THIRDS = 1 << 20
-"""The largest magnitude of what ``product_2_30`` multiplies."""
+"""The largest magnitude of the left operand of ``product_2_30``."""
 
 
 def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
-    """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like; a shift by one to the right below it joins in. Such a
-    number needs no cast to its dtype and back, which compilers do not know of what is assembly to them."""
+    """Replace ``min(max(x, low), high)`` by ``saturate_i8(x)`` and the like, together with a shift right by one below it.
+
+    Casts of the result to its dtype and back are removed: compilers cannot, since the intrinsic is inline assembly.
+    """
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
-            case ir.Cast("int32", ir.Cast(dtype, ir.Call(word) as held)) if (
-                HELD.get(word.removesuffix("_half")) == dtype
+            case ir.Cast("int32", ir.Cast(dtype, ir.Call(name) as saturated)) if (
+                SATURATED_DTYPES.get(name.removesuffix("_half")) == dtype
             ):
-                return held
+                return saturated
         parts = clamped_parts(e)
-        name = RANGES.get(parts[1]) if parts is not None else None
-        if parts is None or name is None:
+        intrinsic = RANGES.get(parts[1]) if parts is not None else None
+        if parts is None or intrinsic is None:
             return e
         x = simplify(parts[0])
         if isinstance(x, ir.Bin) and x.op == "shr" and x.b == ir.const(1, "int32"):
-            return ir.Call(f"{name}_half", (x.a,), "int32")
-        return ir.Call(name, (x,), "int32")
+            return ir.Call(f"{intrinsic}_half", (x.a,), "int32")
+        return ir.Call(intrinsic, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
 def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Clamping to an int8 becomes ``clamp8``."""
+    """Replace clamping to int8 by ``clamp8``."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         parts = clamped_parts(e)
@@ -63,7 +65,7 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
-    """What an int32 expression clamps, and to which range."""
+    """Match an int32 clamp; return its operand and range, None if it is something else."""
     match e:
         case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
             return x, (int(low), int(high))
@@ -74,10 +76,10 @@ def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
 
 
 def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
+    """Contract the accumulation of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which rounds once.
 
-    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand, and
-    where a block says so.
+    Other sums keep both roundings, which may be intended, as in rounding to an integer by adding a large number; so do blocks
+    with the annotation TWO_ROUNDINGS.
     """
     blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and TWO_ROUNDINGS in dict(s.annotations)]
     apart = {id(s) for block in blocks for s in walk_stmt(block.body)}
@@ -95,7 +97,7 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Products of two bytes that are widened to 32 bits, by one instruction that multiplies bytes."""
+    """Multiply two bytes that are widened to 32 bits by one instruction for bytes."""
 
     def product(x: ir.Expr) -> ir.Expr:
         match x:
@@ -110,11 +112,12 @@ def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
-    """High halves of products, ``high_mul_round(x << 1, m)``, by parts: for cores where 64-bit products are calls.
+    """Compute high halves of products, ``high_mul_round(x << 1, m)``, by parts: for cores on which 64-bit products are library
+    calls.
 
-    The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs. A sum that its block's note ``bound``
-    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one. High halves that
-    are rounded down, those of ``high_product`` and ``high_mac``, take ``product_2_31`` or ``product_2_30(x, m) >> 1``.
+    The shift implies that x is in -2**30 .. 2**30 - 1, which ``high_mul`` needs. A sum that the annotation ``bound`` of its block
+    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is merged with the next one. High halves that
+    are rounded down, ``high_product`` and ``high_mac``, take ``product_2_31`` or ``product_2_30(x, m) >> 1``.
     """
 
     def within(s: ir.Stmt, short: bool) -> ir.Stmt:
@@ -128,6 +131,7 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
+    """Rewrite a high product by parts; ``short``: sums of the block are within THIRDS."""
     match e:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
             if short and _is_sum(x):
@@ -140,14 +144,15 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
             return ir.call("product_2_30", x, m) >> 1 if short and _is_sum(x) else ir.call("product_2_31", x, m)
         case ir.Call("high_mac", (ir.Bin("shl") as doubled, m, added)):
             return _by_parts(ir.call("high_product", doubled, m), short) + added
+        # Merge the last shift with the next one: ((p >> 1) + k) >> s = (p + 2 k) >> (s + 1), exactly, since both round down.
         case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
-            return ir.Bin("shr", product, _one_more(shift))
+            return ir.Bin("shr", product, _shift_plus_one(shift))
         case ir.Bin(
             "shr", ir.Bin("add", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), ir.Const() as k), shift
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + 2 * int(k.value), _one_more(shift))
+            return ir.Bin("shr", product + 2 * int(k.value), _shift_plus_one(shift))
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
-            return ir.Bin("shr", rounded, _one_more(shift))
+            return ir.Bin("shr", rounded, _shift_plus_one(shift))
         case ir.Bin(
             "shr",
             ir.Bin(
@@ -155,57 +160,61 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
             ),
             shift,
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + (2 * int(k.value) + 1), _one_more(shift))
+            return ir.Bin("shr", product + (2 * int(k.value) + 1), _shift_plus_one(shift))
         case _:
             return e
 
 
-def _one_more(shift: ir.Expr) -> ir.Expr:
-    """A shift to the right joined with one by 1: beyond 31 only the sign is left. One that is data is s - 1, of s up to 31."""
+def _shift_plus_one(shift: ir.Expr) -> ir.Expr:
+    """Return a right shift merged with one by 1: at most 31, where only the sign is left. A shift that is data is s - 1, of s
+    up to 31."""
     joined = simplify(shift + 1)
     return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
 
 def _is_sum(x: ir.Expr) -> bool:
-    """Whether an operand is the sum that a block begins with: it reads 32-bit numbers, and nothing has been scaled yet, nor
-    shifted to the left as multipliers above one want it."""
+    """Test whether an operand is the block's sum itself: it reads 32-bit numbers, and is neither scaled nor shifted left yet.
+
+    A multiplier above one shifts the sum left first.
+    """
     if isinstance(x, ir.Bin) and x.op in ("shl", "mul"):
         return False
-    parts = tuple(walk_expr(x))
-    wide = any(isinstance(p, ir.Load) and p.dtype in ("int32", "uint32") for p in parts)
-    return wide and not any(isinstance(p, ir.Call) for p in parts)
+    nodes = tuple(walk_expr(x))
+    reads_sum = any(isinstance(node, ir.Load) and node.dtype in ("int32", "uint32") for node in nodes)
+    return reads_sum and not any(isinstance(node, ir.Call) for node in nodes)
 
 
 def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
-    """``high_mac(2 x, m, 2 k) >> s`` becomes ``high_mac(x, m, k) >> (s - 1)``: for cores to which it means nothing that twice x
-    has room. Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is made from data,
-    ``1 << (s - 1)``, comes of s >= 2 only (``scaling.rounded_once``).
+    """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, for cores that do not profit from doubled sums.
+
+    Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is computed from data, ``1 << (s - 1)``, implies
+    s >= 2 (``scaling.rounded_once``).
     """
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Bin("shr", ir.Call("high_mac", (ir.Bin("shl", x, ir.Const(1)), m, added)), shift):
-                less = _halved(added, shift)
-                return e if less is None else ir.call("high_mac", x, m, less) >> _one_less(shift)
+                less = _halve(added, shift)
+                return e if less is None else ir.call("high_mac", x, m, less) >> _shift_minus_one(shift)
             case _:
                 return e
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def _halved(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
-    """Half of a number, or of a multiple of ``1 << (shift - 1)``; None of what is odd."""
+def _halve(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
+    """Return half of a constant, or of a multiple of ``1 << (shift - 1)``; None if it is odd or something else."""
     match added:
         case ir.Const(int() as value) if value % 2 == 0:
             return ir.const(value // 2, "int32")
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == shift - 1:
-            return (one << _one_less(less)) * int(steps.value)
+            return (one << _shift_minus_one(less)) * int(steps.value)
         case _:
             return None
 
 
-def _one_less(shift: ir.Expr) -> ir.Expr:
-    """A shift less one; a number that is taken off it already is one more."""
+def _shift_minus_one(shift: ir.Expr) -> ir.Expr:
+    """Return a shift less one; a constant that is subtracted already becomes one larger."""
     match shift:
         case ir.Bin("sub", x, ir.Const(int() as value)):
             return x - (value + 1)
@@ -214,11 +223,11 @@ def _one_less(shift: ir.Expr) -> ir.Expr:
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Rounding by a shift that changes in the innermost loop becomes the last of two shifts.
+    """Split the rounding by a shift that changes in the innermost loop in two shifts.
 
-    ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` makes what it adds from s: good where a loop repeats one s. Else
-    ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, for a division that rounds down can be done in
-    two. ``high_mac`` becomes ``high_product`` like that.
+    ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` computes its addend from s, which is good if a loop can hoist that. Else
+    ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, since a division that rounds down can be done in
+    two steps. ``high_mac`` becomes ``high_product`` likewise.
     """
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
@@ -229,12 +238,12 @@ def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def _innermost(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
-    """The variable of the innermost loop around a block that stays a loop."""
+    """Return the variable of the innermost loop around a block that is not unrolled; None if there is none."""
     return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
 
 
 def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
-    """Shifts that depend on ``inner`` are done in two steps."""
+    """Split roundings whose shift depends on ``inner``."""
     bindings = {i.var: i.binding for i in block.iters}
 
     def on_expr(e: ir.Expr) -> ir.Expr:
@@ -242,13 +251,14 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
         if parts is None or inner not in free_vars(substitute(parts[1], bindings)):
             return e
         total, shift, steps = parts
-        return ((total >> _one_less(shift)) + steps) >> 1
+        return ((total >> _shift_minus_one(shift)) + steps) >> 1
 
     return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
 def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
-    """The sum before rounding, the shift, and what is added in steps of half the divisor; None of anything else."""
+    """Match a rounding: return the sum before it, the shift, and the number of half divisors that it adds; None if it is
+    something else."""
     match e:
         case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
             product: ir.Expr = ir.call(_PRODUCTS[name], x, m)
@@ -259,51 +269,53 @@ def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
     match added:
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less in (
             shift - 1,
-            _one_less(shift),
+            _shift_minus_one(shift),
         ):
             return product, shift, steps
         case _:
             return None
 
 
-# ---- Rounding to integers by one instruction that saturates, where clamping floats first would take several.
+# ---- Rounding to integers by one saturating instruction, instead of several that clamp floats first
 #
-# Operators bring a float within the limits of its integer and round by adding 1.5 * 2**23 (``ops/quantised/scaling.py``).
-# ``nearest_i32`` rounds alike and takes any float, so that the limits are kept by integers, for whole dtypes in one instruction;
-# the zero point is added between two saturations, where the sum could overflow without the first:
+# Operators clamp a float to the range of its integer and round by adding 1.5 * 2**23 (``ops/quantised/scaling.py``).
+# ``nearest_i32`` rounds equally and takes any float, so integers are clamped instead, to the range of a dtype in one instruction.
+# The zero point is added between two saturations; without the first one the sum could overflow:
 #
 #     clamp(r, low, high) + z  =  clamp(clamp(r, -2**15, 2**15 - 1) + z, low + z, high + z),    limits within 16 bits.
 #
-# A clamp brings NaN to ``low``, the instruction to zero: where x may be NaN, the lower limit stays.
+# A clamp maps NaN to ``low``, the instruction to zero: if x may be NaN, the lower limit stays.
 
 _HUGE = 2.0**100
-"""Sums and products below do not come near infinity."""
+"""Magnitude below which sums and products of a few values stay far from infinity."""
 _SHORT = (-(1 << 15), (1 << 15) - 1)
+"""Range of int16."""
 
 
 def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Floats are rounded by ``nearest_i32``."""
+    """Round floats by ``nearest_i32``."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
             return s
-        noted = dict(s.annotations).get(MAGNITUDE)
-        constants = float(noted) if isinstance(noted, int) else None
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _selected(x, constants)))
+        note = dict(s.annotations).get(MAGNITUDE)
+        constants = float(note) if isinstance(note, int) else None
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _select_rounding(x, constants)))
 
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _selected(e: ir.Expr, constants: float | None) -> ir.Expr:
-    """A rounding, a zero point added to one, or what its limits make idle."""
+def _select_rounding(e: ir.Expr, constants: float | None) -> ir.Expr:
+    """Rewrite a rounding, the addition of a zero point to one, or a clamp that has no effect after one; ``constants``: bound
+    of constants."""
     match e:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
             added == less == TO_WHOLE
         ):
-            return _rounded(x, constants) or e
-        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _nearest(a)) is not None:
-            return _shifted(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
-        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _nearest(a, narrow):
+            return _round_clamped(x, constants) or e
+        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_rounded(a)) is not None:
+            return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
+        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_rounded(a, narrow):
             return a
         case _:
             outer = clamped_parts(e)
@@ -312,8 +324,8 @@ def _selected(e: ir.Expr, constants: float | None) -> ir.Expr:
             return outer[0] if outer is not None and idle else e
 
 
-def _rounded(x: ir.Expr, constants: float | None) -> ir.Expr | None:
-    """The float ``x``, clamped to integers, rounded."""
+def _round_clamped(x: ir.Expr, constants: float | None) -> ir.Expr | None:
+    """Round a float that is clamped to integer limits; None if it is something else."""
     match x:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
             if not (float(low).is_integer() and float(high).is_integer()):
@@ -324,8 +336,9 @@ def _rounded(x: ir.Expr, constants: float | None) -> ir.Expr | None:
             return None
 
 
-def _nearest(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
-    """A rounded float, perhaps shifted, and its limits; those must lie within a dtype that is named."""
+def _match_rounded(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
+    """Match a rounded, clamped float, perhaps with a zero point; return its operand and limits. The limits must be within
+    ``narrow``, if given."""
     parts = clamped_parts(e)
     if parts is None or (narrow and not within(parts[1], dtypes.int_range(narrow))):
         return None
@@ -335,44 +348,44 @@ def _nearest(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | 
     return parts if isinstance(x, ir.Call) and x.name == "nearest_i32" else None
 
 
-def _shifted(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr | None:
-    """``rounded`` + zero within low..high, by saturation to a dtype of which one end is a limit."""
+def _add_zero_point(rounded: ir.Expr, zero: int, low: int, high: int) -> ir.Expr | None:
+    """Add a zero point and clamp to low..high, by saturation to a dtype that shares one limit; None if there is no such dtype."""
     whole = next((r for r in RANGES if r[0] <= low and high <= r[1] and (r[0] == low or r[1] == high)), None)
     if whole is None or low < _SHORT[0] + zero or high > _SHORT[1] + zero:
         return None
-    found = ir.clamp(ir.clamp(rounded, *_SHORT) + zero, *whole)
-    found = ir.maximum(found, low) if low > whole[0] else found
-    return ir.minimum(found, high) if high < whole[1] else found
+    result = ir.clamp(ir.clamp(rounded, *_SHORT) + zero, *whole)
+    result = ir.maximum(result, low) if low > whole[0] else result
+    return ir.minimum(result, high) if high < whole[1] else result
 
 
 def magnitude(x: ir.Expr, constants: float | None) -> float | None:
-    """A bound of \\|x\\|; None where there is none, or where x may be NaN."""
+    """Return a bound of \\|x\\|; None if there is none, or if x may be NaN."""
     match x:
         case ir.Const(value):
-            found = abs(float(value))
+            bound = abs(float(value))
         case ir.Cast("float32", a) if not dtypes.is_float(a.dtype):
             ends = bounds_of(a) or dtypes.int_range(a.dtype)
-            found = float(max(-ends[0], ends[1]))
+            bound = float(max(-ends[0], ends[1]))
         case ir.Load(buffer) if buffer.scope == "const" and constants is not None:
-            found = constants
+            bound = constants
         case ir.Bin("min", ir.Bin("max", _, ir.Const(low)), ir.Const(high)):
-            found = max(abs(float(low)), abs(float(high)))
+            bound = max(abs(float(low)), abs(float(high)))
         case ir.Un("neg", a):
             return magnitude(a, constants)
         case ir.Bin("add" | "sub" | "mul", a, b) | ir.Select(_, a, b):
             left, right = magnitude(a, constants), magnitude(b, constants)
             if left is None or right is None:
                 return None
-            found = left * right if isinstance(x, ir.Bin) and x.op == "mul" else left + right
+            bound = left * right if isinstance(x, ir.Bin) and x.op == "mul" else left + right
         case ir.Bin("div", a, ir.Const(divisor)) if divisor and (left := magnitude(a, constants)) is not None:
-            found = left / abs(float(divisor))
+            bound = left / abs(float(divisor))
         case _:
             return None
-    return found if found < _HUGE else None
+    return bound if bound < _HUGE else None
 
 
-# ---- The primitive select_functions: erf, exp, expm1, tanh, log and log1p by arithmetic, for cores whose vectors
-# have no such functions, and where floats may be fast.
+# ---- The primitive select_functions: erf, exp, expm1, tanh, log and log1p by arithmetic, for vector units without such functions,
+# and with ``--math fast``
 #
 #     erf(x)   ~  x P(x**2) / Q(x**2),    x within -3.75 .. 3.75, beyond which erf is less than 2**-23 from 1,
 #     tanh(x)  ~  x P(x**2) / Q(x**2),    x within -9.01 .. 9.01, beyond which tanh is less than 2**-24 from 1,
@@ -397,6 +410,7 @@ def magnitude(x: ir.Expr, constants: float | None) -> float | None:
 ERRORS: Mapping[str, float] = MappingProxyType(
     {"erf": 3.8e-7, "tanh": 3.7e-7, "exp": 2.7e-7, "expm1": 3.2e-7, "log": 1.2e-7, "log1p": 1.8e-7}
 )
+"""Largest relative errors without fused multiply-adds, by function."""
 ERF = (
     3.75,
     (
@@ -416,6 +430,7 @@ ERF = (
         1.0,
     ),
 )
+"""Limit of the argument, numerator and denominator of erf, the highest power first."""
 _TANH = (
     9.01,
     (
@@ -434,8 +449,9 @@ _TANH = (
         1.0,
     ),
 )
-"""Limits of the argument, numerators and denominators, the highest power first."""
+"""Limit of the argument, numerator and denominator of tanh, the highest power first."""
 _EXP_LIMITS = (-104.0, 89.0)
+"""Arguments of exp below which it is 0, and above which it is infinite."""
 _EXP = (
     1.9551708828657866e-04,
     1.411487115547061e-03,
@@ -446,7 +462,8 @@ _EXP = (
     1.0,
     1.0,
 )
-_HALVED = 0.7213475204444817
+"""Polynomial of exp, the highest power first."""
+_INVERSE_TWICE_LN2 = 0.7213475204444817
 """1 / (2 ln 2)."""
 _TWICE_LN2 = (1.38623046875, 6.389236659742892e-05)
 """2 ln 2 in two parts: of 14 bits, whose products with n are exact, and the rest."""
@@ -460,26 +477,31 @@ _LOG = (
     -0.2500081956386566,
     0.3333333134651184,
 )
+"""Polynomial P of log, the highest power first."""
 _LN2 = (0.693359375, -2.1219444170128554e-4)
 """ln 2 in two parts: of 9 bits, whose products with n are exact, and the rest."""
 _EXPONENT_BITS, _ONE = 23, 127 << 23
-"""Where a float32 keeps its exponent, and the bits of 1.0."""
+"""Position of the exponent in a float32, and the bits of 1.0."""
 LOGARITHMS = frozenset({"log", "log1p"})
+"""Functions that are replaced on request only."""
 _ROOT_OF_HALF = 0x3F3504F3
 """The bits of sqrt(1/2)."""
 _NORMAL, _LARGEST = 2.0**-126, 3.4028234663852886e38
+"""Least and largest normal number."""
 
 
 def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -> ir.PrimFunc:
-    """``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 become sums, products and a quotient, ``log`` and ``log1p`` where
-    that is asked for; ``fused``: a core multiplies and adds at once."""
+    """Replace ``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 by arithmetic, and ``log`` and ``log1p`` if ``logarithms``.
+
+    ``fused``: the core has a fused multiply-add.
+    """
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Call(name, (x,)) if (
                 e.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
             ):
-                return _FUNCTIONS[name](x, _fused if fused else _apart)
+                return _FUNCTIONS[name](x, _multiply_add_fused if fused else _multiply_add_twice_rounded)
             case _:
                 return e
 
@@ -487,53 +509,58 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
 
 
 MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
-"""a b + c."""
+"""A function that builds a * b + c."""
 
 
-def _fused(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _multiply_add_fused(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+    """Build a * b + c with one rounding."""
     return ir.call("fma", a, _number(b), _number(c))
 
 
-def _apart(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _multiply_add_twice_rounded(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+    """Build a * b + c with two roundings."""
     return a * b + c
 
 
 def _number(x: ir.Expr | float) -> ir.Expr:
+    """Return a number as a constant, an expression unchanged."""
     return x if isinstance(x, ir.Expr) else ir.const(x, "float32")
 
 
-def _within(x: ir.Expr, low: float, high: float) -> ir.Expr:
-    """The limits come first in ``max`` and ``min``, which so hand NaN on."""
+def _clamp(x: ir.Expr, low: float, high: float) -> ir.Expr:
+    """Clamp x to low..high. The limits are the first operands of ``max`` and ``min``, which then return NaN for NaN."""
     return ir.binary("min", ir.const(high, "float32"), ir.binary("max", ir.const(low, "float32"), x))
 
 
 def _quotient(
     limit: float, numerator: Sequence[float], denominator: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd
 ) -> ir.Expr:
-    """An odd function."""
-    within = _within(x, -limit, limit)
+    """Build the odd function x P(x**2) / Q(x**2), with x clamped to -limit..limit."""
+    within = _clamp(x, -limit, limit)
     square = within * within
     return within * _polynomial(numerator, square, multiply_add) / _polynomial(denominator, square, multiply_add)
 
 
-def _reduced(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
-    """What is left of x, within -ln 2 .. ln 2, beside a whole multiple n of 2 ln 2; the bits of 2**n less those of 1."""
-    within = _within(x, *_EXP_LIMITS)
-    moved = within * _HALVED + TO_WHOLE
-    whole = moved - TO_WHOLE
-    rest = multiply_add(whole, -_TWICE_LN2[1], multiply_add(whole, -_TWICE_LN2[0], within))
-    return rest, ir.reinterpret("uint32", moved) << _EXPONENT_BITS
+def _reduce_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
+    """Reduce the argument of exp: return r = x - 2 n ln 2, in -ln 2 .. ln 2, and the bits of 2**n less those of 1."""
+    within = _clamp(x, *_EXP_LIMITS)
+    # Adding 1.5 * 2**23 rounds, and leaves n in the low bits of the sum: shifted, these are an exponent.
+    shifted = within * _INVERSE_TWICE_LN2 + TO_WHOLE
+    n = shifted - TO_WHOLE
+    rest = multiply_add(n, -_TWICE_LN2[1], multiply_add(n, -_TWICE_LN2[0], within))
+    return rest, ir.reinterpret("uint32", shifted) << _EXPONENT_BITS
 
 
 def _exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    rest, exponent = _reduced(x, multiply_add)
+    """Build exp; 2**n is multiplied twice, since 2**(2 n) may exceed the range."""
+    rest, exponent = _reduce_argument(x, multiply_add)
     power = ir.reinterpret("float32", exponent + _ONE)
     return _polynomial(_EXP, rest, multiply_add) * power * power
 
 
 def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Where n is 0 nothing is added to what the polynomial gives, which has no constant term and so is near 0 where x is."""
-    rest, exponent = _reduced(x, multiply_add)
+    """Build expm1. If n is 0, 2**n - 2**-n is 0, and the polynomial, which has no constant term, is near 0 where x is."""
+    rest, exponent = _reduce_argument(x, multiply_add)
     one = ir.const(_ONE, "uint32")
     power, inverse = ir.reinterpret("float32", exponent + one), ir.reinterpret("float32", one - exponent)
     less_one = multiply_add(_polynomial(_EXP[:-2], rest, multiply_add), rest * rest, rest)
@@ -541,32 +568,34 @@ def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
 
 
 def _log1p(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """With what rounding 1 + x has lost."""
+    """Build log1p: log(y) of y = 1 + x, corrected by the rounding error of y."""
     y = x + 1.0
-    found = _log(y, multiply_add)
-    return ir.select(y > 0.0, ir.select(y <= _LARGEST, found + (x - (y - 1.0)) / y, found), found)
+    log = _log(y, multiply_add)
+    return ir.select(y > 0.0, ir.select(y <= _LARGEST, log + (x - (y - 1.0)) / y, log), log)
 
 
 def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """Numbers below the normal ones are made larger first; zero, negative and infinite ones, and NaN, are put in at the end."""
+    """Build log. Numbers below the normal ones are scaled up first; results of zero, negative numbers, infinity and NaN are
+    selected at the end."""
     small = x < _NORMAL
-    positive = _within(ir.select(small, x * float(1 << _EXPONENT_BITS), x), _NORMAL, _LARGEST)
+    positive = _clamp(ir.select(small, x * float(1 << _EXPONENT_BITS), x), _NORMAL, _LARGEST)
     bits = ir.reinterpret("int32", positive)
     exponent = (bits - _ROOT_OF_HALF) >> _EXPONENT_BITS
     f = ir.reinterpret("float32", bits - exponent * (1 << _EXPONENT_BITS)) - 1.0
     n = ir.cast("float32", ir.select(small, exponent - _EXPONENT_BITS, exponent))
     square = f * f
     low = multiply_add(n, _LN2[1], _polynomial(_LOG, f, multiply_add) * square * f)
-    found = multiply_add(n, _LN2[0], multiply_add(square, -0.5, low) + f)
+    log = multiply_add(n, _LN2[0], multiply_add(square, -0.5, low) + f)
+    # x - x is 0 for numbers: 0 / 0 is NaN, -1 / 0 is -infinity.
     outside = ir.select(x < 0.0, ir.const(0.0, "float32"), ir.const(-1.0, "float32")) / (x - x)
-    return ir.select(x > 0.0, ir.select(x <= _LARGEST, found, x), outside)
+    return ir.select(x > 0.0, ir.select(x <= _LARGEST, log, x), outside)
 
 
 def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
-    """By Horner's rule."""
+    """Build a polynomial by Horner's rule, the highest power first."""
     total: ir.Expr = ir.const(coefficients[0], "float32")
-    for each in coefficients[1:]:
-        total = multiply_add(total, x, each)
+    for coefficient in coefficients[1:]:
+        total = multiply_add(total, x, coefficient)
     return total
 
 

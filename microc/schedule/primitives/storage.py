@@ -32,7 +32,7 @@ from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
 
-# ---- Primitives about where values live: cache_read, cache_write, set_scope.
+# ---- Primitives on the memory of buffers: cache_read, cache_write, set_scope
 
 CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 
@@ -43,6 +43,7 @@ def _check_scope(scope: str) -> None:
 
 
 def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+    """Build the loops and the block ``name`` that copy ``source`` to ``target``."""
     taken = names_in(func.body)
     loops, iters = [], []
     for axis, extent in enumerate(source.shape):
@@ -54,7 +55,7 @@ def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffe
 
 
 def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
-    """``block`` reads a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places it."""
+    """Let ``block`` read a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places that."""
     _check_scope(scope)
     reader, source = find_block(func.body, block), buffer_named(func, buffer)
     if source not in buffers_read(reader):
@@ -71,7 +72,7 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
         nest = loop
     inside = {id(s) for s in walk_stmt(nest)}
     makers = [b.name for b in units(func.body) if id(b) in inside and source in buffers_written(b)]
-    if makers:  # the copy stands before the nest
+    if makers:  # the copy is placed before the nest
         raise ScheduleError(
             f"cache_read: block {makers[0]!r} makes {buffer!r} inside of the loops of {block!r}",
             hint="cache_read first, then compute_at",
@@ -87,17 +88,17 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
     copying = _copy_nest(func, copy.name, source, copy)
-    new = replace_stmt(body, _same(body, anchor), ir.seq(copying, anchor))
+    new = replace_stmt(body, _find_equal(body, anchor), ir.seq(copying, anchor))
     return replace(func, body=ir.Alloc(copy, new))
 
 
-def _same(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
-    """The object in the tree that equals ``wanted``."""
+def _find_equal(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
+    """Return the statement in the tree that equals ``wanted``."""
     return next(s for s in walk_stmt(body) if s == wanted)
 
 
 def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
-    """``block`` writes a new buffer ``<output>_<scope>``; a new block of that name copies it to the old place afterwards."""
+    """Let ``block`` write a new buffer ``<output>_<scope>``, which a new block of that name copies to the output afterwards."""
     _check_scope(scope)
     writer = find_block(func.body, block)
     target = stored_buffer(writer)
@@ -137,7 +138,7 @@ def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
     return replace(func, body=replace_buffers(func.body, {old: replace(old, scope=scope)}))
 
 
-# ---- Primitives about how values are stored: set_dtype, transform_layout, pack_bits.
+# ---- Primitives on the format of buffers: set_dtype, transform_layout, pack_bits
 #
 # They apply to intermediate buffers and to constant parameters. The data of a constant is repacked at compile time:
 # :func:`packed` repeats the steps of a trace on its array.
@@ -147,12 +148,12 @@ _FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
 
 
 def packs(step: Step) -> bool:
-    """Whether a step stores a constant in fewer bits than it is computed with: side by side, or floats in a half."""
+    """Test whether a step stores a constant in fewer bits than it is computed with: bit-packed integers, or floats in 16 bits."""
     return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
 
 
-def _own(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
-    """An intermediate buffer or constant parameter."""
+def _storable_buffer(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
+    """Return an intermediate buffer or constant parameter; ScheduleError for an input or output."""
     buffer = buffer_named(func, name)
     if buffer in func.params and buffer.scope != "const":
         raise ScheduleError(
@@ -169,7 +170,7 @@ def _exchange(
     load: Callable[[ir.Load], ir.Expr],
     store: Callable[[ir.Store], ir.Stmt],
 ) -> ir.PrimFunc:
-    """``func`` with another buffer, its loads and stores rewritten."""
+    """Replace a buffer in ``func``, and rewrite its loads and stores."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.AddressOf) and e.buffer == old:
@@ -190,7 +191,7 @@ def _exchange(
 
 
 def _holds(dtype: str, other: str) -> bool:
-    """Test whether a dtype holds every number of another; ScheduleError for a word that is none."""
+    """Test whether a dtype holds every number of another; ScheduleError for an unknown dtype."""
     try:
         return dtypes.holds(dtype, other)
     except InternalError as error:
@@ -198,9 +199,12 @@ def _holds(dtype: str, other: str) -> bool:
 
 
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
-    """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers
-    (:mod:`microc.schedule.primitives.padding`); loads give the old one (a cast that widens further reads the new one)."""
-    old = _own(func, "set_dtype", buffer)
+    """Store an integer buffer in a wider dtype, or a constant of float32 in 16 bits that hold its numbers.
+
+    Loads are cast to the old dtype; a cast that widens further reads the new one. Formats of 16 bits:
+    :data:`microc.schedule.primitives.padding.FORMS`.
+    """
+    old = _storable_buffer(func, "set_dtype", buffer)
     if dtype in padding.FORMS:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
         new = replace(old, dtype=padding.stored_in(old, dtype), shape=shape)
@@ -216,16 +220,16 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
     def store(s: ir.Store) -> ir.Stmt:
-        return ir.Store(new, s.indices, _widened(s.value, dtype))
+        return ir.Store(new, s.indices, _widen(s.value, dtype))
 
     exchanged = _exchange(func, old, new, load, store)
     return replace(
-        exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _direct(new, old.dtype)))
+        exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _drop_narrow_casts(new, old.dtype)))
     )
 
 
-def _direct(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Drop the cast to the old dtype below a cast that widens: the values fit both."""
+def _drop_narrow_casts(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
+    """Build a rewrite that drops the cast to the old dtype below a cast that widens: the values fit both."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -237,19 +241,19 @@ def _direct(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
     return on_expr
 
 
-def _widened(value: ir.Expr, dtype: str) -> ir.Expr:
-    """The same number in a wider dtype; both sides of a select are widened, so that copies stay recognisable."""
+def _widen(value: ir.Expr, dtype: str) -> ir.Expr:
+    """Convert a value to a wider dtype; both sides of a select are converted, so that copies stay recognisable."""
     if isinstance(value, ir.Select):
-        return ir.Select(value.condition, _widened(value.a, dtype), _widened(value.b, dtype))
+        return ir.Select(value.condition, _widen(value.a, dtype), _widen(value.b, dtype))
     return ir.const(value.value, dtype) if isinstance(value, ir.Const) else ir.Cast(dtype, value)
 
 
-def _digits(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
-    """The factors of an axis, the open one filled in."""
-    known = prod(f for f in factors if f is not None)
-    if factors.count(None) > 1 or known < 1 or extent % known or (None not in factors and known != extent):
+def _fill_factors(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
+    """Return the factors of an axis, with None replaced by the quotient; ScheduleError if they do not divide the extent."""
+    product = prod(f for f in factors if f is not None)
+    if factors.count(None) > 1 or product < 1 or extent % product or (None not in factors and product != extent):
         raise ScheduleError(f"transform_layout: {name!r} has an axis of {extent}, which {factors} does not divide")
-    return tuple(extent // known if f is None else f for f in factors)
+    return tuple(extent // product if f is None else f for f in factors)
 
 
 def transform_layout(
@@ -259,45 +263,46 @@ def transform_layout(
 
     Factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4 columns.
     """
-    old = _own(func, "transform_layout", buffer)
+    old = _storable_buffer(func, "transform_layout", buffer)
     parts = _parts(old.shape, factors, order, buffer)
     new = replace(old, shape=tuple(parts[k][1] for k in order))
 
-    def place(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        found = []
+    def new_indices(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        result = []
         for k in order:
             axis, extent, stride = parts[k]
             index = simplify(indices[axis] // stride) if stride > 1 else indices[axis]
-            found.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
-        return tuple(found)
+            # The outermost part of an axis needs no remainder: its quotient stays below the extent.
+            result.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
+        return tuple(result)
 
     return _exchange(
         func,
         old,
         new,
-        lambda e: ir.Load(new, place(e.indices)),
-        lambda s: ir.Store(new, place(s.indices), s.value),
+        lambda e: ir.Load(new, new_indices(e.indices)),
+        lambda s: ir.Store(new, new_indices(s.indices), s.value),
     )
 
 
 def _parts(
     shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], name: str
 ) -> list[tuple[int, int, int]]:
-    """Axis, extent and stride along the axis of every part."""
+    """Return (axis, extent, stride along the axis) of every part."""
     if len(factors) != len(shape):
         raise ScheduleError(f"transform_layout: {name!r} has {len(shape)} axes, factors for {len(factors)} are given")
-    found = []
-    for axis, (extent, wanted) in enumerate(zip(shape, factors, strict=True)):
-        digits = _digits(extent, wanted, name)
-        found += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
-    if sorted(order) != list(range(len(found))):
-        raise ScheduleError(f"transform_layout: {order} is no order of {len(found)} parts")
-    return found
+    parts = []
+    for axis, (extent, axis_factors) in enumerate(zip(shape, factors, strict=True)):
+        digits = _fill_factors(extent, axis_factors, name)
+        parts += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
+    if sorted(order) != list(range(len(parts))):
+        raise ScheduleError(f"transform_layout: {order} is no order of {len(parts)} parts")
+    return parts
 
 
 def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
-    """Store the rows of a constant matrix of int8, whose numbers fit it, in a form of :class:`BitFields`."""
-    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
+    """Store the rows of a constant matrix of int8 in the bits of a :class:`BitFields` format, which its numbers must fit."""
+    old, form = _storable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
     rows, depth = old.shape
@@ -315,8 +320,8 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
         numbers.append(number)
         return ir.Cast(old.dtype, number)
 
-    def widened(e: ir.Expr) -> ir.Expr:
-        match e:  # it needs no cast to a byte before it is widened
+    def skip_int8(e: ir.Expr) -> ir.Expr:
+        match e:  # an unpacked number is an int32 that fits int8: the cast to int8 below a widening one is superfluous
             case ir.Cast("int32" | "int16" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
                 return number.astype(wide)
             case _:
@@ -324,17 +329,18 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
     numbers: list[ir.Expr] = []
     func = _exchange(func, old, new, load, lambda s: s)
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, widened)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, skip_int8)))
 
 
 def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
-    """The data of a constant parameter after the steps (primitive, arguments) of a trace."""
+    """Repack the data of a constant parameter by the steps (primitive, arguments) of a trace, as its function reads it."""
     array = array.reshape(buffer.shape)
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
             form = args[1]
             array = padding.halves_of(array, form) if form in padding.FORMS else array.astype(dtypes.to_numpy(form))
         elif primitive == "double_reduction" and args[1] == buffer.name:
+            # int8 weights double in place only if all are in -64..63; rules set int16 first.
             low, high = dtypes.int_range(str(array.dtype))
             if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):
                 raise ScheduleError(f"double_reduction: twice {buffer.name!r} does not fit", hint="set_dtype first")

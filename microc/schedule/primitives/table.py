@@ -1,4 +1,4 @@
-"""What a step of a trace may be: every primitive by its name, a function of a function and of JSON-able arguments."""
+"""The table of schedule primitives by name: functions of a function and of JSON-able arguments."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
 
 
 def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
-    """ScheduleError where a primitive does not take such arguments: too few or many, or of another type than it says.
+    """Check the number and the types of a primitive's arguments; ScheduleError if they do not match its signature.
 
-    Traces come from files and from users: primitives look names up, and compute with numbers, without asking what they are.
+    Traces come from files and from users: primitives look names up, and compute with numbers, without checking types.
     """
     required, parameters = _parameters(primitive)
     if not required <= len(args) <= len(parameters):
@@ -94,12 +94,12 @@ def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
 
 @lru_cache(maxsize=64)
 def _parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
-    """How many arguments a primitive takes at least, and all by name and type, without the function."""
+    """Return the number of required arguments of a primitive, and all (name, type), without the function that it changes."""
     function = PRIMITIVES[primitive]
     types = get_type_hints(function)
-    found = list(inspect.signature(function).parameters.values())[1:]
-    required = sum(each.default is inspect.Parameter.empty for each in found)
-    return required, tuple((each.name, types[each.name]) for each in found)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    required = sum(parameter.default is inspect.Parameter.empty for parameter in parameters)
+    return required, tuple((parameter.name, types[parameter.name]) for parameter in parameters)
 
 
 def _fits(value: Any, type_: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Steps for tensor units: loops that are one instruction's, tiles that take turns in a memory, rows that begin at its words."""
+"""Primitives for tensor units: loops that are one instruction, double buffering in the unit's memory, aligned rows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ LOOPS = {
     "unit_matmul": 3,
     "unit_store_sums": 2,
 }
-"""Words of a tensor unit (:mod:`microc.isa.vocabulary.matrix_products`), with the loops that they have in them."""
+"""Number of loops in each instruction of a tensor unit (:mod:`microc.isa.vocabulary.matrix_products`)."""
 _INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
 
 
 def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
-    """Mark ``loop`` and the loops in it, around one block that does what the word means, as an instruction: the calls are made
-    when tails have been parted from whole tiles, since instructions take any extents."""
+    """Mark ``loop`` and the loops in it, around one block that does what the instruction ``word`` does, as that instruction.
+
+    Lowering emits the calls after it has separated tails from whole tiles, since instructions take any extents.
+    """
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     loops: list[ir.For] = []
     inner = old
@@ -49,9 +51,9 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, word: str) -> ir.PrimFunc:
     if not _means(drop_blocks(inner.body), word):
         raise _refuse(loop, word, "the block does something else")
     marked: ir.Stmt = inner
-    for each in reversed(loops):
-        notes = (*(note for note in each.annotations if note[0] != UNIT), (UNIT, word))
-        marked = ir.For(each.var, each.extent, marked, each.kind, notes)
+    for x in reversed(loops):
+        notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, word))
+        marked = ir.For(x.var, x.extent, marked, x.kind, notes)
     return replace(func, body=replace_stmt(func.body, old, marked))
 
 
@@ -63,35 +65,37 @@ def _refuse(loop: str, word: str, why: str) -> ScheduleError:
 
 
 def _means(body: ir.Stmt, word: str) -> bool:
-    """Whether a block's statement is what an instruction does to one element, or one term of a sum."""
+    """Test whether a block's statement does what an instruction does to one element, or to one term of a sum."""
     match word, body:
         case "unit_matmul", ir.Store(
-            sums, place, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
+            sums, indices, ir.Bin("add", old, ir.Bin("mul", ir.Cast("int32", a), ir.Cast("int32", b)))
         ):
             scopes = {x.buffer.scope for x in (a, b) if isinstance(x, ir.Load) and x.dtype == "int8"}
-            return sums.scope == _SUMS and old == ir.Load(sums, place) and scopes == {_INPUT, _WEIGHT}
+            return sums.scope == _SUMS and old == ir.Load(sums, indices) and scopes == {_INPUT, _WEIGHT}
         case "unit_set", ir.Store(to, _, ir.Const()):
             return to.scope == _SUMS
         case "unit_store_sums", ir.Store(to, _, ir.Load(source)):
             return source.scope == _SUMS and to.scope not in ir.UNIT_SCOPES
         case "unit_load_input" | "unit_load_weight" | "unit_load_sums", ir.Store(to, _, ir.Load(source)):
-            wanted = {"unit_load_input": _INPUT, "unit_load_weight": _WEIGHT, "unit_load_sums": _SUMS}[word]
-            kind = "int32" if wanted == _SUMS else "int8"
-            return to.scope == wanted and to.dtype == kind and source.scope not in (*ir.UNIT_SCOPES, "register")
+            scope = {"unit_load_input": _INPUT, "unit_load_weight": _WEIGHT, "unit_load_sums": _SUMS}[word]
+            dtype = "int32" if scope == _SUMS else "int8"
+            return to.scope == scope and to.dtype == dtype and source.scope not in (*ir.UNIT_SCOPES, "register")
         case _:
             return False
 
 
 def align_rows(func: ir.PrimFunc, buffer: str, align: int) -> ir.PrimFunc:
     """Begin the rows of a buffer in a unit's memory at multiples of ``align`` bytes."""
-    old = _held(func, "align_rows", buffer)
-    return _exchanged(func, old, replace(old, align=align), None)
+    old = _unit_buffer(func, "align_rows", buffer)
+    return _exchange(func, old, replace(old, align=align), None)
 
 
 def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
-    """Give a buffer in a unit's memory two tiles: turns of ``loop``, and of the loops around it, take one and the other. The step
-    comes behind those that move blocks."""
-    old = _held(func, "double_buffer", buffer)
+    """Give a buffer in a unit's memory two slots, which successive iterations of ``loop`` and of the loops around it alternate.
+
+    Steps that move blocks must come before.
+    """
+    old = _unit_buffer(func, "double_buffer", buffer)
     target = find_loop(func.body, loop)
     if old.slots:
         raise ScheduleError(f"double_buffer: {buffer!r} has {old.slots} tiles already", hint="it is done once")
@@ -101,18 +105,21 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
             f"double_buffer: {buffer!r} is also used outside loop {loop!r}",
             hint="name a loop around all blocks that fill and empty it",
         )
-    turn: ir.Expr = ir.const(0, "int32")
-    for each in (*loops_around(func.body, target), target):
-        turn = turn * extent_of(each) + each.var
+    # The number of the iteration among all of these loops: its parity is the slot.
+    iteration: ir.Expr = ir.const(0, "int32")
+    for x in (*loops_around(func.body, target), target):
+        iteration = iteration * extent_of(x) + x.var
     new = replace(old, shape=(2, *old.shape), slots=2)
-    return _exchanged(func, old, new, simplify(turn % 2))
+    return _exchange(func, old, new, simplify(iteration % 2))
 
 
 def _touches(block: ir.Block, buffer: ir.Buffer) -> bool:
+    """Test whether a block reads or writes a buffer."""
     return buffer in buffers_read(block) or buffer in buffers_written(block)
 
 
-def _held(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
+def _unit_buffer(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
+    """Return a buffer in a unit's memory; ScheduleError if it is elsewhere."""
     buffer = buffer_named(func, name)
     if buffer.scope not in ir.UNIT_SCOPES:
         raise ScheduleError(
@@ -122,8 +129,8 @@ def _held(func: ir.PrimFunc, step: str, name: str) -> ir.Buffer:
     return buffer
 
 
-def _exchanged(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot: ir.Expr | None) -> ir.PrimFunc:
-    """``func`` with another buffer, its elements those of a slot."""
+def _exchange(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot: ir.Expr | None) -> ir.PrimFunc:
+    """Replace a buffer in ``func`` by another one, or by a slot of it."""
     front = () if slot is None else (slot,)
 
     def on_expr(e: ir.Expr) -> ir.Expr:

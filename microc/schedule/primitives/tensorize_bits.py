@@ -1,4 +1,4 @@
-"""Primitives that tensorise products by weights of few bits."""
+"""Primitives that tensorise products by bit-packed weights."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from microc.tir.bit_fields import HALVES, BitFields
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK
 from microc.tir.rewrite import free_vars
 
-# ---- The primitive tensorize_bits: products by weights of a few bits, two of which leave a word by one shift and one
-# mask.
+# ---- The primitive tensorize_bits: products by weights of a few bits, unpacked two at a time by one shift and one mask
 #
-# Weights are stored in ``halves`` (:mod:`microc.tir.bit_fields`): what a shift and a mask leave of a word are two weights times
-# 2**s, s = 16 - bits, as the 16-bit numbers that ``dot2`` multiplies by two activations. The sums of a tile start times 2**s,
-# modulo 2**32, and are shifted back behind the loop, exactly if they lie within 32 - s bits, which the block's note ``sum_bound``
-# must say.
+# Weights are stored in ``halves`` (:mod:`microc.tir.bit_fields`). A shift and a mask of a word give two weights times 2**s,
+# s = 16 - bits, as the int16 pair that ``dot2`` multiplies by two activations. So the sums of a tile are shifted up by s before
+# the loop, modulo 2**32, and down behind it. That is exact if they fit 32 - s bits, which the annotation ``sum_bound`` must
+# promise.
 #
-# Where blocks of inputs have multipliers, a block's sums are kept apart in an iteration of the outermost loop, shifted back and
-# added times the multiplier: sums of 32 products of bytes at most, as the note ``weight_block`` promises.
+# If blocks of inputs have multipliers, each iteration of the outermost loop sums one block apart, shifts the sum down, multiplies
+# it and adds it: a block has at most 32 products of bytes, as the annotation ``weight_block`` promises.
 
 BIT_PAIRS_TERMS = 2
+"""Terms of one ``dot2``."""
 
 
 def can_shift(block: ir.Block, bits: int) -> bool:
-    """Whether sums times 2**s, or those of blocks, are known to keep their upper bits."""
+    """Test whether the annotations promise that sums times 2**s, or those of blocks, do not overflow."""
     notes, limit = dict(block.annotations), 1 << (31 - BitFields(bits, HALVES).shift)
     bound = notes.get(SUM_BOUND)
     return WEIGHT_BLOCK in notes or (isinstance(bound, int) and bound < limit)
 
 
 def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> ir.PrimFunc:
-    """Replace ``loop``, over 2 terms of 16-bit activations, by ``dot2`` on weights of ``bits`` bits.
+    """Replace ``loop``, over 2 terms of int16 activations, by ``dot2`` on weights of ``bits`` bits.
 
-    ``reduction`` is the outermost loop of the decomposed reduction: the sums are shifted before and behind it. With multipliers
-    its turns are blocks.
+    ``reduction`` is the outermost loop of the decomposed reduction: the sums are shifted before it and behind it. With
+    multipliers each of its iterations is a block.
     """
     inner, whole = find_loop(func.body, loop), find_loop(func.body, reduction)
-    product, form = _bit_pairs_product(inner, bits, block), BitFields(bits, HALVES, block)
+    product, form = _match_bit_pairs(inner, bits, block), BitFields(bits, HALVES, block)
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16":
         raise ScheduleError(f"tensorize_bits {loop!r}: the factors are not {weight!r} and 16-bit activations")
@@ -58,40 +58,46 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     sums = product.store.buffer
     taken = names_in(func.body) | {p.name for p in func.params}
     part = replace(sums, name=fresh(taken, f"{sums.name}_block")) if block else sums
-    step = replace(product.block, iters=product.first(first), body=_step(product, part, words, form))
+    step = replace(product.block, iters=product.first(first), body=_pair_update(product, part, words, form))
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x is not inner and product.counts_space(x)]
 
-    def shifted(up: bool) -> ir.Stmt:
+    def shift_sums(up: bool) -> ir.Stmt:
         def change(total: ir.Load) -> ir.Stmt:
             value = (total.astype("uint32") << form.shift).astype("int32") if up else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
 
         return over_tile(product, tile, first, taken, "up" if up else "down", change)
 
-    def cleared(total: ir.Load) -> ir.Stmt:
+    def clear_block_sum(total: ir.Load) -> ir.Stmt:
         return ir.Store(part, total.indices, ir.const(0, "int32"))
 
-    def added(total: ir.Load) -> ir.Stmt:
+    def add_block_sum(total: ir.Load) -> ir.Stmt:
         row = total.indices[-1]  # a sum's column is its weights' row
-        factor = form.multiplier(lambda n: ir.Load(words, (row, n)), old.shape[1], turn.var)
+        factor = form.multiplier(lambda n: ir.Load(words, (row, n)), old.shape[1], block_iter.var)
         return ir.Store(total.buffer, total.indices, total + (ir.Load(part, total.indices) >> form.shift) * factor)
 
     terms = replace_stmt(whole, inner, step)
     if block:
         assert isinstance(terms, ir.For)
-        turn = ir.IterVar(ir.Var(fresh(taken, f"v_{whole.var.name}_block")), extent_of(whole), "reduce", whole.var)
-        start = over_tile(product, tile, first, taken, "start", cleared)
-        end = over_tile(product, tile, first, taken, "block", added, (turn,))
+        block_var = ir.Var(fresh(taken, f"v_{whole.var.name}_block"))
+        block_iter = ir.IterVar(block_var, extent_of(whole), "reduce", whole.var)
+        start = over_tile(product, tile, first, taken, "start", clear_block_sum)
+        end = over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
         terms = replace(terms, body=ir.seq(start, terms.body, end))
     else:
-        terms = ir.seq(shifted(True), terms, shifted(False))
+        terms = ir.seq(shift_sums(True), terms, shift_sums(False))
     params = tuple(words if p == old else p for p in func.params)
     body = replace_stmt(func.body, whole, terms)
     return replace(func, params=params, body=ir.Alloc(part, body) if block else body)
 
 
-def _bit_pairs_product(loop: ir.For, bits: int, shared: int) -> ByteProduct:
+def _match_bit_pairs(loop: ir.For, bits: int, shared: int) -> ByteProduct:
+    """Match ``loop`` as 2 terms of a product by constant int8 that fits ``bits`` bits; ``shared``: weights of a block.
+
+    ScheduleError if it is something else.
+    """
+
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_bits {loop.var.name!r}: {why}")
 
@@ -106,8 +112,8 @@ def _bit_pairs_product(loop: ir.For, bits: int, shared: int) -> ByteProduct:
     return byte_product(block, refuse)
 
 
-def _step(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
-    """Two products more."""
+def _pair_update(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
+    """Build the update of a sum by two products."""
     indices, (row, k) = product.store.indices, product.weight.indices
     word = ir.Load(words, (row, simplify(form.place(k)[0])))
     left = Part(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
@@ -115,13 +121,12 @@ def _step(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFiel
     return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, form.pair(word, k), total), "int32"))
 
 
-# ---- The primitive tensorize_bit_columns: products by weights of 4 bits, of which four columns share a 16-bit
-# number.
+# ---- The primitive tensorize_bit_columns: products by weights of 4 bits, four columns of which share an int16 (SWAR)
 #
 # The weights of columns 4 i .. 4 i + 3 are stored together, h[i, k] = w0 + 16 w1 + 256 w2 + 4096 w3, two of them (k and k + 1)
 # in a word. ``dot2`` by the word itself adds all columns at once; by its lower 12 bits, lower byte, lowest 4 bits it adds
-# three, two, one. A shift and a mask leave the 12 and the 4 bits, times 16 and 4096. So eight weights take one load and three
-# instructions that open the word, where a word of one column takes four.
+# three, two, one. A shift and a mask extract the 12 and the 4 bits, times 16 and 4096. So eight weights take one load and three
+# instructions to unpack the word; a word of one column takes four.
 #
 # In the loop the sums c0 .. c3 are kept, modulo 2**32, as
 #
@@ -130,41 +135,45 @@ def _step(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFiel
 # from which they are exact if |c| < 2**19 (``sum_bound``); h fits 16 bits if no weight is below -7 (``smallest_weight``).
 
 COLUMNS, BIT_COLUMNS_TERMS, BITS = 4, 2, 4
-SUM_LIMIT, LEAST = 1 << 19, -7
+"""Columns that share a number, terms of one ``dot2``, bits of a weight."""
+SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
+"""Bound of the absolute value of a sum, and the least weight."""
 
 
 def can_share(block: ir.Block, columns: int) -> bool:
-    """Whether columns may share numbers: what the block's notes promise."""
+    """Test whether the annotations promise that columns can share numbers."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
-    known = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST
-    return known and (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK)) == (BITS, None) and columns % COLUMNS == 0
+    fits = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST_WEIGHT
+    return fits and (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK)) == (BITS, None) and columns % COLUMNS == 0
 
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (of 4) and the loop of 2 terms of 16-bit activations inside it by ``dot2`` on shared weights.
+    """Replace the loop ``columns`` (of 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on shared weights.
 
-    ``reduction`` is the outermost loop of the decomposed reduction: the sums are entangled before and separated behind it.
+    ``reduction`` is the outermost loop of the decomposed reduction: the sums are combined before it and separated behind it.
     """
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
-    product, inner = _product(loop)
+    product, inner = _match_bit_columns(loop)
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16" or old.shape[1] % BIT_COLUMNS_TERMS:
         raise ScheduleError(f"tensorize_bit_columns {columns!r}: the factors are not {weight!r} and 16-bit activations")
     words = replace(old, shape=(old.shape[0] // COLUMNS, old.shape[1] // BIT_COLUMNS_TERMS), dtype="int32")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
-    body = replace(product.block, iters=product.first(first), body=_steps(product, words))
+    body = replace(product.block, iters=product.first(first), body=_column_updates(product, words))
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
     taken = names_in(func.body)
-    start = over_tile(product, tile, first, taken, "share", _entangled)
-    end = over_tile(product, tile, first, taken, "part", _separated)
+    start = over_tile(product, tile, first, taken, "share", _combine_sums)
+    end = over_tile(product, tile, first, taken, "part", _separate_sums)
     changed = ir.seq(start, replace_stmt(whole, loop, body), end)
     params = tuple(words if p == old else p for p in func.params)
     return replace(func, params=params, body=replace_stmt(func.body, whole, changed))
 
 
-def _product(loop: ir.For) -> tuple[ByteProduct, ir.For]:
+def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
+    """Match ``loop`` as 4 columns of 2 terms; return the product and the loop over terms. ScheduleError if it is none."""
+
     def refuse(why: str) -> ScheduleError:
         return ScheduleError(f"tensorize_bit_columns {loop.var.name!r}: {why}")
 
@@ -182,54 +191,57 @@ def _product(loop: ir.For) -> tuple[ByteProduct, ir.For]:
 
 
 def _columns(first: ir.Load | ir.Store) -> list[ir.Load]:
-    """The sums of the four columns."""
+    """Return the sums of the four columns."""
     *rows, column = first.indices
     return [ir.Load(first.buffer, (*rows, column + n if n else column)) for n in range(COLUMNS)]
 
 
-def _stored(places: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
-    """The last column first: what is stored reads none of the later ones."""
-    pairs = list(zip(places, values, strict=True))
-    return ir.seq(*(ir.Store(place.buffer, place.indices, value.astype("int32")) for place, value in reversed(pairs)))
+def _store_sums(sums: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
+    """Store the columns, the last one first: a value reads its own column and earlier ones, which must be unchanged yet."""
+    pairs = list(zip(sums, values, strict=True))
+    return ir.seq(*(ir.Store(total.buffer, total.indices, value.astype("int32")) for total, value in reversed(pairs)))
 
 
-def _steps(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
-    """Two products more of every column."""
+def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
+    """Build the updates of every column by two products."""
     column, k = product.weight.indices
     word = ir.Load(words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
     activations = Part(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
-    opened = (_masked(word, 12, 0xF000), ir.call("evens_i8", word), _masked(word, 4, 0xFFF0), word)
+    unpacked = (_shift_and_mask(word, 12, 0xF000), ir.call("evens_i8", word), _shift_and_mask(word, 4, 0xFFF0), word)
     stores = []
-    for place, weights in zip(_columns(product.store), opened, strict=True):
-        value = ir.Call("dot2_wrapping", (activations, weights, place), "int32")
-        stores.append(ir.Store(place.buffer, place.indices, value))
+    for total, weights in zip(_columns(product.store), unpacked, strict=True):
+        value = ir.Call("dot2_wrapping", (activations, weights, total), "int32")
+        stores.append(ir.Store(total.buffer, total.indices, value))
     return ir.seq(*stores)
 
 
-def _masked(word: ir.Expr, up: int, mask: int) -> ir.Expr:
+def _shift_and_mask(word: ir.Expr, up: int, mask: int) -> ir.Expr:
+    """Shift a word up and mask both of its halves; ``hold`` keeps the mask in a register."""
     held = ir.call("hold", ir.const(mask * 0x10001 - (1 << 32), "int32"))
     return ir.cast("int32", ir.cast("uint32", word) << up) & held
 
 
-def _entangled(total: ir.Load) -> ir.Stmt:
-    places = _columns(total)
-    c0, c1, c2, c3 = (place.astype("uint32") for place in places)
+def _combine_sums(total: ir.Load) -> ir.Stmt:
+    """Combine the sums before the loop: t0 .. t3 of the section's head."""
+    sums = _columns(total)
+    c0, c1, c2, c3 = (x.astype("uint32") for x in sums)
     two = c0 + (c1 << 4)
     three = two + (c2 << 8)
-    return _stored(places, [c0 << 12, two, three << 4, three + (c3 << 12)])
+    return _store_sums(sums, [c0 << 12, two, three << 4, three + (c3 << 12)])
 
 
-def _separated(total: ir.Load) -> ir.Stmt:
-    places = _columns(total)
-    t0, t1, t2, t3 = (place.astype("uint32") for place in places)
+def _separate_sums(total: ir.Load) -> ir.Stmt:
+    """Solve t0 .. t3 for the sums behind the loop."""
+    sums = _columns(total)
+    t0, t1, t2, t3 = (x.astype("uint32") for x in sums)
     c0, c2 = t0.astype("int32") >> 12, (t2 - (t1 << 4)).astype("int32") >> 12
     c1 = (t1 - c0.astype("uint32")).astype("int32") >> 4
     c3 = (t3 - t1 - (c2.astype("uint32") << 8)).astype("int32") >> 12
-    return _stored(places, [c0, c1, c2, c3])
+    return _store_sums(sums, [c0, c1, c2, c3])
 
 
 def shared(array: Array) -> Array:
-    """Rows of weights (N, K), N a multiple of 4 and K of 2, as words (N / 4, K / 2) of int32."""
+    """Pack rows of weights (N, K), N a multiple of 4 and K of 2, into words (N / 4, K / 2) of int32."""
     rows, depth = array.shape
     quads = array.astype(np.int64).reshape(rows // COLUMNS, COLUMNS, depth)
     halves = (quads << (BITS * np.arange(COLUMNS)).reshape(1, COLUMNS, 1)).sum(1)

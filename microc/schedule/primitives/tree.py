@@ -23,27 +23,29 @@ class Step:
     args: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return f"{self.primitive}({', '.join(map(_spell, self.args))})"
+        return f"{self.primitive}({', '.join(map(_format_argument, self.args))})"
 
 
-def _spell(value: object) -> str:
-    return f"({', '.join(map(_spell, value))})" if isinstance(value, tuple) else str(value)
+def _format_argument(value: object) -> str:
+    """Print an argument of a step; tuples in parentheses."""
+    return f"({', '.join(map(_format_argument, value))})" if isinstance(value, tuple) else str(value)
 
 
 def frozen_argument(value: Any) -> Any:
-    """An argument of a step with tuples in the place of lists."""
+    """Convert the lists in an argument of a step to tuples."""
     return tuple(frozen_argument(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-# ---- Finding and replacing parts of a scheduled function by loop and block names.
+# ---- Finding and replacing parts of a scheduled function by loop and block names
 
 
 def loop_names(body: ir.Stmt) -> list[str]:
+    """Return the names of all loops, in order."""
     return [s.var.name for s in walk_stmt(body) if isinstance(s, ir.For)]
 
 
 def find_loop(body: ir.Stmt, name: str) -> ir.For:
-    """The loop whose variable is called ``name``."""
+    """Return the loop whose variable is called ``name``; ScheduleError if there is none."""
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.var.name == name:
             return s
@@ -51,22 +53,25 @@ def find_loop(body: ir.Stmt, name: str) -> ir.For:
 
 
 def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
-    """``body`` and what is below it, without the insides of blocks: loops that steps may move blocks to, and units to move."""
+    """Iterate over ``body`` and the statements below it, without the bodies of blocks.
+
+    These are the loops to which primitives may move blocks, and the outermost blocks, which they may move.
+    """
     stack = [body]
     while stack:
-        found = stack.pop()
-        yield found
-        if not isinstance(found, ir.Block):
-            stack.extend(stmt_children(found)[::-1])
+        stmt = stack.pop()
+        yield stmt
+        if not isinstance(stmt, ir.Block):
+            stack.extend(stmt_children(stmt)[::-1])
 
 
 def units(body: ir.Stmt) -> list[ir.Block]:
-    """The blocks that lie in no other, in order."""
+    """Return the blocks that are in no other block, in order."""
     return [s for s in outside_blocks(body) if isinstance(s, ir.Block)]
 
 
 def outer_loop(body: ir.Stmt, name: str) -> ir.For:
-    """The loop called ``name``, which is no part of a block."""
+    """Return the loop called ``name``; ScheduleError if it is inside of a block."""
     loop = find_loop(body, name)
     if all(s is not loop for s in outside_blocks(body)):
         raise ScheduleError(
@@ -76,14 +81,16 @@ def outer_loop(body: ir.Stmt, name: str) -> ir.For:
 
 
 def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
-    """The block called ``name``; ``inside``: also one that is a part of another
-    (:func:`microc.schedule.primitives.reductions.blockize`)."""
-    known = units(body)
-    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if inside else known
+    """Return the block called ``name``; ScheduleError if there is none.
+
+    ``inside``: also a block within another one (:func:`microc.schedule.primitives.reductions.blockize`).
+    """
+    outermost = units(body)
+    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if inside else outermost
     for block in blocks:
         if block.name == name:
             return block
-    for unit in known:
+    for unit in outermost:
         if has_block(unit, name):
             raise ScheduleError(
                 f"block {name!r} is a part of block {unit.name!r}", hint=f"name {unit.name!r}, the unit"
@@ -92,11 +99,12 @@ def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
+    """Test whether there is a block called ``name``, also within another one."""
     return name in blocks_in(body)
 
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
-    """The loops around a statement of the tree, outermost first; those in the same block where it is a part of one."""
+    """Return the loops around a statement (found by identity), outermost first; within a block, only the loops in that block."""
     stack: list[tuple[ir.Stmt, tuple[ir.For, ...]]] = [(body, ())]
     while stack:
         s, loops = stack.pop()
@@ -108,7 +116,7 @@ def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
 
 
 def extent_of(loop: ir.For) -> int:
-    """The constant extent of a loop."""
+    """Return the constant extent of a loop; ScheduleError if it has none."""
     extent = ir.int_value(loop.extent)
     if extent is None:
         raise ScheduleError(f"loop {loop.var.name!r} has no constant extent", hint="schedule a loop of fixed length")
@@ -116,15 +124,17 @@ def extent_of(loop: ir.For) -> int:
 
 
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
-    """``body`` with one statement (found by identity) exchanged, or removed together with what is left empty around it."""
+    """Replace a statement (found by identity), or remove it, with the loops and conditions that this leaves empty."""
 
     def walk(s: ir.Stmt) -> ir.Stmt | None:
         if s is old:
             return new
         match s:
             case ir.For(var, extent, inner, kind, annotations):
-                got = walk(inner)
-                return s if got is inner else None if got is None else ir.For(var, extent, got, kind, annotations)
+                new_inner = walk(inner)
+                if new_inner is None or new_inner is inner:
+                    return None if new_inner is None else s
+                return ir.For(var, extent, new_inner, kind, annotations)
             case ir.If(condition, then, otherwise):
                 first = walk(then)
                 second = walk(otherwise) if otherwise else None
@@ -132,22 +142,22 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
                     return s
                 return None if first is None else ir.If(condition, first, second)
             case ir.Seq(parts):
-                kept = [walk(part) for part in parts]
-                if all(a is b for a, b in zip(kept, parts, strict=True)):
+                new_parts = [walk(part) for part in parts]
+                if all(a is b for a, b in zip(new_parts, parts, strict=True)):
                     return s
-                left = [part for part in kept if part is not None]
-                return ir.seq(*left) if left else None
+                remaining = [part for part in new_parts if part is not None]
+                return ir.seq(*remaining) if remaining else None
             case ir.Let(var, value, inner):
-                got = walk(inner)
-                return s if got is inner else None if got is None else ir.Let(var, value, got)
+                new_inner = walk(inner)
+                return s if new_inner is inner else None if new_inner is None else ir.Let(var, value, new_inner)
             case ir.Alloc(buffer, inner):
-                got = walk(inner)
-                return s if got is inner else None if got is None else ir.Alloc(buffer, got)
+                new_inner = walk(inner)
+                return s if new_inner is inner else None if new_inner is None else ir.Alloc(buffer, new_inner)
             case ir.Block(body=inner, init=init):
-                got, first = walk(inner), walk(init) if init else None
-                if got is inner and first is init:
+                new_inner, new_init = walk(inner), walk(init) if init else None
+                if new_inner is inner and new_init is init:
                     return s
-                return None if got is None else replace(s, body=got, init=first)
+                return None if new_inner is None else replace(s, body=new_inner, init=new_init)
             case _:
                 return s
 
@@ -156,7 +166,7 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
 
 
 def names_in(body: ir.Stmt) -> set[str]:
-    """Every variable and buffer name that a statement binds."""
+    """Return the names of all variables and buffers that a statement binds or stores to."""
     names: set[str] = set()
     for s in walk_stmt(body):
         match s:
@@ -172,7 +182,7 @@ def names_in(body: ir.Stmt) -> set[str]:
 
 
 def fresh(taken: set[str], stem: str) -> str:
-    """``stem`` or ``stem_1`` ...; the chosen name is added to ``taken``."""
+    """Return ``stem``, or ``stem_1`` ..., as a name that is not in ``taken``, and add it there."""
     name, number = stem, 1
     while name in taken:
         name, number = f"{stem}_{number}", number + 1
@@ -181,9 +191,9 @@ def fresh(taken: set[str], stem: str) -> str:
 
 
 def buffer_named(func: ir.PrimFunc, name: str) -> ir.Buffer:
-    """A parameter or allocated buffer."""
-    found = {p.name: p for p in func.params}
-    found.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})
-    if name not in found:
-        raise ScheduleError(f"there is no buffer {name!r}", hint="buffers: " + ", ".join(found))
-    return found[name]
+    """Return the parameter or allocated buffer called ``name``; ScheduleError if there is none."""
+    buffers = {p.name: p for p in func.params}
+    buffers.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})
+    if name not in buffers:
+        raise ScheduleError(f"there is no buffer {name!r}", hint="buffers: " + ", ".join(buffers))
+    return buffers[name]
