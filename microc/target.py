@@ -1,7 +1,7 @@
-"""What code is generated for: a :class:`Target` (core, features), a :class:`Board` (target, memory, console, emulator) and
-a :class:`Goal` (what a byte of flash is worth).
+"""Targets of code generation: a :class:`Target` (core, features), a :class:`Board` (target, memory, console, emulator) and a
+:class:`Goal` (price of a byte of flash).
 
-A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; nothing here knows a particular one.
+A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; this module knows no particular board.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A core: its name, family and what it has. A schedule asks ``has("dot2")``, never for a name.
+    """A core: its name, family and features. Schedules test ``has("dot2")``, never a name.
 
-    ``features``: properties, and the intrinsics that the core has instructions for (``isa/``). ``flash_wait``: cycles that the
-    core waits for a byte of constants, on average, where its board's flash is slower than it. ``npu``: the accelerator that the
-    board has beside it, in the words of ``--external``; empty where there is none.
+    - ``features``: properties, and the intrinsics that the core has instructions for (``isa/``).
+    - ``flash_wait``: mean cycles that the core waits for a byte of constants, if its board's flash is slower than the core.
+    - ``npu``: the board's accelerator, as ``--external`` names it; empty without one.
     """
 
     cpu: str
@@ -32,22 +32,23 @@ class Target:
     npu: str = ""
 
     def has(self, feature: str) -> bool:
+        """Test whether the core has a feature."""
         return feature in self.features
 
     def having(self, *features: str) -> Target:
-        """The same with other properties, too."""
+        """Return the target with further features."""
         return replace(self, features=self.features.union(features))
 
     @property
     def core(self) -> Core:
-        """What is known of it."""
+        """The core's description."""
         from microc.isa import CORES
 
         return CORES[self.cpu]
 
 
 def target_for(cpu: str) -> Target:
-    """The target of a known core, by its name or another one (:data:`microc.isa.ALIASES`)."""
+    """Return the target of a core, by its name or an alias (:data:`microc.isa.ALIASES`); UsageError if it is unknown."""
     from microc.isa import ALIASES, CORES  # with all intrinsics: help and the parsing of arguments do without
 
     cpu = ALIASES.get(cpu, cpu)
@@ -58,11 +59,12 @@ def target_for(cpu: str) -> Target:
 
 
 GOALS = ("speed", "size", "balanced")
+"""Names of the goals that users may choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a choice between ways to compute the same weighs.
+    """The weight of flash against time in a choice between implementations.
 
     ``price``: instructions of one inference that a byte of flash is worth; 0 for speed alone, infinite for size alone.
     """
@@ -85,14 +87,14 @@ class Region:
 
 
 WORD = 4
-"""Bytes that an access of a small core moves at most."""
+"""Bytes that an access of a small core moves, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Accesses of a kernel to one operand in a call, and their bytes: averages, where guards depend on data.
+    """Accesses of a kernel to one operand in a call, and their bytes; averages, if guards depend on data.
 
-    An access is to at most a word; an intrinsic that moves sixteen bytes makes four.
+    An access moves at most a word; an intrinsic that moves sixteen bytes counts as four.
     """
 
     reads: float = 0.0
@@ -102,12 +104,13 @@ class Traffic:
 
     @staticmethod
     def of(width: int, extent: int = 1, step: int = 1, *, writes: bool = False) -> Traffic:
-        """``extent`` elements of ``width`` bytes, ``step`` apart; neighbours come by words."""
+        """Return the traffic of ``extent`` elements of ``width`` bytes at a distance of ``step``; contiguous ones move by
+        words."""
         count = -(-extent * width // WORD) if step == 1 else extent * -(-width // WORD)
         return Traffic(0, count, 0, extent * width) if writes else Traffic(count, 0, extent * width, 0)
 
     def times(self, count: float) -> Traffic:
-        """The same so often."""
+        """Return the traffic of ``count`` repetitions."""
         return Traffic(count * self.reads, count * self.writes, count * self.bytes_read, count * self.bytes_written)
 
     def __add__(self, other: Traffic) -> Traffic:
@@ -121,11 +124,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """RAM that may hold tensors: ``size`` bytes for them, and how long the core waits there beyond its own time of an access.
+    """RAM that may hold tensors: ``size`` bytes for them, and the wait states of its accesses.
 
-    An access waits ``wait_states`` cycles; where a cache keeps what was fetched (``cached``), every line of ``line_bytes``
-    does so once that a kernel reads, and once that it writes: an estimate that takes the cache for large enough. ``weights``:
-    copies of constants may lie here, too.
+    An access waits ``wait_states`` cycles. With a cache (``cached``) every line of ``line_bytes`` waits once if a kernel reads
+    it, and once if it writes it: this assumes that the cache is large enough. ``weights``: copies of constants may be here, too.
     """
 
     name: str
@@ -136,17 +138,20 @@ class Memory:
     weights: bool = False
 
     def waits(self, traffic: Traffic, nbytes: int) -> float:
-        """Cycles that a call waits for an operand of ``nbytes`` here."""
+        """Return the cycles that a call waits for an operand of ``nbytes`` in this memory."""
         if not self.cached:
             return self.wait_states * (traffic.reads + traffic.writes)
-        moved = min(traffic.bytes_read, nbytes) + min(traffic.bytes_written, nbytes)
-        return self.wait_states * moved / self.line_bytes
+        filled = min(traffic.bytes_read, nbytes) + min(traffic.bytes_written, nbytes)
+        return self.wait_states * filled / self.line_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Fetches:
-    """Code as a core fetches it, of a function or of a loop in it with all loops inside: ``nbytes`` of instructions as printed,
-    ``executed`` bytes of them in a call, the times that it is entered. Functions of libraries are no part of it."""
+    """Instruction fetches of a function, or of a loop in it with all loops inside.
+
+    ``nbytes``: printed instructions; ``executed``: bytes of them executed in a call; ``entries``: times that the loop is entered;
+    ``inside``: the loops inside. Library functions do not count.
+    """
 
     nbytes: float = 0.0
     executed: float = 0.0
@@ -154,11 +159,11 @@ class Fetches:
     inside: tuple[Fetches, ...] = ()
 
     def missed(self, cache: int) -> float:
-        """Bytes that come from memory in a call, behind a cache of so many bytes that holds nothing of it at first.
+        """Return the bytes that a call fetches from memory, behind a cache of ``cache`` bytes that is cold at first.
 
-        A loop that the cache holds comes once each time that it is entered. Of a longer one every instruction comes anew but for
-        those of the loops inside that fit: least recently used lines go first, so that a longer loop throws out all that it
-        needs next. Without a cache all that is executed comes.
+        A loop that fits the cache is fetched once each time that it is entered. A longer loop is fetched in every iteration, but
+        for inner loops that fit: the least recently used lines are evicted first, so that it evicts the code that it needs next.
+        Without a cache all executed bytes are fetched.
         """
         if self.nbytes <= cache:
             return min(self.nbytes * self.entries, self.executed)
@@ -167,27 +172,32 @@ class Fetches:
 
 
 NOTHING = Fetches()
-"""The code of what is not ours."""
+"""The fetches of code that is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How code comes from a memory: a line of ``line_bytes`` waits ``wait_states`` cycles of the core; ``cache_bytes`` of a cache
-    for instructions in front of it (0: none). Lines count as full; what a branch leaves of one is not estimated."""
+    """The speed of instruction fetches from a memory: a line of ``line_bytes`` waits ``wait_states`` cycles of the core.
+
+    ``cache_bytes``: the instruction cache in front of the memory (0: none). Lines count as full; partial lines at branches are
+    not estimated.
+    """
 
     wait_states: int = 0
     line_bytes: int = WORD
     cache_bytes: int = 0
 
     def waits(self, code: Fetches) -> float:
-        """Cycles that a call waits for its instructions."""
+        """Return the cycles that a call waits for its instructions."""
         return self.wait_states * code.missed(self.cache_bytes) / self.line_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CodeMemory:
-    """RAM that hot code may run from: ``size`` bytes for it, how code comes from there, and from where it is ``linked``.
-    ``main``: stack, data and the first arena lie there, too."""
+    """RAM that hot code may run from: ``size`` bytes, its speed, and the speed of the memory from which code is ``linked``.
+
+    ``main``: stack, data and the first arena are in this RAM, too.
+    """
 
     name: str
     size: int
@@ -198,7 +208,7 @@ class CodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A board as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
+    """A board, as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
 
     name: str
     title: str
@@ -208,7 +218,7 @@ class Board:
 
     @property
     def ids(self) -> Mapping[str, Any]:
-        """What build systems call the board, by their names: ``[ids]`` of its file, and the chip of its framework."""
+        """The names of the board in build systems: ``[ids]`` of its file, and the chip of its framework."""
         framework = self.raw.get("framework")
         own = {framework["name"]: framework["target"]} if framework else {}
         return {**own, **self.raw.get("ids", {})}
@@ -226,11 +236,13 @@ class Board:
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """RAM for tensors where the board's file says what regions hold: the first one and those for tensors, in their order.
-        Empty on all other boards, which have one arena."""
+        """RAM regions for tensors, if the board's file assigns regions: the first one, then those for tensors in order.
+
+        Empty on all other boards, which have one arena.
+        """
         ram = [m for m in self.raw.get("memory", ()) if m["kind"] == "ram"]
-        found = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
-        several = any({"tensors", "weights"} & {*each.get("holds", ())} for each in ram)
+        for_tensors = [m for k, m in enumerate(ram) if not k or "tensors" in m.get("holds", ())]
+        has_assignments = any({"tensors", "weights"} & {*m.get("holds", ())} for m in ram)
         speeds = ("wait_states", "line_bytes", "cached")
         return tuple(
             Memory(
@@ -239,13 +251,13 @@ class Board:
                 **{key: m[key] for key in speeds if key in m},
                 weights="weights" in m.get("holds", ()),
             )
-            for m in found
-            if several
+            for m in for_tensors
+            if has_assignments
         )
 
     @property
     def code_memory(self) -> CodeMemory | None:
-        """The memory that hot code may run from, all of it, where the board's file names one."""
+        """The memory that hot code may run from, wholly; None if the board's file names none."""
         regions = self.raw.get("memory", ())
         own = next((m for m in regions if "code" in m.get("holds", ())), None)
         if own is None:
@@ -258,20 +270,20 @@ class Board:
 
     @property
     def npu_constants(self) -> str:
-        """The region of flash that an accelerator reads, empty where that is the first one, or there is no accelerator."""
+        """The region of flash that an accelerator reads; empty if that is the first region, or there is no accelerator."""
         return str(self.raw.get("npu", {}).get("constants", ""))
 
     @property
     def flash_bytes(self) -> int:
-        """Size of the regions that hold code and weights, but for an accelerator's; 0 when the board does not bound it."""
+        """The size of the regions that hold code and weights, without an accelerator's; 0 if the board does not bound it."""
         return sum(r.size for r in self.regions if r.kind == "flash" and r.name != self.npu_constants)
 
     @property
     def ram_bytes(self) -> int:
-        """Size of the regions that hold data, stack and arena; 0 when the board does not bound it."""
+        """The size of the regions that hold data, stack and arena; 0 if the board does not bound it."""
         return sum(r.size for r in self.regions if r.kind == "ram")
 
 
 def _speed(region: Mapping[str, Any]) -> dict[str, int]:
-    """What a region's table says of an access to it."""
+    """Return the entries of a region's table that describe its accesses."""
     return {key: region[key] for key in ("wait_states", "line_bytes") if key in region}

@@ -1,9 +1,8 @@
-"""Instruction sets, a file each, and what derives from them: the cores, and the intrinsics that code may call.
+"""Instruction sets, one file each, and the registries of cores and intrinsics.
 
-A file holds what is known of an instruction set as data (:class:`~microc.isa.instruction_set.InstructionSet`): the guard under
-which a compiler knows it, bodies in C for words of the vocabulary, its vectors; and rows of cores
-(:class:`~microc.isa.instruction_set.Core`). Nothing above names an instruction. The registries can be extended for a while, by
-plugins.
+A file describes instruction sets as data (:class:`~microc.isa.instruction_set.InstructionSet`): the guard under which a compiler
+has it, bodies in C for intrinsics of the vocabulary, its vectors; and rows of cores (:class:`~microc.isa.instruction_set.Core`).
+No other package names an instruction. Plugins can extend the registries for a compilation.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FAMILIES: Registry[Family] = Registry(
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})
-"""Other names that users give cores."""
+"""Other names of cores that users may give."""
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
 SCALAR: Registry[Intrin] = Registry(
     "an intrinsic", {i.name: i for i in (*INTRINSICS, *(i for s in _OWN.values() for i in s.intrinsics))}
@@ -60,8 +59,10 @@ __all__ = [
 
 
 def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """The bodies that a core's sets have of an intrinsic (or of a conversion of half floats), the best first, then those for any
-    core: each with the C preprocessor condition under which it holds."""
+    """Iterate over (C preprocessor condition, body) of an intrinsic, or of a conversion of half floats, on a core.
+
+    The bodies of the core's sets come first, the best first, then those for any core.
+    """
     for instructions in CORES[cpu].sets:
         if name in instructions.bodies:
             body = instructions.bodies[name]
@@ -71,16 +72,16 @@ def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
 
 
 def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
-    """The tensor intrinsic of the fewest steps that adds four products of neighbours, wherever they lie; None if a core has
-    none."""
+    """Return the tensor intrinsic of four contiguous products at any address, with the fewest steps; None if a core has none."""
     has = CORES[cpu].has
-    found = (
+    candidates = (
         t for t in TENSOR.values() if (t.a, t.b, t.order_a, t.order_b) == (a, b, NATURAL, NATURAL) and t.needs <= has
     )
-    return min((t for t in found if not t.aligned_a and not t.aligned_b), key=lambda t: len(t.steps), default=None)
+    unaligned = (t for t in candidates if not t.aligned_a and not t.aligned_b)
+    return min(unaligned, key=lambda t: len(t.steps), default=None)
 
 
 def body_of(name: str, cpu: str) -> Body | None:
-    """The body that an estimate counts on a core; None where that is the meaning."""
+    """Return the body that an estimate counts on a core; None if that is the meaning."""
     intrin = SCALAR[name]
     return next((b for _, b in bodies_of(name, cpu) if b.operations or b not in intrin.bodies), None)

@@ -1,4 +1,4 @@
-"""Cortex-M cores, their words, DSP instructions and half precision."""
+"""Cortex-M cores: words, saturation, DSP instructions, half precision."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, assembly
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
 
-# ---- Armv6-M: eight low registers, products of 32 bits; signed bytes are loaded at a register's offset only,
-# unsigned ones at any small offset.
+# ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes are loaded at a register offset only, unsigned ones at any
+# small offset.
 
 ARM_V6M = InstructionSet(
     "Armv6-M",
@@ -25,8 +25,8 @@ ARM_V6M = InstructionSet(
 )
 
 
-# ---- What Armv7-M and later have beside arithmetic: words at any address, SSAT and USAT, which shift too; VCVTR of
-# floating-point units, which rounds half to even and saturates.
+# ---- Armv7-M and later: words at any address; SSAT and USAT, which also shift; VCVTR of the FPU, which rounds half to even and
+# saturates
 
 ARM_WORDS = InstructionSet("Arm words", "defined(__ARM_FEATURE_UNALIGNED)", UNALIGNED, frozenset({"unaligned"}))
 
@@ -56,10 +56,11 @@ ARM_FLOAT = InstructionSet(
 )
 
 
-# ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of 16-bit numbers, and bytes, in a word.
+# ---- The DSP instructions of Armv7E-M and Armv8-M: pairs of int16, and bytes, in a word
 
 
 def _widen(signed: bool, less: bool = False) -> Body:
+    """Build the body that widens four bytes to int16; ``less``: minus z."""
     letter = "s" if signed else "u"
     subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
     less_zero = subtract.format("even") + subtract.format("odd") if less else ""
@@ -76,7 +77,7 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
 
 
 def _larger(lane: str, *, smallest: bool) -> Body:
-    """The difference's signs, then a choice by them."""
+    """Build a lane-wise maximum or minimum: a subtraction sets the GE flags, SEL selects by them."""
     instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
     left, right = ("%2", "%1") if smallest else ("%1", "%2")
     text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
@@ -93,8 +94,8 @@ __asm__("ldrd %1, %2, %3\\n\\tsmlad %0, %4, %1, %0\\n\\tsmlad %0, %5, %2, %0"
 return c;""",
     (("load", 1), ("paired", 1), ("alu", 2)),
 )
-"""Numbers that are used once: gcc loads each word where it is used, and never two by one instruction. What ``Uv`` allows, an
-offset of whole words up to 1020 bytes, is what LDRD takes."""
+"""Two SMLAD by LDRD, for numbers that are used once: gcc loads each word where it is used, and never two by one instruction.
+The constraint ``Uv``, an offset of whole words up to 1020 bytes, is what LDRD takes."""
 
 _TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr", "high_product": "smmul"}
 _THREE = {
@@ -125,10 +126,10 @@ ARM_DSP = InstructionSet(
 )
 
 
-# ---- Arm's half precision: VCVTB and VCVTT between floats of 16 and 32 bits, which the single-precision units of
-# Armv7E-M and later have, too, whatever the compiler's macros say of it.
+# ---- Arm's half precision: VCVTB and VCVTT between floats of 16 and 32 bits, which the single-precision FPUs of Armv7E-M and
+# later have, too, whatever the compiler's macros say
 #
-# Numbers, infinities and signs are those of the integer conversions in ``codegen/c/libm.py``; NaN stays NaN.
+# Results are equal to those of the integer conversions in ``codegen/c/libm.py``; NaN stays NaN.
 
 _WIDEN = """const uint32_t bits = x;
 float r;
@@ -162,7 +163,7 @@ _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0, "load": 1.2,
 _M7_CYCLES = {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}
 
 _WIDE = frozenset({"shifted", "accumulated", "predicated"})
-"""Forms of 32-bit instructions."""
+"""Instruction forms of Thumb-2."""
 _REACH = {"pair": 1020, "advance": 255}
 _M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, THUMB_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
 _M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0}, **_REACH)
@@ -174,14 +175,15 @@ _V7M = (ARM_WORDS, ARM_SATURATION)
 _V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)
 
 _IN_ORDER = "-fno-tree-reassoc"
-"""For cores that multiply two numbers at once as one: sums take turns as in the C, not one after the other."""
+"""For cores that multiply two numbers at once as one: the sums of a tile are interleaved as in the C, not one after the other."""
 _LOW_REGISTERS = "-fira-algorithm=priority -fno-tree-ter"
-"""For cores with eight low registers: values are made where the C makes them, and those used most get the registers."""
+"""For cores with eight low registers: values are computed where the C computes them, and those used most get the registers."""
 
 
 def _core(
     name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", machine: str = ""
 ) -> Core:
+    """Build a Cortex-M core; ``machine``: its name for ``-mcpu``, if different."""
     return Core(name, "arm", costs, sets, frozenset(features), options, f"-mcpu={machine or name} -mthumb")
 
 

@@ -1,4 +1,4 @@
-"""MVE: vectors of integers, floats and halves."""
+"""MVE (Helium), the vectors of Armv8.1-M: integers, floats, halves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from microc.isa.vocabulary.matrix_products import HALF_SHAPES, half_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
 
-# ---- MVE (Helium), the vectors of Armv8.1-M: four 32-bit lanes, and runs of memory in tail-predicated loops.
+# ---- Integers: four 32-bit lanes, and runs of memory in tail-predicated loops
 
 _WIDTH = {"8": "b", "16": "h", "32": "w"}
 _LANEWISE = {
@@ -24,12 +24,13 @@ _SHIFT = """if (__builtin_constant_p(b) != 0) {
 return vshlq_r_s32(a, b);"""
 """Shifts by a literal have instructions of their own, which keep their operand."""
 WORDS, STRAIGHT = 8, 4
-"""Bytes that are copied by words, and vectors without a loop."""
-CLOSE = ((1 << 8) - 1) // 15
-"""The largest step by which 16 elements lie at offsets of 8 bits."""
+"""Bytes up to which words are copied, and vectors up to which there is no loop."""
+MAX_BYTE_STEP = ((1 << 8) - 1) // 15
+"""The largest step at which the offsets of 16 elements fit 8 bits."""
 
 
 def _arithmetic() -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of arithmetic."""
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
     for name in NUMBERED:
@@ -42,19 +43,20 @@ def _arithmetic() -> Iterator[tuple[str, str]]:
 
 
 def _memory() -> Iterator[tuple[str, str]]:
-    """Loads that widen, stores that narrow, from and to neighbours or offsets in elements; all lanes or the first n."""
+    """Iterate over (intrinsic, C body) of widening loads and narrowing stores, contiguous or at offsets in elements, of all
+    lanes or the first n."""
     first, at = "vctp32q((uint32_t)n)", "p, vreinterpretq_u32_s32(a)"
     for short in MEMORY.values():
         bits, signed = short[1:], short[0] == "i"
         width, sign = _WIDTH[bits], "s32" if signed else "u32"
         offset = "offset" if bits == "8" else "shifted_offset"
-        loaded = "return {};" if signed else "return vreinterpretq_s32_u32({});"
+        result = "return {};" if signed else "return vreinterpretq_s32_u32({});"
         a, b = ("a", "b") if signed else ("vreinterpretq_u32_s32(a)", "vreinterpretq_u32_s32(b)")
         load, store = f"vldr{width}q", f"vstr{width}q"
-        yield f"load_{short}_i32x4", loaded.format(f"{load}_{sign}(p)")
-        yield f"load_{short}_i32x4_first", loaded.format(f"{load}_z_{sign}(p, {first})")
-        yield f"gather_{short}_i32x4", loaded.format(f"{load}_gather_{offset}_{sign}({at})")
-        yield f"gather_{short}_i32x4_first", loaded.format(f"{load}_gather_{offset}_z_{sign}({at}, {first})")
+        yield f"load_{short}_i32x4", result.format(f"{load}_{sign}(p)")
+        yield f"load_{short}_i32x4_first", result.format(f"{load}_z_{sign}(p, {first})")
+        yield f"gather_{short}_i32x4", result.format(f"{load}_gather_{offset}_{sign}({at})")
+        yield f"gather_{short}_i32x4_first", result.format(f"{load}_gather_{offset}_z_{sign}({at}, {first})")
         yield f"store_{short}_i32x4", f"{store}_{sign}(p, {a});"
         yield f"store_{short}_i32x4_first", f"{store}_p_{sign}(p, {a}, {first});"
         yield f"scatter_{short}_i32x4", f"{store}_scatter_{offset}_{sign}({at}, {b});"
@@ -62,8 +64,11 @@ def _memory() -> Iterator[tuple[str, str]]:
 
 
 def _saturating() -> Iterator[tuple[str, Body]]:
-    """Clamped by VQMOVN, into the low half of a lane and of that: no vectors of bounds, which would take registers. What the
-    other halves hold does not matter, which no intrinsic says: it reads them from a vector that gcc would copy."""
+    """Iterate over saturating intrinsics: VQMOVN saturates a lane to its low half, and that again to a byte.
+
+    That needs no vectors of bounds, which would take registers. The other halves may hold anything; the compiler's intrinsics
+    cannot express that: they read them from a vector that gcc would copy. So this is inline assembly.
+    """
     halves = _arm_mve_narrowing("int16x8_t h", "vqmovnb.s32", "a")
     quarters = "\n".join((halves, _arm_mve_narrowing("int8x16_t b", "vqmovnb.s16", "h")))
     unsigned = "\n".join(
@@ -73,24 +78,25 @@ def _saturating() -> Iterator[tuple[str, Body]]:
         )
     )
     yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
-    for short, narrowed, store, kind, made in (
+    for short, narrowing, store, suffix, result in (
         ("i16", halves, "vstrhq", "s32", "vreinterpretq_s32_s16(h)"),
         ("i8", quarters, "vstrbq", "s32", "vreinterpretq_s32_s8(b)"),
         ("u8", unsigned, "vstrbq", "u32", "vreinterpretq_u32_u8(b)"),
     ):
-        name, costs = f"store_saturated_{short}_i32x4", (("alu", narrowed.count("__asm__") + 1),)
-        yield name, Body(f"{narrowed}\n{store}_{kind}(p, {made});", costs)
-        yield f"{name}_first", Body(f"{narrowed}\n{store}_p_{kind}(p, {made}, vctp32q((uint32_t)n));", costs)
+        name, costs = f"store_saturated_{short}_i32x4", (("alu", narrowing.count("__asm__") + 1),)
+        yield name, Body(f"{narrowing}\n{store}_{suffix}(p, {result});", costs)
+        yield f"{name}_first", Body(f"{narrowing}\n{store}_p_{suffix}(p, {result}, vctp32q((uint32_t)n));", costs)
 
 
-def _arm_mve_narrowing(made: str, instruction: str, source: str) -> str:
-    """Lanes saturated into the low halves of those of a new vector."""
-    name = made.split()[1]
-    return f'{made};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
+def _arm_mve_narrowing(declaration: str, instruction: str, source: str) -> str:
+    """Saturate lanes to the low halves of the lanes of a new vector."""
+    name = declaration.split()[1]
+    return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
 
 
 def _few(size: int) -> Iterator[str]:
-    """Copies of a number of elements that is known to be small: words, or whole vectors without a loop."""
+    """Iterate over lines that copy a small number of elements known at compile time: by words, or by whole vectors without a
+    loop."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // size}) {{"
     yield f"    (void)memcpy(p, q, (size_t)n * {size // 8}U);"
     form = f"r{_WIDTH[str(size)]}.{size}"
@@ -105,6 +111,7 @@ def _few(size: int) -> Iterator[str]:
 
 
 def _runs() -> Iterator[tuple[str, Body]]:
+    """Iterate over copies and fills of runs, in tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
         size = int(short[1:])
         loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
@@ -112,26 +119,27 @@ def _runs() -> Iterator[tuple[str, Body]]:
         copying = loop.format(size, load, _WIDTH[str(size)])
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
         body = "\n".join((*_few(size), f"    {body}", "}"))
-        turns = Turns("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
-        yield f"copy_{short}", Body(body, (("alu", 4),), turns)
+        iterations = Turns("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
+        yield f"copy_{short}", Body(body, (("alu", 4),), iterations)
         filling = loop.format(size, "", _WIDTH[str(size)]).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
         body = f'__asm__ volatile("{filling}" : [p] "+r"(p) : [value] "r"(value), [n] "r"(n) : "lr", "memory", "q0");'
-        turns = Turns("n", 128 // size, (("vector_store", 1), ("branch", 1)))
+        iterations = Turns("n", 128 // size, (("vector_store", 1), ("branch", 1)))
         if short != "f32":
-            yield f"fill_{short}", Body(body, (("alu", 4),), turns)
+            yield f"fill_{short}", Body(body, (("alu", 4),), iterations)
 
 
-def _strided() -> Iterator[tuple[str, Body]]:
-    """Elements at offsets: 16 bytes at a time where these offsets are bytes, else eight."""
+def _strided_copies() -> Iterator[tuple[str, Body]]:
+    """Iterate over strided copies: 16 bytes at once if the offsets fit bytes, else eight elements."""
     for short in MOVED.values():
-        close = (f"if (step <= {CLOSE}) {{", *_gathered(short, 8), "} else")
-        body = "\n".join((*(close if short.endswith("8") else ()), "{", *_gathered(short, 16), "}"))
-        turns = Turns("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
-        yield f"copy_strided_{short}", Body(body, (("alu", 2),), turns, types=("int32x4",))
+        byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_gather_lines(short, 8), "} else")
+        body = "\n".join((*(byte_offsets if short.endswith("8") else ()), "{", *_gather_lines(short, 16), "}"))
+        loop = Turns("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
+        yield f"copy_strided_{short}", Body(body, (("alu", 2),), loop, types=("int32x4",))
 
 
-def _gathered(short: str, size: int) -> Iterator[str]:
-    """Vectors of lanes of ``size`` bits, few of them without a loop, and the first lanes of one for the rest."""
+def _gather_lines(short: str, size: int) -> Iterator[str]:
+    """Iterate over lines that gather vectors with lanes of ``size`` bits, a few of them without a loop, and the first lanes of
+    one for the remainder."""
     lanes, kind, width = 128 // size, f"{short[0].replace('i', 's')}{size}", _WIDTH[short[1:]]
     gather = f"vldr{width}q_gather_{'offset' if width == 'b' else 'shifted_offset'}"
 
@@ -163,7 +171,7 @@ ARM_MVE = InstructionSet(
         **{name: Body(text) for name, text in (*_arithmetic(), *_memory())},
         **dict(_saturating()),
         **dict(_runs()),
-        **dict(_strided()),
+        **dict(_strided_copies()),
         **PRODUCT_BODIES,
         **ROW_BODIES,
     },
@@ -172,19 +180,21 @@ ARM_MVE = InstructionSet(
 )
 
 
-# ---- MVE's vectors of four floats: arithmetic, fused multiply-add by vectors or by a number in a general register,
-# conversions.
+# ---- Floats, four lanes: arithmetic, fused multiply-add by a vector or by a scalar in a general register, conversions
 #
-# A comparison holds where both numbers are numbers: the instructions' "less" is "not greater or equal", so operands change
-# places. There is no division and no square root of vectors; they go lane by lane, each lane written out: of loops over lanes
-# gcc 12 drops stores of the operands and divides what lay there before.
+# A comparison with NaN is false. The instructions' "less" is "not greater or equal", so "greater" with exchanged operands is
+# used.
+# There is no vector division or square root; they are done lane by lane, without a loop: in a loop over lanes gcc 12 drops stores
+# of the operands and divides stale values.
 
 _FIRST = "vctp32q((uint32_t)n)"
+"""The predicate of the first n lanes."""
 _WIDENED = """register uint32x4_t h __asm__("q0") = {};
 register float32x4_t r __asm__("q0");
 __asm__("vcvtb.f32.f16 q0, q0" : "=w"(r) : "w"(h));
 return r;"""
-"""In one register, for the GNU assembler (2.40) encodes others as those of twice their number."""
+"""Converts float16 to float32, in q0 alone, since the GNU assembler (2.40) encodes other registers as those of twice their
+number."""
 _NARROWED = """register float32x4_t x __asm__("q0") = a;
 register uint32x4_t h __asm__("q0");
 __asm__("vcvtb.f16.f32 q0, q0" : "=w"(h) : "w"(x));
@@ -194,21 +204,22 @@ _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "
 }
 
 
-def _chosen(op: str, x: str, y: str) -> str:
+def _select(op: str, x: str, y: str) -> str:
+    """Build a select between x and y by a comparison of a and b."""
     name, operands = _COMPARED[op]
     return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
 
 
 def _texts() -> Iterator[tuple[str, str, str]]:
-    """Words, kinds of operation (none where nothing happens) and statements."""
+    """Iterate over (intrinsic, kind of operation, C body); the kind is empty if there is no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
     yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
     yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
-    yield "min_f32x4", "vector", _chosen("lt", "a", "b")
-    yield "max_f32x4", "vector", _chosen("gt", "a", "b")
+    yield "min_f32x4", "vector", _select("lt", "a", "b")
+    yield "max_f32x4", "vector", _select("gt", "a", "b")
     for op in _COMPARED:
-        yield f"select_{op}_f32x4", "vector", _chosen(op, "x", "y")
+        yield f"select_{op}_f32x4", "vector", _select(op, "x", "y")
     for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
         yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
     for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
@@ -233,8 +244,11 @@ def _texts() -> Iterator[tuple[str, str, str]]:
 
 
 def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
-    """What a word costs: loads and stores of halves are two instructions and, of float16, a load has a move to another register;
-    lanes are divided one by one."""
+    """Return the operation counts of an intrinsic.
+
+    Loads and stores of halves are two instructions; a load of float16 also moves to another register. Lanes are divided one by
+    one.
+    """
     more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
     return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
 
@@ -247,33 +261,35 @@ ARM_MVE_FLOAT = InstructionSet(
 )
 
 
-# ---- MVE's vectors of eight halves: products of small matrices whose terms are added in float16.
+# ---- Halves, eight lanes: products of small matrices whose terms are added in float16
 #
-# A vector of weights is multiplied by a number in a general register (``VFMA.F16``), which is loaded once for all columns.
-# Behind a run its sums are widened, those of even lanes and those of odd ones, and added to sums of float32 in memory.
+# A vector of weights is multiplied by a scalar in a general register (``VFMA.F16``), which is loaded once for all columns.
+# After a run of terms the sums are widened, those of even lanes and those of odd ones, and added to sums of float32 in memory.
 
 _ROWS, _NUMBERS = ("r0", "r1", "r2", "r3"), ("r4", "r5", "r6", "r8")
-"""Registers of the rows' addresses and of their numbers; r7 may be the frame pointer."""
+"""Registers of the rows' addresses, and of their elements; r7 may be the frame pointer."""
 _OTHERS = {"b": "r9", "left": "r10", "turns": "r11", "sums": "r12"}
 _SPARE = (6, 7)
-"""Vectors of weights, and of widened sums."""
+"""Vector registers of weights, later of widened sums."""
 _UNROLLED = (4, 3, 2, 1)
-"""Terms of an iteration, the first that come out even."""
+"""K unroll, best first; the first that divides K is taken."""
 _COUNTED = 8
-"""Terms that costs are counted by."""
+"""Terms in one iteration of the cost estimate."""
 
 
-def _widened(wide: int, narrow: int, odd: int) -> str:
-    """VCVTB or VCVTT of float16 to float32, by number: the GNU assembler (2.40) encodes vectors as those of twice theirs."""
+def _widen(wide: int, narrow: int, odd: int) -> str:
+    """Return VCVTB or VCVTT of float16 to float32, by its encoding: the GNU assembler (2.40) encodes vectors as those of twice
+    their number."""
     return f".inst.w {0xFE3F0E01 | wide << 13 | odd << 12 | narrow << 1:#x}"
 
 
-def _narrowed(narrow: int, wide: int, odd: int) -> str:
-    """VCVTB or VCVTT of float32 to float16, likewise."""
+def _narrow(narrow: int, wide: int, odd: int) -> str:
+    """Return VCVTB or VCVTT of float32 to float16, by its encoding."""
     return f".inst.w {0xEE3F0E01 | narrow << 13 | odd << 12 | wide << 1:#x}"
 
 
 def _term(rows: int, vectors: int) -> Iterator[str]:
+    """Iterate over the instructions of one term."""
     for v in range(vectors):
         weights = f"q{_SPARE[v % 2]}"
         yield f"vldrh.u16 {weights}, [%[b]], #16"
@@ -283,16 +299,24 @@ def _term(rows: int, vectors: int) -> Iterator[str]:
             yield f"vfma.f16 q{r * vectors + v}, {weights}, {_NUMBERS[r]}"
 
 
-def _added(sums: int) -> Iterator[str]:
-    """Vectors of sums of a run added to those in memory."""
+def _add_to_memory(sums: int) -> Iterator[str]:
+    """Iterate over the instructions that add the sums of a run to those in memory."""
     for n in range(sums):
-        yield from (_widened(wide, n, odd) for odd, wide in enumerate(_SPARE))
+        yield from (_widen(wide, n, odd) for odd, wide in enumerate(_SPARE))
         for odd, wide in enumerate(_SPARE):
-            place = f"[%[sums], #{32 * n + 16 * odd}]"
-            yield from (f"vldrw.u32 q{n}, {place}", f"vadd.f32 q{wide}, q{wide}, q{n}", f"vstrw.32 q{wide}, {place}")
+            address = f"[%[sums], #{32 * n + 16 * odd}]"
+            yield from (
+                f"vldrw.u32 q{n}, {address}",
+                f"vadd.f32 q{wide}, q{wide}, q{n}",
+                f"vstrw.32 q{wide}, {address}",
+            )
 
 
 def _text(rows: int, vectors: int) -> Iterator[str]:
+    """Iterate over the lines of a product of ``rows`` by ``vectors`` of columns.
+
+    All registers are fixed, since compilers run out of them otherwise.
+    """
     pointers = [f"a{r}" for r in range(rows)]
     for r, name in enumerate(pointers):
         yield f'register const uint16_t *{name} __asm__("{_ROWS[r]}") = a{f" + {r} * stride_a" if r else ""};'
@@ -308,9 +332,9 @@ def _text(rows: int, vectors: int) -> Iterator[str]:
         yield f"    turns = depth / runs{f' / {times}' if times > 1 else ''};"
         yield "    __asm__ volatile inline("
         zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
-        turn = [line for _ in range(times) for line in _term(rows, vectors)]
-        loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *turn, "le lr, 0b"]
-        lines = [*loop, *_added(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
+        iteration = [line for _ in range(times) for line in _term(rows, vectors)]
+        loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *iteration, "le lr, 0b"]
+        lines = [*loop, *_add_to_memory(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
         yield from (f'        "{line}\\n"' for line in lines)
         yield f'        : {moved}, [b] "+r"(next), [left] "+r"(left)'
         yield '        : [turns] "r"(turns), [sums] "r"(where)'
@@ -319,47 +343,48 @@ def _text(rows: int, vectors: int) -> Iterator[str]:
 
 
 def _body(rows: int, vectors: int) -> Body:
+    """Build the body of a product, with its counts."""
     sums = rows * vectors
-    vector, load = (
-        ("vector", (_COUNTED + 1) * sums),
-        ("load", _COUNTED * rows),
-    )  # a share of what follows a run included
+    # Each iteration has a share of the code after a run.
+    vector, load = ("vector", (_COUNTED + 1) * sums), ("load", _COUNTED * rows)
     memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
-    turns = Turns("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
+    loop = Turns("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
     edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
-    return Body("\n".join(_text(rows, vectors)), edges, turns)
+    return Body("\n".join(_text(rows, vectors)), edges, loop)
 
 
 _EIGHT = (
     *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
-    *(_narrowed(2, 0, 0), _narrowed(2, 1, 1), "vstrh.16 q2, [%[p]], #16", "le lr, 0b"),
+    *(_narrow(2, 0, 0), _narrow(2, 1, 1), "vstrh.16 q2, [%[p]], #16", "le lr, 0b"),
 )
 _FOUR = (
     "dlstp.32 lr, %[n]",
     "0:",
     "vldrw.u32 q0, [%[q]], #16",
-    _narrowed(0, 0, 0),
+    _narrow(0, 0, 0),
     "vstrh.32 q0, [%[p]], #8",
     "letp lr, 0b",
 )
 
 
 def _narrowing() -> Body:
-    """Eight floats at a time where they come out even, even ones below odd ones, else four, of the last ones fewer."""
+    """Build the body that rounds floats to float16: eight at once if they divide, interleaved by VLD2, else four, with a
+    predicated tail."""
     text = []
     for condition, lines in (("if (n % 8 == 0) {", _EIGHT), ("} else {", _FOUR)):
         text += [condition, "    __asm__ volatile(", *(f'        "{line}\\n"' for line in lines)]
         text.append('        : [p] "+l"(p), [q] "+l"(q), [n] "+l"(n) : : "lr", "cc", "memory", "q0", "q1", "q2");')
-    turns = Turns("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
-    return Body("\n".join((*text, "}")), (("alu", 4),), turns)
+    loop = Turns("n", 8, (("vector_load", 2), ("vector", 2), ("vector_store", 1), ("branch", 1)))
+    return Body("\n".join((*text, "}")), (("alu", 4),), loop)
 
 
 def _zeros() -> Body:
+    """Build the body that stores zeros of float16."""
     lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
     text = "\\n".join(lines)
-    turns = Turns("n", 8, (("vector_store", 1), ("branch", 1)))
+    loop = Turns("n", 8, (("vector_store", 1), ("branch", 1)))
     statement = f'__asm__ volatile("{text}" : [p] "+l"(p) : [n] "r"(n) : "lr", "memory", "q0");'
-    return Body(statement, (("alu", 3),), turns)
+    return Body(statement, (("alu", 3),), loop)
 
 
 ARM_MVE_HALF = InstructionSet(

@@ -1,4 +1,4 @@
-"""Products of matrices on MVE."""
+"""Products of matrices on MVE: small matrices, a row by many rows of weights, windows of halves."""
 
 from __future__ import annotations
 
@@ -19,145 +19,161 @@ from microc.isa.vocabulary.matrix_products import (
 from microc.tir.bit_fields import LANES as BIT_FIELDS_LANES
 from microc.tir.bit_fields import BitFields
 
-# ---- Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
+# ---- Products of small matrices on MVE: 16 (bytes) or 8 (wider) products in an instruction
 #
-# The instructions are a loop of three vectors an iteration where that comes out even, else of four, with what these leave behind
-# it, and none where there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side
-# (``VMLADAVA`` sums across lanes into a core register, which must have an even number, so that there are at most six sums).
-# Weights of few bits are loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of
-# two, by which the sums are divided behind the loop.
+# The loop takes three vectors of K in an iteration if these divide K, else four, with the remainder behind it; up to four vectors
+# need no loop. Every vector is loaded once and multiplied with all vectors of the other side. ``VMLADAVA`` sums across lanes into
+# a core register of even number, so that there are at most six sums. Bit-packed weights are loaded as bytes of several weights;
+# shifted up and masked, each field is a vector of weights times a power of two, by which the sums are divided behind the loop.
 
 UNROLLED = (3, 4)
-"""Vectors of an iteration: the first where they come out even, since of more the turn that stands apart would be longer."""
+"""Vectors of an iteration: the first number if it divides K. Not more, since the first iteration is a copy before the loop."""
 STRAIGHT = 4
-"""Vectors that take no loop."""
+"""Vectors up to which there is no loop."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
 _FIELD, _MASK = "q6", "q7"
-"""A field of the bytes of a column, and what masks the highest."""
+"""Vector registers of a field of a column's bytes, and of the mask of the highest field."""
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
-"""Registers by bits of the products; r7 may be the frame pointer, and loads that widen want one of r0 to r7."""
+"""Address registers by bits of the products. r7 may be the frame pointer, and widening loads need one of r0 to r7."""
 _COUNT = '"+r"(count)'
 
 
 def _instructions(a: str, b: str, rows: int, columns: int) -> str:
-    """The loop: a load right before the multiplications that use it, so that loads and products overlap. Registers are
-    chosen here, since a compiler that is short of them would give up."""
+    """Build the C body: each load is right before the multiplications that use it, so that loads and products overlap.
+
+    All registers are fixed: a compiler that runs out of them reports an error.
+    """
+    # 1. Operands of the assembly. Several rows start from zero, written by the first products (VMLADAV); a single row starts from
+    # `start`, which it reads.
     form, size = BITS.get(b), 8 if a == "int8" and b != "int16" else 16
     lines = _plain_lines(a, b, rows, columns, size) if form is None else _field_lines(form, rows, columns)
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
-    moved = [f'[{name}] "+r"({name})' for name in pointers]
-    kept, made = ([f'[{name}] "{how}"({name})' for name in sums] for how in ("+r", "=&r"))
-    made = made if rows > 1 else kept
+    advanced = [f'[{name}] "+r"({name})' for name in pointers]
+    updated, written = ([f'[{name}] "{constraint}"({name})' for name in sums] for constraint in ("+r", "=&r"))
+    written = written if rows > 1 else updated
     clobbers = ", ".join(f'"q{n}"' for n in range(8 if form else rows + columns))
     starts = [(a, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
     starts += [(form.dtype if form else b, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
+    # 2. Declarations of pointers and sums.
     registers = _ADDRESSES[size]
     text = [
-        f'register const {kind}_t *{name} __asm__("{register}") = {start};'
-        for name, register, (kind, start) in zip(pointers, registers, starts, strict=False)
+        f'register const {dtype}_t *{name} __asm__("{register}") = {start};'
+        for name, register, (dtype, start) in zip(pointers, registers, starts, strict=False)
     ]
-    places = {
+    results = {
         f"c{r}{c}": f"sums[{f'{r} * stride_sums + ' if r else ''}{c}]" for r in range(rows) for c in range(columns)
     }
-    first = {name: f"start[{name[2:]}]" if rows == 1 else "0" for name in places}
+    first = {name: f"start[{name[2:]}]" if rows == 1 else "0" for name in results}
     text += [
         f'register int32_t {name} __asm__("{register}") = {"0" if form else first[name]};'
-        for name, register in zip(places, _SUMS, strict=False)
+        for name, register in zip(results, _SUMS, strict=False)
     ]
     text.append('register int32_t count __asm__("lr");')
+    # 3. The code of each depth. The function is inlined where `depth` is a literal, so that one branch of these remains: less
+    # than a vector (predicated), a few whole vectors without a loop, else loops.
     if form is not None:
-        text += _groups(form, lines, kept + moved, clobbers)
+        text += _groups(form, lines, updated + advanced, clobbers)
     else:
         inputs = [f'[{name}] "r"({name})' for name in pointers]
         fresh = rows * columns if rows > 1 else 0
         for times in range(1, STRAIGHT + 1):
             vectors, elements = [_plain_lines(a, b, rows, columns, size, k) for k in range(times)], times * 128 // size
-            part = _begun([line for lines in (*vectors[:-1], _first(vectors[-1], size)) for line in lines], fresh)
+            part = _start_sums(
+                [line for lines in (*vectors[:-1], _predicate_first(vectors[-1], size)) for line in lines], fresh
+            )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
-            text += [*_assembly(part, made, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
-            straight = _begun([line for lines in vectors for line in lines], fresh)
-            text += [f"if (depth == {elements}) {{", *_assembly(straight, made, inputs, clobbers), "} else"]
+            text += [*_assembly(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
+            straight = _start_sums([line for lines in vectors for line in lines], fresh)
+            text += [f"if (depth == {elements}) {{", *_assembly(straight, written, inputs, clobbers), "} else"]
         if fresh:
-            text += _loops(size, lines, kept + moved, made + moved, clobbers, fresh)
+            text += _loops(size, lines, updated + advanced, written + advanced, clobbers, fresh)
         else:
             single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
-            text += _row(size, lines, kept + moved, clobbers, single)
-    for name, place in places.items():
-        if name == "c02":  # or a compiler gathers the sums on the stack, to store them as a vector
+            text += _row(size, lines, updated + advanced, clobbers, single)
+    # 4. Stores. Fields are weights times 2 ** (8 - bits): the sums are shifted back, and a single row's start is added only then.
+    for name, result in results.items():
+        if name == "c02":  # else a compiler collects the sums on the stack, to store them as a vector
             text.append('__asm__ volatile("" : : : "memory");')
         field = f"{name} >> {8 - form.bits}" if form else name
-        text.append(f"{place} = {f'{first[name]} + ({field})' if form and rows == 1 else field};")
+        text.append(f"{result} = {f'{first[name]} + ({field})' if form and rows == 1 else field};")
     return "\n".join(text)
 
 
 def _plain_lines(a: str, b: str, rows: int, columns: int, size: int, number: int | None = None) -> list[str]:
-    """A vector of every row and column: bytes, or what loads widen to 16 bits; the next ones, or those of a ``number``."""
+    """Return the instructions of one vector of K: bytes, or elements that loads widen to 16 bits.
+
+    Pointers advance; with ``number`` the vector of that number is addressed by an offset instead.
+    """
     load = {"int8": f"vldrb.{'8' if size == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
     advance = {"int8": 16 if size == 8 else 8, "uint8": 8, "int16": 16}
 
-    def loaded(kind: str, register: int, pointer: str) -> str:
-        step = advance[kind]
-        return f"{load[kind]} q{register}, [%[{pointer}]{f'], #{step}' if number is None else f', #{step * number}]'}"
+    def load_vector(dtype: str, register: int, pointer: str) -> str:
+        step = advance[dtype]
+        return f"{load[dtype]} q{register}, [%[{pointer}]{f'], #{step}' if number is None else f', #{step * number}]'}"
 
-    lines = [loaded(a, r, f"a{r}") for r in range(rows)]
+    lines = [load_vector(a, r, f"a{r}") for r in range(rows)]
     for c in range(columns):
-        lines.append(loaded(b, rows + c, f"b{c}"))
+        lines.append(load_vector(b, rows + c, f"b{c}"))
         lines += [f"vmladava.s{size} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
     return lines
 
 
 def _field_lines(form: BitFields, rows: int, columns: int) -> list[str]:
-    """16 bytes of every column; of each of their fields, the lowest first, a vector of every row and the products."""
+    """Return the instructions of 16 bytes of every column: for each of their fields, the lowest first, a vector of every row
+    and the products."""
     lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
     for field in range(form.count):
         up = 8 - form.bits * (field + 1)
         lines += [f"vldrb.8 q{r}, [%[a{r}]], #{BIT_FIELDS_LANES}" for r in range(rows)]
         for c in range(columns):
             lines += [f"vshl.i8 {_FIELD}, q{rows + c}, #{up}"] if up else []
-            if field:  # the shift of the lowest leaves nothing else
+            if field:  # the shift of the lowest field removes all others
                 lines.append(f"vand {_FIELD}, {_FIELD if up else f'q{rows + c}'}, {_MASK}")
             lines += [f"vmladava.s8 %[c{r}{c}], q{r}, {_FIELD}" for r in range(rows)]
     return lines
 
 
 def _groups(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """The loop over 16 bytes of weights at a time."""
+    """Iterate over the loop of bit-packed weights, 16 bytes in an iteration."""
     yield f"count = depth / {form.group};"
     mask = (0xFF << 8 - form.bits) & 0xFF
     loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b")
     yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
 
 
-def _first(lines: list[str], size: int) -> list[str]:
-    """The lines of a vector for its first ``count`` numbers: zeros are loaded behind them."""
+def _predicate_first(lines: list[str], size: int) -> list[str]:
+    """Predicate the instructions of a vector to its first ``count`` elements: zeros are loaded for the others."""
     loads = [line.replace(".", "t.", 1) for line in lines if line.startswith("vldr")]
-    runs = [loads[k : k + 4] for k in range(0, len(loads), 4)]
-    chosen = [line for run in runs for line in (f"vps{'t' * len(run)}", *run)]
-    return [f"vctp.{size} %[count]", *chosen, *(line for line in lines if not line.startswith("vldr"))]
+    # A VPT block predicates at most four instructions.
+    blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
+    predicated = [line for block in blocks for line in (f"vps{'t' * len(block)}", *block)]
+    return [f"vctp.{size} %[count]", *predicated, *(line for line in lines if not line.startswith("vldr"))]
 
 
-def _begun(lines: list[str], sums: int) -> list[str]:
-    """The lines whose first products of so many sums start these."""
+def _start_sums(lines: list[str], sums: int) -> list[str]:
+    """Let the first products of ``sums`` sums start these: VMLADAV instead of VMLADAVA."""
     first = [k for k, line in enumerate(lines) if line.startswith("vmladava")][:sums]
     return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(lines)]
 
 
 def _loops(
-    size: int, lines: list[str], outputs: list[str], made: list[str], clobbers: str, fresh: int
+    size: int, lines: list[str], outputs: list[str], started: list[str], clobbers: str, fresh: int
 ) -> Iterator[str]:
-    """Three vectors in a loop where that comes out even; else four, in a loop, too, where they are more than once there, and what
-    these leave tail-predicated. The turn that so many ``fresh`` sums start in stands apart."""
+    """Iterate over the loops of several rows: of three vectors if these divide K; else of four, with a tail-predicated remainder.
+
+    The first iteration, in which the ``fresh`` sums start, is a copy before the loop. ``started``: outputs of that copy.
+    """
     (few, most), lanes = UNROLLED, 128 // size
-    turn = lines * few
+    iteration = lines * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
-    text = [*_begun(turn, fresh), "dls lr, lr", "0:", *turn, "le lr, 0b"]
-    yield from _assembly(text, [*made, _COUNT], [], clobbers)
-    turn = lines * most
+    text = [*_start_sums(iteration, fresh), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
+    yield from _assembly(text, [*started, _COUNT], [], clobbers)
+    iteration = lines * most
     yield "} else {"
-    yield from _assembly(_begun(turn, fresh), made, [], clobbers)
+    yield from _assembly(_start_sums(iteration, fresh), started, [], clobbers)
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _assembly(("dls lr, lr", "0:", *turn, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
     loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
     yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
@@ -165,8 +181,11 @@ def _loops(
 
 
 def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single: list[str]) -> Iterator[str]:
-    """Three vectors in a loop where that comes out even; else four, in a loop where they are more than once there, then up to
-    three, and the first numbers of one, or a ``single`` one without vectors."""
+    """Iterate over the loops of a single row: of three vectors if these divide K; else of four, then up to three vectors, then a
+    predicated one.
+
+    A ``single`` last element is computed without vectors.
+    """
     lanes, most = 128 // size, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
     yield from _assembly(("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
@@ -181,13 +200,13 @@ def _row(size: int, lines: list[str], outputs: list[str], clobbers: str, single:
         yield "    }"
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in single), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
-    yield from _assembly(_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
+    yield from _assembly(_predicate_first(lines, size), outputs, ['[count] "r"(count)'], clobbers)
     yield from ("    }", "}")
 
 
 def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
-    """The statement around instructions, ``inline``: else their number keeps compilers from inlining the function,
-    whose depth then is no literal."""
+    """Iterate over the statement around instructions. It is ``inline``: compilers else count its lines, do not inline the
+    function, and ``depth`` is no literal."""
     yield "    __asm__ volatile inline("
     yield from (f'        "{line}\\n"' for line in lines)
     yield f"        : {', '.join(outputs)}"
@@ -196,16 +215,17 @@ def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobb
 
 
 def _arm_mve_products_body(a: str, b: str, rows: int, columns: int) -> Body:
+    """Build the body of a product, with its counts."""
     form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     text = _instructions(a, b, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
-        turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-        return Body(text, (*edges, ("alu", alu)), Turns("depth", 16 if a == b == "int8" else 8, turn))
+        iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
+        return Body(text, (*edges, ("alu", alu)), Turns("depth", 16 if a == b == "int8" else 8, iteration))
     lines = _field_lines(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
-    turn = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
-    return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), Turns("depth", form.group, turn))
+    iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
+    return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), Turns("depth", form.group, iteration))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
@@ -213,19 +233,21 @@ PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
 )
 
 
-# ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers while the weights pass, one
-# after the other.
+# ---- A row of bytes by many rows of weights on MVE: the row stays in vector registers while the weights are loaded once each
 #
-# Two sums an iteration: one instruction loads what they start with and one stores them; of every vector of weights a load and a
-# product remain, where a product of one row by four loads five vectors for four products.
+# An iteration computes two sums: one instruction loads their initial values and one stores them (LDRD, STRD). Every vector of
+# weights takes a load and a product; the product of one row by four columns loads five vectors for four products.
 
 LANES = 16
+"""Bytes of a vector."""
 _ARM_MVE_ROWS_WEIGHTS, _AGAIN = 7, 6
-"""Registers of a vector of weights, and of one of the row that has none of its own."""
+"""Vector registers of weights, and of vectors of the row that are reloaded."""
 _PAIR = ("c0", "c1")
+"""Registers of the sums of an iteration."""
 
 
 def _arm_mve_rows_body(depth: int) -> Body:
+    """Build the body for a row of ``depth`` bytes, with its counts."""
     vectors = depth // LANES
     kept = vectors if vectors <= _ARM_MVE_ROWS_WEIGHTS else _AGAIN
     lines = [_arm_mve_rows_row(k, k) for k in range(kept)]
@@ -250,19 +272,21 @@ def _arm_mve_rows_body(depth: int) -> Body:
         )
     )
     loads = len(_PAIR) * (2 * vectors - kept)
-    turn = (("load", 1), ("paired", 1), ("store", 1), ("vector_load", loads), ("vector", len(_PAIR) * vectors))
-    return Body(text, (("vector_load", kept), ("alu", 4)), Turns("columns", len(_PAIR), (*turn, ("branch", 1))))
+    iteration = (("load", 1), ("paired", 1), ("store", 1), ("vector_load", loads), ("vector", len(_PAIR) * vectors))
+    loop = Turns("columns", len(_PAIR), (*iteration, ("branch", 1)))
+    return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
 def _arm_mve_rows_row(number: int, register: int) -> str:
+    """Return the load of a vector of the row."""
     return f"vldrb.8 q{register}, [%[a], #{LANES * number}]"
 
 
 ROW_BODIES: Mapping[str, Body] = MappingProxyType({row_name(depth): _arm_mve_rows_body(depth) for depth in ROW_DEPTHS})
 
 
-# ---- MVE's windows over halves: a row's three taps in registers while its pixels are loaded, each once for all its
-# products.
+# ---- Windows over halves on MVE: the three taps of a row are in registers while its pixels are loaded, each once for all its
+# products
 
 _ARM_MVE_WINDOWS_WEIGHTS, _PIXEL = ("q4", "q5", "q6"), "q7"
 _REGISTERS = {
@@ -277,13 +301,13 @@ _REGISTERS = {
 
 
 def _lines(stride: int, pixels: int) -> Iterator[str]:
-    """Rows of taps, one after the other."""
+    """Iterate over the instructions: a loop over the rows of taps."""
     yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
     yield from ("0:", "mov %[next], %[row]", "add %[row], %[row], %[row_bytes]")
     for weights in _ARM_MVE_WINDOWS_WEIGHTS:
         yield from (f"vldrh.u16 {weights}, [%[tap]]", "add %[tap], %[tap], %[pixel_bytes]")
-    for place in range((pixels - 1) * stride + TAPS):
-        used = [(x, place - x * stride) for x in range(pixels) if 0 <= place - x * stride < TAPS]
+    for column in range((pixels - 1) * stride + TAPS):
+        used = [(x, column - x * stride) for x in range(pixels) if 0 <= column - x * stride < TAPS]
         yield from (f"vldrh.u16 {_PIXEL}, [%[next]]",) if used else ()
         yield "add %[next], %[next], %[pixel_bytes]"
         yield from (f"vfma.f16 q{x}, {_PIXEL}, {_ARM_MVE_WINDOWS_WEIGHTS[tap]}" for x, tap in used)
@@ -292,6 +316,7 @@ def _lines(stride: int, pixels: int) -> Iterator[str]:
 
 
 def _body(stride: int, pixels: int) -> Body:
+    """Build the body of a window, with its counts."""
     values = {
         "row": "a",
         "tap": "b",
@@ -300,25 +325,26 @@ def _body(stride: int, pixels: int) -> Body:
         "row_bytes": "2 * row_step",
         "where": "sums",
     }
-    kinds = {"row": "const uint16_t *", "tap": "const uint16_t *", "next": "const uint16_t *", "where": "uint16_t *"}
+    types = {"row": "const uint16_t *", "tap": "const uint16_t *", "next": "const uint16_t *", "where": "uint16_t *"}
     text = [
-        f'register {kinds.get(name, "int32_t ")}{name} __asm__("{register}"){f" = {values[name]}" if name in values else ""};'
+        f'register {types.get(name, "int32_t ")}{name} __asm__("{register}"){f" = {values[name]}" if name in values else ""};'
         for name, register in _REGISTERS.items()
     ]
     lines = list(_lines(stride, pixels))
     clobbers = ", ".join(
         f'"{name}"' for name in ("cc", "memory", *(f"q{x}" for x in range(pixels)), *_ARM_MVE_WINDOWS_WEIGHTS, _PIXEL)
     )
-    moved = ", ".join(
-        f'[{name}] "{how}"({name})' for name, how in (("row", "+r"), ("tap", "+r"), ("left", "+r"), ("next", "=&r"))
+    outputs = ", ".join(
+        f'[{name}] "{constraint}"({name})'
+        for name, constraint in (("row", "+r"), ("tap", "+r"), ("left", "+r"), ("next", "=&r"))
     )
-    given = ", ".join(f'[{name}] "r"({name})' for name in ("pixel_bytes", "row_bytes", "where"))
-    text += ["__asm__ volatile inline(", *(f'    "{line}\\n"' for line in lines), f"    : {moved}", f"    : {given}"]
+    inputs = ", ".join(f'[{name}] "r"({name})' for name in ("pixel_bytes", "row_bytes", "where"))
+    text += ["__asm__ volatile inline(", *(f'    "{line}\\n"' for line in lines), f"    : {outputs}", f"    : {inputs}"]
     text.append(f"    : {clobbers});")
     loads = sum(line.startswith("vldr") for line in lines)
-    turn = (("vector_load", loads), ("vector", TAPS * pixels), ("alu", loads + 3), ("branch", 1))
+    iteration = (("vector_load", loads), ("vector", TAPS * pixels), ("alu", loads + 3), ("branch", 1))
     edges = (("alu", 8), ("vector", pixels), ("vector_store", pixels))
-    return Body("\n".join(text), edges, Turns("rows", 1, turn))
+    return Body("\n".join(text), edges, Turns("rows", 1, iteration))
 
 
 WINDOW_BODIES = {half_window_name(*shape): _body(*shape) for shape in HALF_WINDOWS}

@@ -1,7 +1,7 @@
 """AArch64: the vectors of 128 bits that all its cores have (Advanced SIMD), and the sums of four products of bytes of Armv8.2-A.
 
-What C has operators for is :mod:`microc.isa.gnu_vectors`; here is the rest, by the functions that compilers declare in
-``arm_neon.h``.
+:mod:`microc.isa.gnu_vectors` has the operations that C has operators for; the others are here, by the functions that compilers
+declare in ``arm_neon.h``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, Instruc
 from microc.isa.portable import LIBRARY, UNALIGNED
 
 _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
-"""In the other byte order compilers number lanes from the other end."""
+"""Little-endian only: in the other byte order compilers number lanes from the other end."""
 _LANES = 4
 
 _HIGH = """const int64x2_t low = vmull_s32(vget_low_s32(a), vget_low_s32(b)), high = vmull_high_s32(a, b);
@@ -71,10 +71,11 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
 
 
 def _bodies() -> dict[str, Body]:
-    made = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
+    """Build the bodies of all intrinsics."""
+    bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
     for name, (count, text) in _MEMORY.items():
-        made[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
-    return made
+        bodies[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
+    return bodies
 
 
 NEON = InstructionSet("Advanced SIMD", _GUARD, _bodies(), frozenset({"vectors", "fma"}))
@@ -102,10 +103,11 @@ _DOT_PROBE = Probe(
 _PIPELINED = 8
 """Two units, four cycles. Source: Arm Neoverse N1 Software Optimization Guide, ASIMD floating-point multiply-accumulate."""
 _CACHE = 1 << 19
-"""The second cache of a Cortex-A72's or a Neoverse N1's core at least."""
+"""Bytes of the second-level cache of a Cortex-A72 or a Neoverse N1, at least."""
 
 
 def _core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
+    """Build an AArch64 core with further instruction sets."""
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
     option = f"-march={machine}"

@@ -1,4 +1,4 @@
-"""AVR: eight bits a register."""
+"""AVR: registers of eight bits, its multiplier, and its C library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ asin 7.6; log and log10 4.4; tanh 4.02. atan2 of two zeros is 0 for a negative s
 
 
 def _product(instruction: str, right: str, registers: str) -> Body:
-    """Of two bytes into 16 bits; a product of 32 bits is a call."""
+    """Build a body that multiplies two bytes to 16 bits; a product of 32 bits is a library call."""
     text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
     operands = f'"{registers}"((int8_t)a), "{registers}"(({right})b)'
     return Body(f'int16_t r;\n__asm__({text} : "=r"(r) : {operands});\nreturn r;', (("alu", 2),))

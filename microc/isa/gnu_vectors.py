@@ -1,7 +1,7 @@
-"""Vectors as gcc and clang have them on any machine: types of a stated size, with C's operators lane by lane.
+"""GNU vector extensions: vector types of gcc and clang on any machine, with C's operators lane by lane.
 
-They are what vector units of computers are described by: an operator is one instruction where the machine has it, several where
-it has not. What C has no operator for is spelled with masks, or lane by lane.
+They describe the vector units of computers: an operator is one instruction if the machine has it, else several. Operations
+without an operator in C are written with masks.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from microc.isa.vocabulary.vector_lanes import ARITHMETIC, SHORT_WORDS, WIDTHS
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
-"""Integers wrap: lanes also compute what nobody asked for."""
+"""Arithmetic in unsigned lanes, which wrap: inactive lanes compute undefined values."""
 
 
 _BYTES = "(size_t)n * sizeof *p"
 
 
 def _first(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
-    """The first n lanes, of elements as wide as a lane."""
+    """Load and store the first n lanes, of elements as wide as a lane."""
     yield f"load_{short}_{end}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{short}_{end}_first", f"memcpy(p, &a, {_BYTES});"
 
 
 def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
-    """To the left by b, to the right where that is negative; rounded there by the last bit that is dropped, in a step of its own,
-    for all 32 bits may go."""
+    """Shift left by b, or right if it is negative, also with rounding.
+
+    Rounding adds the last bit that is dropped in a step of its own, since all 32 bits may be dropped.
+    """
     left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
     yield f"shl_{end}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
     rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
@@ -42,6 +44,7 @@ def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
 
 
 def _integers(lanes: int) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of vectors of int32."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
         yield f"{name}_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a {_SIGNS[name]} (u)b);"
@@ -75,11 +78,15 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
 _HALF = """const u x = __builtin_convertvector(r, u), m = (x & 0x7FFF) << 13;
 const u f = (u)(({vector})m * 5.192296858534828e33f), far = (u)(m > 0x0F7FFFFF) & 0x7F800000;
 return ({vector})(f | far | (x & 0x8000) << 16);"""
-"""The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest
-exponent stands for infinity and NaN."""
+"""Converts float16 to float32.
+
+The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest exponent
+stands for infinity and NaN.
+"""
 
 
 def _floats(lanes: int) -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of vectors of float32."""
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
         f"const v m = a {{}} b;\nreturn ({vector})(((v){{}} & m) | ((v){{}} & ~m));"
@@ -107,36 +114,39 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
         yield f"load_f16_{end}{first}", f"{types}{loaded}\n{_HALF.format(vector=vector)}"
 
 
-def typed(element: str, lanes: int) -> str:
-    """C's type of so many lanes."""
+def vector_type(element: str, lanes: int) -> str:
+    """Return C's vector type of ``lanes`` elements of 32 bits."""
     return f"{element} __attribute__((vector_size({4 * lanes})))"
 
 
 TYPES = {
-    f"{kind}x{lanes}": typed(element, lanes)
+    f"{dtype}x{lanes}": vector_type(element, lanes)
     for lanes in WIDTHS
-    for kind, element in (("int32", "int32_t"), ("float32", "float"))
+    for dtype, element in (("int32", "int32_t"), ("float32", "float"))
 }
 
 
-def counted(name: str, text: str) -> Body:
-    """A body of one instruction."""
+def one_instruction(name: str, text: str) -> Body:
+    """Return a body that counts as one vector instruction: load, store or arithmetic, by the intrinsic's name."""
     loads = name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
     kind = "vector_load" if loads else "vector_store" if name.startswith("store") else "vector"
     return Body(text, ((kind, 1),))
 
 
 def _runs() -> Iterator[tuple[str, Body]]:
-    """What the C library does best."""
+    """Copy runs of memory by the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
-        turns = Turns("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
-        yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), turns)
+        loop = Turns("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
+        yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 
-_BODIES = dict(_runs()) | {name: counted(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))}
+_BODIES = dict(_runs()) | {
+    name: one_instruction(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))
+}
 
 
 def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:
-    """The vectors of a machine that compilers know by a macro. ``header`` declares functions of other sets."""
+    """Return the instruction set of a machine's vectors, under the macro by which compilers know them. ``header`` declares
+    functions of other sets."""
     return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, elements=True))

@@ -9,8 +9,7 @@ from microc.isa.instruction_set import PLAIN, TENSOR_UNIT, Body, Core, Family, I
 from microc.isa.vocabulary.matrix_products import UNIT_WORDS
 from microc.isa.x86 import COSTS, HOST_WORDS
 
-# ---- The reference tensor unit, ours: what the model is and tests run. It stands for a unit of its size, no product
-# on the market.
+# ---- The reference tensor unit, which the model in C simulates and tests run: a typical unit of its size, no product
 #
 # 256 products in a cycle, as an array of 16 x 16 does; 16 KiB each for inputs, weights and sums; a bus of 64 bits.
 
@@ -29,7 +28,7 @@ REFERENCE = TensorUnit(
 
 
 def with_unit(core: Core, unit: TensorUnit) -> Core:
-    """``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
+    """Return ``core`` with a tensor unit beside it, as ``<core>+<unit>``."""
     bodies = {word.name: Body("", _issue(len(word.params))) for word in UNIT_WORDS}
     beside = InstructionSet(
         f"tensor unit {unit.name}", "1", MappingProxyType(bodies), frozenset({TENSOR_UNIT}), tensor_unit=unit
@@ -38,11 +37,11 @@ def with_unit(core: Core, unit: TensorUnit) -> Core:
 
 
 def _issue(operands: int) -> tuple[tuple[str, int], ...]:
-    """What an instruction costs the processor: its operands, and a register that starts it."""
+    """Return what issuing an instruction costs the processor: its operands, and a register that starts it."""
     return (("alu", operands), ("store", operands + 1))
 
 
-# ---- The computer that the compiler runs on: any, so that nothing is known but that words may lie anywhere.
+# ---- The computer that the compiler runs on: nothing is known but that it loads words at any address
 
 _CORE = Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"}))
 HOST = Family("host", (_CORE, with_unit(_CORE, REFERENCE)), PLAIN, threads=True)

@@ -1,4 +1,4 @@
-"""What an intrinsic, an instruction set and a tensor unit are, as data."""
+"""The data types of instruction sets: intrinsics and their C bodies, cores and their costs, tensor units."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from microc.errors import UsageError
 from microc.isa.tensor_intrinsics import TensorIntrin
 from microc.tir.ir import Buffer, Expr, Stmt, Var, const
 
-# ---- What an intrinsic is: a name of the neutral vocabulary and its meaning in TIR; what an instruction set brings
-# for it: a body in C.
+# ---- An intrinsic is a name of the neutral vocabulary with its meaning in TIR. An instruction set has a body in C for it.
 #
 # A scalar intrinsic is a pure function of 32-bit values (words of four bytes or two 16-bit numbers included) or of a pointer.
 # Vector intrinsics have values of a whole vector, such as ``int32x4``; their meaning is that of one lane. The portable C of an
 # intrinsic is printed from its meaning.
 
 LANE = Var("lane")
-"""The number of the lane that the meaning of a vector intrinsic speaks of."""
+"""The number of the current lane in the meaning of a vector intrinsic."""
 ANY = 1 << 30
-"""Elements behind a pointer when the call says how many it touches."""
+"""Elements behind a pointer if the call decides how many it accesses."""
 A, B, C = Var("a"), Var("b"), Var("c")
 """Parameters of most scalar intrinsics."""
 VL = Var("vl")
-"""The lanes of a scalable vector that take part."""
+"""The active lanes of a scalable vector."""
 
 
 @frozen
 class Turns:
-    """A loop inside a body: the parameter that says how many elements there are, how many an iteration takes, and what an
-    iteration costs."""
+    """A loop inside a body: the parameter that is the number of elements, the elements and the operations of one iteration."""
 
     parameter: str
     elements: int
@@ -40,13 +38,14 @@ class Turns:
 
 @frozen
 class Body:
-    """How instructions compute an intrinsic: statements of C (may use ``__asm__``) over its parameters; empty where the meaning
-    is as good as anything.
+    """The C code of an intrinsic on an instruction set: statements over its parameters, which may use ``__asm__``.
 
-    ``operations``: what it costs, by kind of operation (``isa/instruction_set.py``); one ``alu`` for each ``__asm__`` and an
-    access for each ``memcpy`` unless given. ``turns`` is the loop inside, whose length is an argument. ``apart``: it stays a
-    function of its own, since it is long. ``guard``: the C preprocessor condition under which it replaces the meaning, that of
-    its set unless given. ``types``: vectors that are declared before it, with their header, though no parameter is one.
+    - ``text``: empty if the C printed from the meaning is best.
+    - ``operations``: counts by kind (:class:`Costs`); default: one ``alu`` per ``__asm__`` and an access per ``memcpy``.
+    - ``turns``: the loop inside, whose length is an argument.
+    - ``apart``: it stays a function of its own, since it is long.
+    - ``guard``: the C preprocessor condition under which it replaces the meaning; default: that of its set.
+    - ``types``: vector types that are declared before it, with their header, although no parameter has one.
     """
 
     text: str
@@ -57,7 +56,7 @@ class Body:
     types: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """What it costs, without the loop inside."""
+        """Return the operation counts, without the loop inside."""
         if self.operations:
             return dict(self.operations)
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}
@@ -67,14 +66,15 @@ class Body:
 
 @frozen
 class Intrin:
-    """A word of the vocabulary.
+    """An intrinsic of the vocabulary.
 
-    ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer. With
-    ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as the
-    variable of its name and the element's dtype, and a value is that of the lane. ``limits``: the smallest and largest number
-    of parameters that have narrower ones than their dtype; others give nothing. ``bodies``: those that suit any core (a user's
-    own). ``scalable``: vectors have at least so many lanes, of which the last parameter, ``vl``, says how many take part; others
-    hold anything.
+    - ``params``: scalar variables, or buffers for pointers.
+    - ``meaning``: its value, or its effect on a buffer. With ``lanes`` it is the meaning of lane number :data:`LANE`: a vector
+      parameter is the variable of its name and the element's dtype.
+    - ``limits``: the smallest and largest values of parameters whose range is narrower than their dtype.
+    - ``bodies``: those that suit any core (of a user's intrinsic).
+    - ``scalable``: vectors have ``lanes`` lanes or a multiple; the last parameter, ``vl``, is the number of active ones, others
+      are undefined.
     """
 
     name: str
@@ -94,71 +94,73 @@ class Intrin:
 
     @property
     def turns(self) -> Expr:
-        """The lanes that take part."""
+        """The number of active lanes."""
         return VL if self.scalable else i32(self.lanes)
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)
-"""Limits of what products of a word are added to."""
+"""Limits of the sum to which products of a word are added."""
 
 
 def vector(element: str, lanes: int, scalable: bool = False) -> str:
-    """The dtype of so many lanes, or of a multiple of them."""
+    """Return the dtype of a vector of ``lanes`` lanes; ``scalable``: or of a multiple of them."""
     return f"{element}x{'vscalex' if scalable else ''}{lanes}"
 
 
 def i32(value: int) -> Expr:
+    """Return an int32 constant."""
     return const(value, "int32")
 
 
 def sign16(x: Expr) -> Expr:
-    """The low half of ``x`` as a signed number, without overflow: ((x & 0xffff) ^ 0x8000) - 0x8000."""
+    """Sign-extend the low half of ``x``, without overflow: ((x & 0xffff) ^ 0x8000) - 0x8000."""
     return ((x & 0xFFFF) ^ 0x8000) - 0x8000
 
 
 def sign8(x: Expr) -> Expr:
+    """Sign-extend the low byte of ``x``."""
     return ((x & 0xFF) ^ 0x80) - 0x80
 
 
 def pack16(low: Expr, high: Expr) -> Expr:
-    """Two values within int16 as one word."""
+    """Pack two values within int16 in a word."""
     return (low & 0xFFFF) | (high * 65536)
 
 
 def assembly(text: str, inputs: str) -> Body:
-    """A body of one instruction with one result ``%0``; ``inputs`` are parameters in general registers, ``%1`` on."""
+    """Return a body of one instruction with one result ``%0``; ``inputs`` are parameters in general registers, ``%1`` on."""
     operands = ", ".join(f'"r"({name})' for name in inputs)
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : {operands});\nreturn r;')
 
 
-# ---- What a tensor unit is, as data: memories of its own, the matrix product that it does at once, and how long
-# instructions take.
+# ---- A tensor unit: its memories, the matrix product that it does at once, and the time of its instructions
 #
-# Its instructions are words of the vocabulary (:mod:`microc.isa.vocabulary.matrix_products`), which say what they mean; a core
-# has a unit by a set that holds its description (:func:`microc.isa.host.with_unit`). C calls the instructions by their words. A
-# header of yours defines them for the unit itself; without one they are a model, which computes what they mean and counts
-# cycles by the rule.
+# Its instructions are intrinsics of the vocabulary (:mod:`microc.isa.vocabulary.matrix_products`), which have meanings. A core
+# has a unit if one of its sets describes one (:func:`microc.isa.host.with_unit`). C calls the instructions by their names. Your
+# header defines them for the unit itself; without one they are a model, which computes their meanings and counts cycles by the
+# cost rule.
 #
-# The rule, ours: the processor issues instructions in no time. Each queue does one after the other; an instruction begins when
-# the one before it has ended and the tokens that its queue waits for are there. It takes
+# The cost rule is ours: the processor issues instructions in no time. Each queue runs one after the other; an instruction begins
+# when the previous one has ended and the tokens that its queue waits for have arrived. It takes
 #
 # - ``load_input``, ``load_weight``, ``load_sums``, ``store_sums``: ``start`` cycles, and for every row its bytes by ``bus``;
 # - ``set``, and ``load_sums`` of one row for all (a stride of 0), which is moved once: for every row its sums by ``columns``;
 # - ``matmul``: ``tile_cycles`` for every tile of ``rows`` x ``columns`` x ``depth`` that it has a part of,
 #
-# each quotient rounded up. A barrier ends when all queues are done. Utilisation is the products of a layer by those that the unit
-# could have done in the cycles that the layer took.
+# each quotient rounded up. A barrier ends when all queues are done. Utilisation is the products of a layer, divided by those that
+# the unit could have done in the cycles of the layer.
 
 TENSOR_UNIT = "tensor_unit"
-"""The feature of cores that have one."""
+"""The feature of cores that have a tensor unit."""
 EVENTS = 3
-"""Kinds of tokens that a layer takes: one for each memory."""
+"""Kinds of tokens that a layer needs: one for each memory."""
 MOST = 1 << 24
+"""The largest number in a unit's description."""
 
 
 @frozen
 class Scratchpad:
-    """A memory of the unit: its bytes, and the bytes at whose multiples rows of a matrix begin in it."""
+    """A memory of the unit: its size, and the alignment of matrix rows in it, in bytes."""
 
     nbytes: int
     align: int = 16
@@ -169,7 +171,7 @@ class TensorUnit:
     """A unit that multiplies int8 by int8 to int32.
 
     ``rows`` x ``columns`` x ``depth``: the products that it does in ``tile_cycles`` cycles. ``bus``: bytes that it moves in a
-    cycle; ``start``: cycles before the first. ``events``: kinds of tokens that it can tell apart.
+    cycle; ``start``: cycles before the first. ``events``: kinds of tokens that it distinguishes.
     """
 
     name: str
@@ -185,7 +187,7 @@ class TensorUnit:
     events: int = 8
 
     def __post_init__(self) -> None:
-        """UsageError where this is no unit that rules can use."""
+        """Raise UsageError for a unit that rules cannot use."""
         numbers = (self.rows, self.columns, self.depth, self.tile_cycles, self.bus)
         memories = {"input": self.input, "weight": self.weight, "sums": self.sums}
         rows = {
@@ -204,40 +206,41 @@ class TensorUnit:
             align, (count, nbytes) = memory.align, rows[name]
             if align < 1 or align % 4 or memory.nbytes % align:
                 fault = fault or f"the {name} memory has whole rows of {align} bytes only, which are a multiple of 4"
-            elif memory.nbytes < 2 * count * _parts(nbytes, align) * align or memory.nbytes > MOST:
+            elif memory.nbytes < 2 * count * _divide_up(nbytes, align) * align or memory.nbytes > MOST:
                 fault = fault or f"the {name} memory holds two tiles at least, and {MOST} bytes at most"
         if fault:
             raise UsageError(f"tensor unit {self.name!r}: {fault}", hint="microc/isa/host.py describes one")
 
     @property
     def macs(self) -> float:
-        """Products in a cycle, at most."""
+        """The products in a cycle, at most."""
         return self.rows * self.columns * self.depth / self.tile_cycles
 
     def cycles(self, word: str, numbers: Sequence[int]) -> int:
-        """What an instruction takes; ``numbers``: its arguments behind the addresses."""
+        """Return the cycles of an instruction; ``numbers``: its arguments behind the addresses."""
         rows, columns = numbers[:2]
         match word:
             case "unit_matmul":
                 depth = numbers[2]
-                tiles = _parts(rows, self.rows) * _parts(columns, self.columns) * _parts(depth, self.depth)
+                tiles = _divide_up(rows, self.rows) * _divide_up(columns, self.columns) * _divide_up(depth, self.depth)
                 return tiles * self.tile_cycles
             case "unit_set":
-                return rows * _parts(columns, self.columns)
+                return rows * _divide_up(columns, self.columns)
             case "unit_load_input" | "unit_load_weight":
-                return self.start + rows * _parts(columns, self.bus)
+                return self.start + rows * _divide_up(columns, self.bus)
             case "unit_load_sums" if numbers[3] == 0:
-                return self.start + _parts(4 * columns, self.bus) + rows * _parts(columns, self.columns)
+                return self.start + _divide_up(4 * columns, self.bus) + rows * _divide_up(columns, self.columns)
             case _:
-                return self.start + rows * _parts(4 * columns, self.bus)
+                return self.start + rows * _divide_up(4 * columns, self.bus)
 
 
-def _parts(count: int, size: int) -> int:
+def _divide_up(count: int, size: int) -> int:
+    """Divide, rounding up."""
     return -(-count // size)
 
 
-# ---- What an instruction set is, as data: the bodies of intrinsics that it has instructions for, its vector unit; a
-# family of sets and its cores, each with a table of costs.
+# ---- Instruction sets: the bodies of intrinsics that they have instructions for, their vector units. Families of cores, each
+# with a table of costs.
 
 SILENT = frozenset({"taken", "paired", "constant_byte"})
 """Kinds of operations that are no instructions."""
@@ -246,14 +249,16 @@ PLAIN: Mapping[str, str] = MappingProxyType({"speed": "-O2", "balanced": "-O2", 
 UNSCHEDULED: Mapping[str, str] = MappingProxyType(
     {**PLAIN, "speed": "-O2 -fno-schedule-insns", "balanced": "-O2 -fno-schedule-insns"}
 )
-"""gcc's first scheduling pass moves all loads of a register tile to its front, where they spill: without it kernels take up to a
-fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V."""
+"""Options without gcc's first scheduling pass, which moves all loads of a register tile to its front, where they spill.
+
+Without it kernels take up to a fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V.
+"""
 
 
 @frozen
 class VectorUnit:
-    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them, if anything has to.
-    ``elements``: C takes their lanes by subscripts."""
+    """Vector registers. ``types``: C's names of our vector types; ``header`` declares them, if necessary. ``elements``: C
+    accesses lanes by subscripts."""
 
     types: Mapping[str, str]
     header: str = ""
@@ -264,13 +269,13 @@ class VectorUnit:
 class InstructionSet:
     """Instructions that come together.
 
-    - ``guard``: the C preprocessor condition under which a compiler knows them.
-    - ``bodies``: by the name of the intrinsic that they compute. A core with the set *has* these names as features: whatever
-      schedules and lowering do by an intrinsic, they do where a core has it.
-    - ``features``: what else is known of a core that has the set.
-    - ``intrinsics``, ``tensors``: meanings that the vocabulary lacks, and loop nests that they replace.
-    - ``unit``: its vectors, if it has some.
-    - ``tensor_unit``: the coprocessor that its words are instructions of, if they are.
+    - ``guard``: the C preprocessor condition under which a compiler has them.
+    - ``bodies``: by the name of the intrinsic that they compute. A core with the set *has* these names as features: schedules and
+      lowering use an intrinsic on cores that have it.
+    - ``features``: further features of a core with the set.
+    - ``intrinsics``, ``tensors``: intrinsics that the vocabulary lacks, and loop nests that they replace.
+    - ``unit``: its vectors, if any.
+    - ``tensor_unit``: the coprocessor whose instructions these are, if any.
     """
 
     name: str
@@ -293,7 +298,7 @@ FORMS: Mapping[str, str] = MappingProxyType(
         "elements": "offsets count elements, and loads of signed numbers below 32 bits have none",
     }
 )
-"""What one instruction of a core does where another core takes two, or does otherwise."""
+"""Instruction forms of cores; other cores need two instructions, or behave otherwise."""
 
 
 @frozen
@@ -331,23 +336,26 @@ class Costs:
     vector_registers: int = 0
 
     def has(self, form: str) -> bool:
-        """Whether one instruction does what :data:`FORMS` says."""
+        """Test whether the core has an instruction form of :data:`FORMS`."""
         return form in self.forms
 
     def length(self, operation: str) -> float:
-        """Instructions of an operation; none for what only takes time."""
+        """Return the instructions of an operation; 0 for those that only take time."""
         return self.lengths.get(operation, 0.0 if operation in SILENT else 1.0)
 
     def duration(self, operation: str) -> float:
-        """Cycles of an operation."""
+        """Return the cycles of an operation."""
         return self.cycles.get(operation, self.length(operation))
 
 
 @frozen
 class Probe:
-    """How a program finds out whether it may use a core's instructions: ``guard`` is the C preprocessor condition under which its
-    compiler used them, ``text`` an expression of C that is true on a computer that has them; ``header`` declares what it calls.
-    ``attribute``: what keeps those instructions out of the function that asks."""
+    """A test in C whether a program may use a core's instructions.
+
+    ``guard``: the C preprocessor condition under which its compiler used them. ``text``: a C expression that is true on a
+    computer that has them; ``header`` declares its functions. ``attribute``: keeps those instructions out of the function that
+    tests.
+    """
 
     guard: str
     text: str
@@ -357,16 +365,16 @@ class Probe:
 
 @frozen
 class Core:
-    """A row of a family's table: what code is compiled for.
+    """A row of a family's table: a core that code is compiled for.
 
-    - ``sets``: what it has, the body of the first that has one counts. ``features``: what else is known of it.
-    - ``lanes``: of vectors that one of its registers holds whole, the most first; none where schedules do not ask for them.
-    - ``vectors``: how many of them it has. ``pipelined``: multiply-adds of vectors that it has under way at once, its units times
-      the cycles of one: a sum that waits for itself takes as long as so many; 0 where that does not matter.
-    - ``cache``: bytes of the largest cache that it shares with no other core; 0 where there is none.
-    - ``options``: what compilers are told about the network's files, beside its family's options and behind the board's.
-    - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
-    - ``probe``: of computers, how a library that was made for the core knows that it runs on one.
+    - ``sets``: its instruction sets; the first one with a body of an intrinsic counts. ``features``: further features.
+    - ``lanes``: lanes of vectors that fill one of its registers, most first; none if schedules do not use them.
+    - ``vectors``: number of vector registers. ``pipelined``: vector multiply-adds in flight, units times latency: a sum that
+      depends on itself takes as long as so many; 0 if that does not matter.
+    - ``cache``: bytes of the largest cache that it shares with no other core; 0 without one.
+    - ``options``: compiler options of the network's files, beside its family's options and behind the board's.
+    - ``machine``: options that select the core or instruction set, unless boards do (``-march=...``).
+    - ``probe``: for computers, the test whether a library that was compiled for the core runs on one.
     """
 
     name: str
@@ -389,24 +397,29 @@ class Core:
 
     @property
     def tensor_unit(self) -> TensorUnit | None:
-        """The tensor unit beside it, if there is one."""
+        """The tensor unit beside it, if any."""
         return next((s.tensor_unit for s in self.sets if s.tensor_unit is not None), None)
 
     @property
     def units(self) -> tuple[InstructionSet, ...]:
-        """The sets with vectors."""
+        """The instruction sets with vectors."""
         return tuple(s for s in self.sets if s.unit is not None)
 
 
 @frozen
 class Family:
-    """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
-    lie in an address space of their own. ``array_bytes``: of the largest array that compilers make (0: any). ``threads``: these
-    are computers, with an operating system that has threads of POSIX; ``computers``: what Python calls such
-    (``platform.machine()``). ``flags``: what a search may try for a kernel beside those options, each a list of gcc's ``-f``
-    options or a level (``O3``) with commas between; none of them changes a result. ``own_math``: functions of ``<math.h>`` that
-    its C library lacks, or computes less exactly than operators promise: ``codegen/c/libm.py`` has them in portable C. It has all
-    others that code calls. ``double_bytes``: the size of C's ``double``; networks with float64 need 8."""
+    """Cores that one compiler serves.
+
+    - ``options``: compiler options of the network's files, by goal.
+    - ``flash_space``: constants are in an address space of their own.
+    - ``array_bytes``: the largest array that compilers support (0: any).
+    - ``threads``: these are computers with POSIX threads; ``computers``: their names in Python (``platform.machine()``).
+    - ``flags``: options that a search may try for a kernel, each a list of gcc's ``-f`` options or a level (``O3``), separated by
+      commas; none changes a result.
+    - ``own_math``: functions of ``<math.h>`` that its C library lacks, or computes less exactly than operators promise;
+      ``codegen/c/libm.py`` has them in portable C.
+    - ``double_bytes``: the size of C's ``double``; networks with float64 need 8.
+    """
 
     name: str
     cores: tuple[Core, ...]

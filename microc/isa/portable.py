@@ -1,4 +1,4 @@
-"""Words that any compiler compiles well, and the cost of library functions."""
+"""Intrinsics with portable C that compilers translate well, and the costs of library functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from microc.isa.instruction_set import Body, InstructionSet, Turns
 
-# ---- Costs of what cores leave to library functions.
+# ---- Costs of library functions, in instructions
 
 SOFT_FLOAT = {
     "call_float_add": 53.0,
@@ -19,7 +19,7 @@ SOFT_FLOAT = {
 """Instructions of libgcc's functions for Armv7-M, moves of their arguments and the test of a comparison's result included.
 Measured: ``benchmarks/soft_floats.py``, gcc 12.2, normal operands. Measure again for another libgcc."""
 LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide_long": 120.0, "call_double": 80.0}
-"""Of a core with a floating-point unit."""
+"""On a core with a floating-point unit."""
 SOFT_LIBRARY = {
     **LIBRARY, **SOFT_FLOAT, "call_math": 1050.0, "call_sqrt": 320.0, "call_tanh": 1810.0, "call_erf": 1590.0, "call_log": 1200.0,
 }  # fmt: skip
@@ -30,23 +30,23 @@ PORTABLE_LIBRARY = {
     "call_float_convert": 45.0, "call_math": 1870.0, "call_sqrt": 265.0, "call_tanh": 3290.0, "call_erf": 3030.0,
     "call_log": 2340.0,
 }  # fmt: skip
-"""Of one whose library is C: libgcc and picolibc on RISC-V, measured as :data:`SOFT_FLOAT` is. Picolibc's ``expf`` computes in
-double."""
+"""On a core whose library is portable C: libgcc and picolibc on RISC-V, measured as :data:`SOFT_FLOAT`. Picolibc's ``expf``
+computes in double."""
 SHORT_LIBRARY = {
     **LIBRARY, "call_float_add": 62.0, "call_float_multiply": 118.0, "call_float_divide": 200.0, "call_float_compare": 30.0,
     "call_float_convert": 40.0, "call_multiply_long": 30.0, "call_divide": 70.0, "call_sqrt": 400.0, "call_math": 1500.0,
     "call_rint": 60.0, "call_shift_long": 12.0,
 }  # fmt: skip
-"""Of a core that multiplies to 32 bits and does not divide."""
+"""On a core that multiplies to 32 bits and does not divide."""
 THUMB_LIBRARY = {
     **SHORT_LIBRARY, "call_float_add": 72.0, "call_float_divide": 379.0, "call_float_compare": 38.0, "call_math": 2200.0,
     "call_sqrt": 320.0, "call_tanh": 3930.0, "call_erf": 3600.0, "call_log": 2710.0,
 }  # fmt: skip
-"""Of Armv6-M, whose libgcc divides floats bit by bit: measured as :data:`SOFT_FLOAT` is."""
+"""On Armv6-M, whose libgcc divides floats bit by bit; measured as :data:`SOFT_FLOAT`."""
 
 
-# ---- Bodies that any compiler makes good code of: words at any address, on cores that allow it; runs of memory by
-# words where both ends allow it, on cores that do not.
+# ---- Bodies that any compiler translates well: words at any address, on cores that allow it; runs of memory by words if both
+# addresses have the same alignment, on cores that do not
 
 ALIGNED_WORD = "typedef int32_t __attribute__((may_alias)) word;\n"
 """A word at a multiple of four bytes, of whatever type its bytes are. (With ``memcpy`` of an assumed alignment gcc keeps every
@@ -69,7 +69,7 @@ UNALIGNED: Mapping[str, Body] = MappingProxyType(
         **ALIGNED,
     }
 )
-"""Little-endian words."""
+"""Accesses to little-endian words at any address."""
 
 _MOVE = """typedef uint32_t __attribute__((may_alias)) word;
 int32_t k = 0;
@@ -96,12 +96,14 @@ for (; n - k >= 4; k += 4) {
 for (; k < n; ++k) {
     p[k] = q[k];
 }"""
-"""Turns are read before they are written, from the first to the last, so that memory may move down over itself."""
+"""Copies several words in an iteration. Iterations read before they write, from the first to the last, so that memory may move
+down over itself."""
 
 
 def _move(step: int) -> Body:
-    turns = Turns("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
-    return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), turns, apart=True)
+    """Build the body that copies ``step`` elements, four words, in an iteration."""
+    loop = Turns("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
+    return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), loop, apart=True)
 
 
 WORD_MOVES = InstructionSet(

@@ -1,4 +1,4 @@
-"""RISC-V cores and their extensions for scalars."""
+"""RISC-V cores and their scalar extensions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, I
 from microc.isa.portable import LIBRARY, PORTABLE_LIBRARY, WORD_MOVES
 from microc.isa.riscv_vector import RVV_CORES
 
-# ---- CORE-V's extensions for numbers that lie side by side (XCVsimd), clipping (XCValu) and hardware loops
-# (XCVhwlp), as CV32E40P has them, after its user manual (version 1.3.2).
+# ---- CORE-V's extensions for packed SIMD (XCVsimd), clipping (XCValu) and hardware loops (XCVhwlp) of CV32E40P, after its user
+# manual (version 1.3.2)
 #
-# Instructions are written by their encodings (``.insn``), so that any assembler of RISC-V makes them. Compilers that know the
-# extensions say so by macros; with any other, ``-DMICROC_XCV`` tells that the core has them. Hardware loops are the compiler's:
-# CORE-V's gcc makes them of counted loops with ``_xcvhwlp`` in ``-march``.
+# Instructions are written by their encodings (``.insn``), which any RISC-V assembler accepts. Compilers that know the extensions
+# define macros; with others, ``-DMICROC_XCV`` enables them. Hardware loops are left to the compiler: CORE-V's gcc makes them of
+# counted loops with ``_xcvhwlp`` in ``-march``.
 
 GUARD = "defined(__riscv_xcvsimd) || defined(MICROC_XCV)"
 _SIMD, _ALU = 0x7B, 0x2B
@@ -31,17 +31,17 @@ ENCODINGS = {
     "max_u8x4": ("cv.maxu.b", 0x1C, 1),
     "max_i16x2": ("cv.max.h", 0x18, 0),
 }
-"""By intrinsic: the instruction, funct7 and funct3."""
+"""Instruction, funct7 and funct3, by intrinsic."""
 CLIPPED = {
     "saturate_i8": ("cv.clip", 0x38, 8),
     "saturate_u8": ("cv.clipu", 0x39, 9),
     "saturate_i16": ("cv.clip", 0x38, 16),
 }
-"""By intrinsic: the instruction, funct7 and the bits that it clips to, one more where it leaves no negative numbers."""
+"""Instruction, funct7 and the bits that it clips to (one more if it leaves no negative numbers), by intrinsic."""
 
 
-def _side_by_side(name: str) -> Body:
-    """Of a word each; what is added to is the result's register."""
+def _packed_simd(name: str) -> Body:
+    """Build the body of a packed SIMD instruction; a dot product adds to its result register."""
     _, funct7, funct3 = ENCODINGS[name]
     text = f".insn r {_SIMD:#x}, {funct3}, {funct7:#x}, %0, %1, %2"
     if name.startswith("dot"):
@@ -49,7 +49,8 @@ def _side_by_side(name: str) -> Body:
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _clipped(name: str, *, half: bool) -> Body:
+def _clip(name: str, *, half: bool) -> Body:
+    """Build the body of a clipping instruction; ``half``: of half the operand."""
     _, funct7, bits = CLIPPED[name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
     operand = "a >> 1" if half else "a"
@@ -60,15 +61,16 @@ def _clipped(name: str, *, half: bool) -> Body:
 _WORD = "*({0}char (*)[4])({0}void *)p"
 _LOAD = Body(f'int32_t r;\n__asm__("lw %0, %1" : "=r"(r) : "m"({_WORD.format("const ")}));\nreturn r;', (("load", 1),))
 _STORE = Body(f'__asm__("sw %1, %0" : "=m"({_WORD.format("")}) : "r"(a));', (("store", 1),))
-"""Compilers would load bytes where they do not know of an alignment; the core loads words at any address."""
+"""Accesses words by instructions: compilers load bytes unless they know the alignment, but the core loads words at any
+address."""
 
 XCV = InstructionSet(
     "XCVsimd, XCValu",
     GUARD,
     {
-        **{name: _side_by_side(name) for name in ENCODINGS},
-        **{name: _clipped(name, half=False) for name in CLIPPED},
-        **{f"{name}_half": _clipped(name, half=True) for name in CLIPPED},
+        **{name: _packed_simd(name) for name in ENCODINGS},
+        **{name: _clip(name, half=False) for name in CLIPPED},
+        **{f"{name}_half": _clip(name, half=True) for name in CLIPPED},
         **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
         **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
     },
@@ -88,15 +90,14 @@ CV32E40P = Core(
 )
 
 
-# ---- RISC-V's bit manipulation, as Hazard3 has it: compilers take minima, maxima and sign extensions (Zbb) and sums
-# of shifted numbers (Zba) from plain C, so that the sets have no bodies of their own.
+# ---- Bit manipulation, as Hazard3 has it: compilers use minima, maxima and sign extensions (Zbb) and sums of shifted numbers
+# (Zba) for plain C, so that the sets have no bodies
 
 ZBA = InstructionSet("Zba", "defined(__riscv_zba)", {})
 ZBB = InstructionSet("Zbb", "defined(__riscv_zbb)", {}, frozenset({"minmax"}))
 
 
-# ---- RISC-V cores by their base sets; those with extensions for numbers that lie side by side have files of their
-# own.
+# ---- Cores by their base sets; those with vectors are in :mod:`microc.isa.riscv_vector`
 
 _RISCV_CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _FORMS = frozenset({"compared"})
@@ -104,11 +105,12 @@ _INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**PORTABLE_LIBRARY, "multiply_long":
 _FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _RISCV_CYCLES)
 
 _FASTEST = "-O3 -fno-schedule-insns"
-"""Half a percent to 3 % of the cycles less than -O2, for 15 to 25 % of code."""
+"""-O3 takes half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
 
 
 def _core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, ...] = ()) -> Core:
-    """``more`` than the base sets of boards' libraries: compilers are told for the network's files."""
+    """Build a core. ``more``: sets beyond those of boards' libraries, for which compilers are told the core with the network's
+    files."""
     machine = f"-march={name}"
     return Core(
         name, "riscv", costs, (*more, WORD_MOVES), frozenset({"mul64", *features}), machine if more else "", machine

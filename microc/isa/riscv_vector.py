@@ -1,4 +1,4 @@
-"""RISC-V vectors."""
+"""RISC-V vectors (RVV 1.0): helpers for names and types, floats, integers, cores."""
 
 from __future__ import annotations
 
@@ -13,111 +13,117 @@ from microc.isa.vocabulary.vector_lanes import LEAST, MEMORY, WIDTHS
 from microc.tir.lower.lane_code import SCALABLE_NUMBERS
 from microc.tir.symbolic import LENGTH
 
-# ---- What the words of RISC-V's vectors are written with: how many lanes a vector has, the names of types and
-# functions of ``riscv_vector.h``.
+# ---- Naming helpers: LMUL, types and intrinsic suffixes of ``riscv_vector.h``
 
 GUARD = "defined(__riscv_vector) && __riscv_v_min_vlen >= 128 && __riscv_v_intrinsic >= 12000"
-"""clang 17, gcc 14 and later."""
+"""Intrinsics of version 0.12: clang 17, gcc 14 and later."""
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 Words = Iterator[tuple[str, int, str]]
-"""Names, instructions, C."""
+"""Iterator over (intrinsic, instructions, C body)."""
 
 
 @frozen
 class Width:
-    """So many lanes, or (``scalable``) that times what registers are longer than 128 bits, of which ``vl`` take part."""
+    """A number of lanes, or (``scalable``) that times the register length over 128 bits, of which ``vl`` are active."""
 
     lanes: int
     scalable: bool = False
 
     def __str__(self) -> str:
-        """How many take part, in C."""
+        """Return the number of active lanes, in C."""
         return "(size_t)vl" if self.scalable else str(self.lanes)
 
     def vector(self, element: str) -> str:
+        """Return our dtype of a vector of this width."""
         return vector(element, self.lanes, self.scalable)
 
 
 def v(name: str, *operands: str | int | Width) -> str:
-    """A call of an instruction's function; the last operand is how many lanes it has."""
+    """Return a call of an instruction's function; the last operand is the number of lanes."""
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
 def group(width: Width, bits: int = 32) -> str:
-    """The registers that so many lanes fill: ``m4``, or ``mf2`` for half of one."""
+    """Return the register group (LMUL) of a width: ``m4``, or ``mf2`` for half a register."""
     filled = width.lanes * bits
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
-def unsigned(vector: str, lanes: Width) -> str:
+def as_unsigned(vector: str, lanes: Width) -> str:
+    """Return a vector reinterpreted as uint32."""
     return f"__riscv_vreinterpret_u32{group(lanes)}({vector})"
 
 
-def signed(vector: str, lanes: Width) -> str:
+def as_signed(vector: str, lanes: Width) -> str:
+    """Return a vector reinterpreted as int32."""
     return f"__riscv_vreinterpret_i32{group(lanes)}({vector})"
 
 
 def mask(width: Width, condition: str) -> str:
+    """Return the declaration of a mask ``m``."""
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
 def offsets(lanes: Width, bits: int) -> str:
-    """Those of ``a``, in bytes."""
-    elements = unsigned("a", lanes)
+    """Return the offsets in elements ``a`` converted to bytes."""
+    elements = as_unsigned("a", lanes)
     return elements if bits == 8 else v("sll", elements, bits // 16, lanes)
 
 
 EVERY = (*map(Width, WIDTHS), *(Width(n, scalable=True) for n in LEAST))
 
 
-def types(*kinds: str) -> VectorUnit:
-    """Vectors of some kinds of elements, of every width."""
-    bits = {kind: dtypes.info(kind).bits for kind in kinds}
-    names = {n.vector(kind): f"v{kind}{group(n, bits[kind])}_t" for n in EVERY for kind in kinds}
+def types(*elements: str) -> VectorUnit:
+    """Return the vector types of element dtypes, of every width."""
+    bits = {element: dtypes.info(element).bits for element in elements}
+    names = {n.vector(element): f"v{element}{group(n, bits[element])}_t" for n in EVERY for element in elements}
     return VectorUnit(names, "riscv_vector.h")
 
 
 def bodies(words: Callable[[Width], Words]) -> dict[str, Body]:
-    """Of vectors of every width; none of the first lanes where those that take part are told anyway."""
-    found = ((n, *word) for n in EVERY for word in words(n))
-    return {
-        name: _counted(name, count, text) for n, name, count, text in found if not (n.scalable and "_first" in name)
-    }
+    """Build the bodies of vectors of every width; scalable ones need no ``_first``, since ``vl`` is their number of lanes."""
+    widths = ((n, *word) for n in EVERY for word in words(n))
+    return {name: _body(name, count, text) for n, name, count, text in widths if not (n.scalable and "_first" in name)}
 
 
-def _counted(name: str, count: int, text: str) -> Body:
+def _body(name: str, count: int, text: str) -> Body:
+    """Return a body with its counts: the access that its name says, and ``count`` other instructions."""
     memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
-    kind = memory.get(name.partition("_")[0])
-    return Body(text, (*(((kind, 1),) if kind else ()), *((("vector", count),) if count else ())))
+    access = memory.get(name.partition("_")[0])
+    return Body(text, (*(((access, 1),) if access else ()), *((("vector", count),) if count else ())))
 
 
-# ---- RISC-V's vectors of floats.
+# ---- Vectors of floats
 
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
 def _halves(lanes: Width) -> Words:
-    """Loads that widen, of all lanes or the first. A float16's fields, moved to those of a float32, are that of its number over
-    2**112, of subnormals too; the largest exponent stands for infinity and NaN."""
+    """Iterate over widening loads of halves, of all lanes or the first.
+
+    The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest
+    exponent stands for infinity and NaN.
+    """
     n, end, whole, half = lanes, lanes.vector("f32"), f"f32{group(lanes)}", f"u16{group(lanes, 16)}"
     zero = v(f"mv_v_x_{half}", 0, n)
     for first, value in (("", v(f"le16_v_{half}", "p", n)), ("_first", v("le16_tu", zero, "p", "(size_t)n"))):
         wide = v("zext_vf2", value, n)
         shifted = f"__riscv_vreinterpret_{whole}({v('sll', wide, 16, n)})"
         yield f"load_bf16_{end}{first}", 2, f"return {shifted};"
-        kind = f"vuint32{group(n)}_t"
+        unsigned_type = f"vuint32{group(n)}_t"
         fields = v("sll", v("and", "x", "0x7FFF", n), 13, n)
         scaled = v("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
-        number = f"const {kind} f = __riscv_vreinterpret_u32{group(n)}({scaled});\n"
+        number = f"const {unsigned_type} f = __riscv_vreinterpret_u32{group(n)}({scaled});\n"
         far = v("or_mu", "far", "f", "f", "0x7F800000", n)
         ended = f"{mask(n, v('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
         sign = v("sll", v("and", "x", "0x8000", n), 16, n)
-        parts = f"const {kind} x = {wide};\nconst {kind} m = {fields};\n{number}{ended}"
+        parts = f"const {unsigned_type} x = {wide};\nconst {unsigned_type} m = {fields};\n{number}{ended}"
         yield f"load_f16_{end}{first}", 9, f"{parts}return __riscv_vreinterpret_{whole}({v('or', far, sign, n)});"
 
 
 def _floats(lanes: Width) -> Words:
+    """Iterate over the intrinsics of float32."""
     end, n, whole = lanes.vector("f32"), lanes, lanes.vector("i32")
     for name in ("add", "sub", "mul", "div"):
         yield f"{name}_{end}", 1, f"return {v(f'f{name}', 'a', 'b', n)};"
@@ -145,7 +151,7 @@ def _floats(lanes: Width) -> Words:
     yield f"from_i32_{end}", 1, f"return {v('fcvt_f', 'a', n)};"
     unused = "(void)vl;\n" if n.scalable else ""
     yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{group(n)}(a);"
-    yield f"bits_{whole}", 0, f"{unused}return {signed('a', n)};"
+    yield f"bits_{whole}", 0, f"{unused}return {as_signed('a', n)};"
     yield f"nearest_{whole}", 1, f"return {v('fcvt_x', 'a', n)};"
     yield f"toward_zero_{whole}", 1, f"return {v('fcvt_rtz_x', 'a', n)};"
 
@@ -158,44 +164,47 @@ RVV_FLOAT = InstructionSet(
 )
 
 
-# ---- RISC-V's vectors, version 1.0: four, eight or sixteen lanes in one, two or four registers of at least 128 bits,
-# or as many as four or eight registers of a machine hold.
+# ---- Vectors of integers: four, eight or sixteen lanes in one, two or four registers of at least 128 bits, or as many as four or
+# eight registers of a machine hold
 #
-# Bodies are the functions of ``riscv_vector.h``, each told how many lanes it has, so that the same code is right whatever the
-# length of a machine's registers. Numbers beside vectors are operands of instructions, the first n lanes are a shorter vector,
-# and runs of memory take as much as eight registers hold.
+# Bodies call the functions of ``riscv_vector.h`` with the number of lanes, so that the same code is right for any register length
+# of a machine. Scalars are operands of instructions, the first n lanes are a shorter vector, and copies of memory use eight
+# registers at once.
 
 _UP, _DOWN = "__RISCV_VXRM_RNU", "__RISCV_VXRM_RDN"
-"""How numbers in fixed point are rounded: half up, down."""
+"""Rounding modes of fixed-point instructions: half up, down."""
 _STEPS = {32: 0, 16: 1, 8: 2}
-"""Instructions that narrow numbers of 32 bits."""
+"""Instructions that narrow an int32 to so many bits."""
 
 
 def _integers(lanes: Width) -> Words:
+    """Iterate over arithmetic of int32."""
     end, n = lanes.vector("i32"), lanes
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
         yield f"{name}_{end}", 1, f"return {v(name, 'a', 'b', n)};"
     for name in ("add", "sub", "mul"):
         yield f"{name}_n_{end}", 1, f"return {v(name, 'a', 'b', n)};"
     for name, mode in (("doubling_high_mul", _UP), ("doubling_high_floor", _DOWN)):
-        for each in (name, f"{name}_n"):
-            yield f"{each}_{end}", 1, f"return __riscv_vsmul(a, b, {mode}, {n});"
+        for variant in (name, f"{name}_n"):
+            yield f"{variant}_{end}", 1, f"return __riscv_vsmul(a, b, {mode}, {n});"
     half = v("and", v("sra", v("mul", "a", "b", n), 31, n), 1, n)
     yield f"high_product_{end}", 1, f"return {v('mulh', 'a', 'b', n)};"
     yield f"high_mul_round_{end}", 5, f"return {v('add', v('mulh', 'a', 'b', n), half, n)};"
     yield f"mac_n_{end}", 1, f"return {v('macc', 'a', 'n', 'b', n)};"
     yield f"dup_{end}", 1, f"return {v(f'mv_v_x_i32{group(n)}', 'n', n)};"
-    numbered = signed(v(f"id_v_u32{group(n)}", n), n)
+    numbered = as_signed(v(f"id_v_u32{group(n)}", n), n)
     yield f"ramp_{end}", 2, f"return {v('mul', numbered, 'n', n)};"
     for op in COMPARED:
         yield f"select_{op}_{end}", 2, f"return {v('merge', 'y', 'x', v(f'ms{op}', 'a', 'b', n), n)};"
 
 
 def _shifts(lanes: Width) -> Words:
-    """To the left, or to the right where counts are negative. Instructions take counts modulo 32, and rounding is asked for 32,
-    which leaves nothing."""
+    """Iterate over shifts, left or, if the count is negative, right.
+
+    Instructions take counts modulo 32; rounding shifts also occur by 32, whose result is 0.
+    """
     end, n = lanes.vector("i32"), lanes
-    left, right = unsigned("b", n), unsigned(v("neg", "b", n), n)
+    left, right = as_unsigned("b", n), as_unsigned(v("neg", "b", n), n)
     chosen = mask(n, v("mslt", "b", 0, n)), v("sll", "a", left, n)
     yield f"shl_{end}", 4, f"{chosen[0]}return {v('sra_mu', 'm', chosen[1], 'a', right, n)};"
     rounded = f"const {n.vector('int32')} r = {v('ssra_mu', 'm', chosen[1], 'a', right, _UP, n)};\n"
@@ -207,39 +216,40 @@ def _shifts(lanes: Width) -> Words:
 
 
 def _loads(lanes: Width) -> Words:
-    """Widened, from neighbours or offsets in elements; of the first n lanes, others are zero."""
+    """Iterate over widening loads, contiguous or at offsets in elements; with the first n lanes, others are zero."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
         bits, narrow = dtypes.info(dtype).bits, f"{short}{group(lanes, dtypes.info(dtype).bits)}"
         zero = v(f"mv_v_x_{narrow}", 0, lanes)
-        found = {
+        loads = {
             f"load_{short}_{end}": v(f"le{bits}_v_{narrow}", "p", lanes),
             f"load_{short}_{end}_first": v(f"le{bits}_tu", zero, "p", "(size_t)n"),
             f"gather_{short}_{end}": v("luxei32", "p", offsets(lanes, bits), lanes),
             f"gather_{short}_{end}_first": v("luxei32_tu", zero, "p", offsets(lanes, bits), "(size_t)n"),
         }
-        for name, value in found.items():
+        for name, value in loads.items():
             if short[0] == "i":
                 widened = value if bits == 32 else v(f"sext_vf{32 // bits}", value, lanes)
             else:
-                widened = signed(v(f"zext_vf{32 // bits}", value, lanes), lanes)
+                widened = as_signed(v(f"zext_vf{32 // bits}", value, lanes), lanes)
             yield name, int(bits < 32), f"return {widened};"
 
 
 def _stores(lanes: Width) -> Words:
-    """Narrowed, to neighbours or offsets in elements, in the order of lanes; all or the first n."""
+    """Iterate over narrowing stores, contiguous or at offsets in elements, in the order of lanes; all or the first n."""
     end = lanes.vector("i32")
     for dtype, short in MEMORY.items():
         bits = dtypes.info(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
-        values = {name: _narrowed(name, lanes, bits) for name in ("a", "b")}
+        values = {name: _narrow(name, lanes, bits) for name in ("a", "b")}
         for suffix, count in (("", str(lanes)), ("_first", "(size_t)n")):
             yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{v(f'se{bits}', p, values['a'], count)};"
             scattered = v("soxei32", p, offsets(lanes, bits), values["b"], count)
             yield f"scatter_{short}_{end}{suffix}", _STEPS[bits] + int(bits > 8), f"{scattered};"
 
 
-def _narrowed(vector: str, lanes: Width, bits: int) -> str:
+def _narrow(vector: str, lanes: Width, bits: int) -> str:
+    """Return a vector narrowed to ``bits`` bits, by halving steps."""
     for _ in range(_STEPS[bits]):
         vector = v("ncvt_x", vector, lanes)
     return vector
@@ -269,23 +279,25 @@ _FILLED = """__asm__ volatile(
     : [p] "+r"(p), [n] "+r"(n)
     : [value] "r"(value)
     : "t0", "memory", "vl", "vtype", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15");"""
-"""As much as eight registers hold at a time, read before it is written, so that runs may move down over themselves."""
+"""Fills by eight registers at once, as _COPIED copies. That reads before it writes, so that runs may move down over
+themselves."""
 
 
 def _runs() -> Iterator[tuple[str, Body]]:
+    """Iterate over copies and fills of runs of memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
-        places = {"bits": 8 * size, "shift": size.bit_length() - 1}
-        elements, each = 128 // size, (("vector_store", 1), ("branch", 1))
-        copied = Turns("n", elements, (("vector_load", 1), ("alu", 5), *each))
-        yield f"copy_{short}", Body(_COPIED.format(**places), (("alu", 1),), copied)
+        fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
+        elements, common = 128 // size, (("vector_store", 1), ("branch", 1))
+        copy_loop = Turns("n", elements, (("vector_load", 1), ("alu", 5), *common))
+        yield f"copy_{short}", Body(_COPIED.format(**fields), (("alu", 1),), copy_loop)
         if short != "f32":
-            filled = Turns("n", elements, (("alu", 4), *each))
-            yield f"fill_{short}", Body(_FILLED.format(**places), (("alu", 3),), filled)
+            fill_loop = Turns("n", elements, (("alu", 4), *common))
+            yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
 def _strips(lanes: Width) -> Words:
-    """What vectors of any length have beside."""
+    """Iterate over the intrinsics that only scalable vectors have."""
     end, n = lanes.vector("i32"), lanes
     yield f"mac_{end}", 1, f"return {v('macc', 'a', 'b', 'c', n)};"
     yield f"neg_{end}", 1, f"return {v('neg', 'a', n)};"
@@ -296,9 +308,9 @@ def _strips(lanes: Width) -> Words:
         signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{group(n, 16)}({loaded})"
         yield f"load_{short}_{n.vector('i16')}", 1, f"return {signed_short};"
     yield f"load_i16_{n.vector('i16')}", 0, f"return {v(f'le16_v_i16{group(n, 16)}', 'p', n)};"
-    for number, places in (("", unsigned("b", n)), ("_n", "(size_t)b")):
-        yield f"right{number}_{end}", 1, f"return {v('sra', 'a', places, n)};"
-        yield f"right_round{number}_{end}", 1, f"return {v('ssra', 'a', places, _UP, n)};"
+    for suffix, count in (("", as_unsigned("b", n)), ("_n", "(size_t)b")):
+        yield f"right{suffix}_{end}", 1, f"return {v('sra', 'a', count, n)};"
+        yield f"right_round{suffix}_{end}", 1, f"return {v('ssra', 'a', count, _UP, n)};"
     for name in SCALABLE_NUMBERS:
         yield f"{name}_n_{end}", 1, f"return {v(name, 'a', 'b', n)};"
     halves = v("nclip", "a", 0, _DOWN, n)
@@ -307,6 +319,7 @@ def _strips(lanes: Width) -> Words:
 
 
 def _whole(lanes: Width) -> Words:
+    """Iterate over all intrinsics of int32."""
     yield from (*_integers(lanes), *_shifts(lanes), *_loads(lanes), *_stores(lanes))
     if lanes.scalable:
         yield from _strips(lanes)
@@ -335,7 +348,7 @@ _PROBE = Probe(
 
 
 def _core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
-    """``length``: the extension that promises registers of 128 bits, where the name does not."""
+    """Build a core with vectors. ``length``: the extension that guarantees registers of 128 bits, if the name does not."""
     sets = (RVV_FLOAT, RVV, WORD_MOVES) if floats else (RVV, WORD_MOVES)
     machine = f"-march={name}{length}"
     every = frozenset({"mul64", *features})

@@ -1,7 +1,7 @@
 """WebAssembly with its vectors of 128 bits (SIMD128), as browsers and Node run it.
 
-What C has operators for is :mod:`microc.isa.gnu_vectors`; here is the rest, by the functions that clang declares in
-``wasm_simd128.h``. There is no fused multiply-add, and lanes are shifted together: shifts of their own are done one by one.
+:mod:`microc.isa.gnu_vectors` has the operations that C has operators for; the others are here, by the functions that clang
+declares in ``wasm_simd128.h``. There is no fused multiply-add, and no shift by a vector of counts: that is done lane by lane.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""x86-64 by levels: arithmetic on vectors, loads that widen, stores that narrow."""
+"""x86-64 by levels: vector arithmetic, widening loads, narrowing stores."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from microc.base import dtypes
-from microc.isa.gnu_vectors import counted, gnu_vectors
+from microc.isa.gnu_vectors import gnu_vectors, one_instruction
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import NUMBERED, SHORT_WORDS
 
-# ---- Arithmetic on vectors of x86-64 that C has no operator for, by one instruction each.
+# ---- Vector arithmetic of x86-64 without an operator in C, by one instruction each
 #
-# gcc and clang share statements for them, so that no header is needed: ``immintrin.h`` takes a compiler as long to read as a
-# small network to compile. Operands stand in AT&T's order, the first one of Intel's manuals last.
+# Inline assembly works in gcc and clang, and needs no header: reading ``immintrin.h`` takes a compiler as long as compiling a
+# small network. Operands are in AT&T's order, the first one of Intel's manuals last.
 
 _LONG = "typedef uint64_t w __attribute__((vector_size(sizeof a)));"
 _HIGH = {
@@ -24,41 +24,43 @@ _HIGH = {
     "high_mul_round": ("1ULL << 31", 32),
     "high_product": ("0", 32),
 }
-"""High parts of products: what is added to 64 bits before they are shifted."""
+"""High parts of products: the 64-bit addend, and the shift."""
 _FUSED = """#if defined(__clang__)
 #pragma STDC FP_CONTRACT ON
 return a * b + c;
 #else
 return {};
 #endif"""
-"""What compilers know, unlike a statement: so it takes a vector, or a number for all lanes, from memory by itself."""
+"""A fused multiply-add that compilers understand, unlike inline assembly, so that they fold loads of a vector, or of a
+broadcast scalar, in it."""
 _FUSED_BY = {
     4: "__builtin_ia32_vfmaddps(a, b, c)",
     8: "__builtin_ia32_vfmaddps256(a, b, c)",
     16: "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)",
 }
-"""gcc's own names of the instructions. 4: the rounding that is set."""
+"""gcc's builtins of FMA. 4: the current rounding mode."""
 
 
 def unary(name: str, kind: str, a: str, registers: str = "v") -> str:
-    """``kind r`` by an instruction on one operand. ``registers``: x where it has no form of AVX-512."""
+    """Build ``type r`` by an instruction on one operand. ``registers``: x if it has no form in AVX-512."""
     return f'{kind} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
 
 
 def binary(name: str, kind: str, a: str, b: str, result: str = "r") -> str:
-    """``kind result`` by an instruction on two operands: one of AVX, whose names begin with a v, or one that overwrites ``a``."""
+    """Build ``type result`` by an instruction on two operands: one of AVX, whose names begin with v, or one that overwrites
+    ``a``."""
     if name.startswith("v"):
         return f'{kind} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
     return f'{kind} {result} = ({kind}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
 
 
-def accumulated(name: str, a: str, b: str) -> str:
-    """What is added to ``c`` by an instruction."""
+def accumulate(name: str, a: str, b: str) -> str:
+    """Build an instruction that adds to ``c`` and returns it."""
     return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
 def arithmetic(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
-    """Words and their bodies; ``avx``: those of AVX2 and AVX-512."""
+    """Iterate over (intrinsic, C body) of vector arithmetic; ``avx``: by AVX2 and AVX-512."""
     v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if avx else ""
     if avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
@@ -75,8 +77,10 @@ def arithmetic(lanes: int, avx: bool) -> Iterator[tuple[str, str]]:
 
 
 def _high_products(lanes: int, i: str) -> Iterator[tuple[str, str]]:
-    """Products of 64 bits, of even and of odd lanes, by vectors and by a number for all lanes: the lower 32 bits of what is
-    shifted are those of the result. INT32_MIN by itself, which saturates, does not come: what lanes recognise has no room for it.
+    """Iterate over (intrinsic, C body) of high products, by vectors and by a broadcast scalar.
+
+    The products of even and of odd lanes are 64 bits; the low 32 bits of the shifted product are the result. INT32_MIN times
+    itself, which saturates, does not occur: the lowering to lanes leaves no room for it.
     """
     v = f"int32x{lanes}"
     for name, (half, distance) in _HIGH.items():
@@ -94,77 +98,77 @@ def _high_products(lanes: int, i: str) -> Iterator[tuple[str, str]]:
             yield f"{name}{end}_i32x{lanes}", "\n".join([_LONG, *factors, *sums, result])
 
 
-# ---- Loads that widen and stores that narrow to and from 32-bit lanes on x86-64, of all lanes and of the first ones.
+# ---- Widening loads and narrowing stores of 32-bit lanes on x86-64, of all lanes and of the first ones
 #
-# gcc spells the conversions of :mod:`microc.isa.gnu_vectors` element by element.
+# gcc translates the conversions of :mod:`microc.isa.gnu_vectors` element by element.
 
 _LETTERS = {1: "b", 2: "w"}
-"""How instructions call numbers of so many bytes."""
+"""Suffix of instructions by the size of an element in bytes."""
 _LOWER = {
     1: "0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1",
     2: "0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1",
 }
-"""Which bytes of four words a number of one or two bytes is, for instructions that move the bytes of 16."""
+"""Shuffle masks that move the low one or two bytes of four words together."""
 _JOINED = {
     1: binary("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
     2: unary("vpermq $8,", "t", "s"),
 }
-"""Both halves of a vector of 256 bits, side by side."""
+"""Instructions that move the results of both halves of a 256-bit vector together."""
 _HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
 def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
-    """Words and their bodies; ``avx``: those of AVX2 and AVX-512; ``masks``: those of AVX-512 alone."""
+    """Iterate over (intrinsic, C body) of loads and stores; ``avx``: by AVX2 and AVX-512; ``masks``: by AVX-512 alone."""
     for dtype, short in MOVED.items():
         size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if avx else "x"
         widens = f"{'v' if avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
         loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
         yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
-        narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffled(lanes, size, avx)
+        narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffle_narrow(lanes, size, avx)
         yield f"store_{word}", f"{_bytes(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);"
         if masks:
-            part = f"{_bytes(lanes * size)}\nt q;\n{_loaded(f'vmovdqu{8 * size}', dtype, 'q')}"
+            part = f"{_bytes(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
             yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
-            yield f"store_{word}_first", _stored(f"vpmovd{_LETTERS[size]}", dtype)
+            yield f"store_{word}_first", _masked_store(f"vpmovd{_LETTERS[size]}", dtype)
     for name, (dtype, count) in SHORT_WORDS.items() if avx else ():  # gcc takes many through general registers
         text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
         yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
     if avx:
         yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
     for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():
-        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _loaded(moves, element, "r")
+        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _masked_load(moves, element, "r")
         yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
-        yield f"store_{word}", _stored(moves, element)
+        yield f"store_{word}", _masked_store(moves, element)
 
 
 def _bytes(count: int) -> str:
-    """The type of a register that holds so many bytes."""
+    """Declare the type of a register that holds ``count`` bytes."""
     return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
 
 
-def _shuffled(lanes: int, size: int, avx: bool) -> str:
-    """The lower bytes of words, moved together."""
+def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
+    """Move the low bytes of words together."""
     if lanes == 4:
         return binary("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
     moved = binary("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
     return f"{moved}\n{_JOINED[size]}"
 
 
-def _loaded(moves: str, dtype: str, result: str) -> str:
-    """The first n elements at p by a mask, which AVX-512 has for every access."""
+def _masked_load(moves: str, dtype: str, result: str) -> str:
+    """Load the first n elements at p by a mask, which AVX-512 has for every access."""
     source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
 
 
-def _stored(moves: str, dtype: str) -> str:
-    """The first n lanes to p, elements behind which stay."""
+def _masked_store(moves: str, dtype: str) -> str:
+    """Store the first n lanes to p; elements behind them stay."""
     target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
 
 
-# ---- x86-64 by the levels that compilers and distributions name: v2 has SSE4.2, v3 AVX2 and fused multiply-add, v4
-# AVX-512 and twice as many registers.
+# ---- x86-64 by the levels of compilers and distributions: v2 has SSE4.2, v3 AVX2 and fused multiply-add, v4 AVX-512 and twice as
+# many registers
 
 _FORMS = frozenset({"indexed", "predicated"})
 _LITTLE_ENDIAN = "defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__"
@@ -191,14 +195,16 @@ def _set(
     avx: bool = True,
     masks: bool = False,
 ) -> InstructionSet:
+    """Build the instruction set of a level, for all vector widths."""
     words = ((word, text) for n in widths for word, text in (*arithmetic(n, avx), *memory(n, avx, masks)))
-    return InstructionSet(name, guard, {word: counted(word, text) for word, text in words}, features)
+    return InstructionSet(name, guard, {word: one_instruction(word, text) for word, text in words}, features)
 
 
 def _products() -> Iterator[tuple[str, str]]:
+    """Iterate over (intrinsic, C body) of VNNI's dot products."""
     for lanes in (4, 8, 16):
-        yield f"dot2_i32x{lanes}", accumulated("vpdpwssd", "a", "b")
-        yield f"dot4_u8_i32x{lanes}", accumulated("vpdpbusd", "a", "b")
+        yield f"dot2_i32x{lanes}", accumulate("vpdpwssd", "a", "b")
+        yield f"dot4_u8_i32x{lanes}", accumulate("vpdpbusd", "a", "b")
 
 
 _V2, _V3, _V4 = (
@@ -218,20 +224,21 @@ _PIPELINED = 10
 """Two units for products, five cycles each (Haswell, Zen); four from Skylake and Zen 3 on. Source: Agner Fog's instruction
 tables."""
 _CACHE = {"x86-64-v2": 1 << 18, "x86-64-v3": 1 << 19, "x86-64-v4": 1 << 20, "x86-64-v4-vnni": 1 << 20}
-"""The second cache of common computers of a level: Nehalem, Zen, Skylake-SP. Larger ones lose nothing."""
+"""Bytes of the second-level cache of common computers of a level: Nehalem, Zen, Skylake-SP. Larger ones lose nothing."""
 _UNITS = {
     "x86-64-v2": ("sse4.2", "popcnt"),
     "x86-64-v3": ("avx2", "fma", "bmi", "bmi2"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v4-vnni": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"),
 }
-"""What a computer of each level has beside those of the levels below; it is asked for these."""
+"""CPU features that each level adds to the levels below; a computer is tested for these."""
 
 
 def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
+    """Build the core of a level, with its probe."""
     units = gnu_vectors(f"vectors of {name}", guard)
-    asked = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
-    probe = Probe(guard, asked, attribute='__attribute__((target("arch=x86-64")))')
+    test = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
+    probe = Probe(guard, test, attribute='__attribute__((target("arch=x86-64")))')
     every = (*sets, units, HOST_WORDS)
     return Core(
         name,

@@ -1,6 +1,5 @@
-"""Xtensa LX7 (ESP32-S3) and LX6 (ESP32), by their instruction set alone: signed bytes are loaded in two steps; nothing was
-measured.
-"""
+"""Xtensa LX7 (ESP32-S3) and LX6 (ESP32). The costs follow the instruction set alone (signed bytes are loaded in two steps);
+nothing was measured."""
 
 from __future__ import annotations
 

@@ -21,46 +21,52 @@ Function = Callable[[list[Any]], Any]
 
 
 def meanings() -> Mapping[str, Function]:
-    """By name, a function as :func:`microc.tir.interp.run` wants it. A vector is a tuple of its lanes."""
+    """Return the intrinsics' functions by name, as :func:`microc.tir.interp.run` calls them. A vector is a tuple of its lanes."""
     return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
 
 
 @lru_cache(maxsize=1024)
 def _function(intrin: Intrin) -> Function:
-    @lru_cache(maxsize=64)
-    def compiled(sizes: tuple[int, ...]) -> Callable[..., None]:
-        return compile_func(_run(intrin, sizes))
+    """Build the Python function of an intrinsic."""
 
-    kinds = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
+    @lru_cache(maxsize=64)
+    def compile_for(sizes: tuple[int, ...]) -> Callable[..., None]:
+        return compile_func(_interpreted_func(intrin, sizes))
+
+    # None for a pointer.
+    element_types = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
     result = to_numpy(_element(intrin.result)) if intrin.result else None
 
     def call(args: list[Any]) -> Any:
         arrays: list[Array] = []
-        for kind, arg in zip(kinds, args, strict=True):
-            if kind is None:
+        for element_type, arg in zip(element_types, args, strict=True):
+            if element_type is None:
                 memory, start = arg
                 arrays += [memory, np.array([start], np.int32)]
             else:
-                arrays.append(np.array(arg, kind).reshape(-1))
+                arrays.append(np.array(arg, element_type).reshape(-1))
         if result is not None:
             arrays.append(np.zeros(int(args[-1]) if intrin.scalable else max(intrin.lanes, 1), result))
-        compiled(tuple(a.size for a in arrays))(arrays, {})
+        compile_for(tuple(a.size for a in arrays))(arrays, {})
         if result is None:
             return 0
-        found = arrays[-1].tolist()
-        return tuple(found) if intrin.lanes else found[0]
+        lanes = arrays[-1].tolist()
+        return tuple(lanes) if intrin.lanes else lanes[0]
 
     return call
 
 
 def _element(dtype: str) -> str:
-    """The dtype of a lane; packed vectors of 32 bits are numbers."""
-    kind, bits, _ = dtypes.info(dtype)
-    return f"{kind}{bits}" if dtypes.is_vector(dtype) else dtype
+    """Return the dtype of a lane; packed vectors of 32 bits (int16x2) are numbers."""
+    base, bits, _ = dtypes.info(dtype)
+    return f"{base}{bits}" if dtypes.is_vector(dtype) else dtype
 
 
-def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
-    """A function of all memory behind each pointer and where to start in it, of scalars and vectors, and of the result."""
+def _interpreted_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
+    """Build the function that interprets an intrinsic's meaning.
+
+    Its parameters: for each pointer the whole memory and an offset, for each scalar or vector an array, and the result.
+    """
     params: list[ir.Buffer] = []
     pointers: dict[ir.Buffer, tuple[ir.Buffer, ir.Load]] = {}
     values: dict[ir.Expr, ir.Expr] = {}
@@ -77,7 +83,7 @@ def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
             params.append(ir.Buffer(f"{param.name}_in", (size,), _element(param.dtype)))
             values[ir.Var(param.name, _element(param.dtype))] = params[-1][LANE if size > 1 else 0]
 
-    def go(expr: ir.Expr) -> ir.Expr:
+    def on_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Load) and expr.buffer in pointers:
             memory, start = pointers[expr.buffer]
             return memory[start + expr.indices[0]]
@@ -93,7 +99,7 @@ def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
     if isinstance(body, ir.Expr):
         params.append(ir.Buffer("result", (sizes[-1],), body.dtype))
         body = ir.Store(params[-1], (LANE if intrin.lanes else ir.const(0, "int32"),), body)
-    body = map_stmt(body, on_stmt, lambda x: map_expr(x, go))
+    body = map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
     if intrin.lanes:
-        body = ir.For(LANE, map_expr(intrin.turns, go), body)
+        body = ir.For(LANE, map_expr(intrin.turns, on_expr), body)
     return ir.PrimFunc(intrin.name, tuple(params), body)

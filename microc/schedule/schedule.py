@@ -1,4 +1,4 @@
-"""A schedule: a function and the trace of steps that made it, and a schedule for one size made one for many."""
+"""Schedules: a function and the trace of steps that produced it; traces as JSON; generalising a trace to other sizes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from microc.tir.names import DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_fixed
 from microc.tir.text import to_text
 
-# ---- A schedule: a function, and the trace of steps that made it what it is.
+# ---- Schedules
 #
-# Every primitive returns a new schedule. A step is a name and JSON-able arguments; :func:`replay` repeats a trace on the
-# same start and gives the same function, byte for byte.
+# Every primitive returns a new schedule. A step is a name and JSON-able arguments. :func:`replay` repeats a trace on the same
+# function and gives the same result, byte for byte.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Schedule:
-    """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
+    """A function, and the trace of steps that produced it.
 
-    ``refused``: steps that its rule wanted and did without, with the reason; only reports read it.
+    Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
+    ``refused``: steps that the rule tried and that failed, with the reason, for reports only.
     """
 
     func: ir.PrimFunc
@@ -56,11 +57,11 @@ class Schedule:
 
     @property
     def packs_bits(self) -> bool:
-        """Whether constants are stored in fewer bits than they are computed with."""
+        """True if constants are stored in fewer bits than they are computed with."""
         return any(map(storage.packs, self.trace))
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
-        """Any primitive by name."""
+        """Apply a primitive by name."""
         if primitive not in PRIMITIVES:
             raise ScheduleError(
                 f"there is no primitive {primitive!r}", hint=suggestion(primitive, PRIMITIVES, "primitives")
@@ -74,16 +75,16 @@ class Schedule:
         return replace(self, func=func, trace=trace, origin=self.start)
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
-        """``loop`` of n becomes nested loops of these extents; one may be None: whatever covers n."""
+        """Split ``loop`` in nested loops of these extents; one may be None, for the extent that covers the loop."""
         return self.apply("split", loop, factors)
 
     def tile(self, row: str, column: str, rows: int, columns: int) -> Schedule:
-        """Split both and reorder to ``row_0, column_0, row_1, column_1``."""
+        """Split two loops and reorder to ``row_0, column_0, row_1, column_1``."""
         tiled = self.split(row, (None, rows)).split(column, (None, columns))
         return tiled.reorder(f"{row}_0", f"{column}_0", f"{row}_1", f"{column}_1")
 
     def fuse(self, *names: str) -> Schedule:
-        """Directly nested loops become one."""
+        """Fuse directly nested loops."""
         return self.apply("fuse", names)
 
     def reorder(self, *names: str) -> Schedule:
@@ -91,58 +92,62 @@ class Schedule:
         return self.apply("reorder", names)
 
     def unroll(self, loop: str) -> Schedule:
-        """The loop becomes its iterations, one after the other."""
+        """Unroll the loop completely."""
         return self.apply("set_kind", loop, "unrolled")
 
     def vectorize(self, loop: str) -> Schedule:
-        """Copies and fills of bytes move word by word; other loops are left to the C compiler."""
+        """Vectorise a loop: copies and fills of bytes move words; other loops are left to the C compiler, unless annotated."""
         return self.apply("set_kind", loop, "vectorized")
 
     def parallel(self, loop: str, *, private: bool = False) -> Schedule:
-        """Iterations that need not wait for each other: by the pool of ``threads=N``, else by OpenMP where C is compiled with it.
-        ``private``: each has workspaces of its own."""
-        noted = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
-        return noted.apply("set_kind", loop, "parallel")
+        """Run the iterations in parallel: by the pool of ``threads=N``, else by OpenMP if the C compiler has it.
+
+        ``private``: each thread has workspaces of its own.
+        """
+        schedule = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
+        return schedule.apply("set_kind", loop, "parallel")
 
     def bind(self, loop: str, axis: str) -> Schedule:
-        """Turns are groups of an accelerator (``blockIdx.x``, ``.y``, ``.z``) or the items of a group (``threadIdx.x`` ...)."""
+        """Bind the iterations to groups of an accelerator (``blockIdx.x``, ``.y``, ``.z``) or to the items of a group
+        (``threadIdx.x`` ...)."""
         return self.apply("set_kind", loop, axis)
 
     def prefetch(self, loop: str) -> Schedule:
-        """What is copied into shared memory for the next turn of ``loop`` is copied while this one computes."""
+        """Copy to shared memory for the next iteration of ``loop`` while the current one computes."""
         return self.apply("annotate_loop", loop, DOUBLE_BUFFER, 1)
 
     def annotate(self, where: str, key: str, value: int | str) -> Schedule:
-        """A note on a block or loop."""
-        kind = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
-        return self.apply(kind, where, key, value)
+        """Attach an annotation to a block or loop."""
+        primitive = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
+        return self.apply(primitive, where, key, value)
 
     def rename_block(self, block: str, name: str) -> Schedule:
-        """``block`` under another name."""
+        """Rename a block."""
         return self.apply("rename_block", block, name)
 
     def compute_at(self, block: str, loop: str) -> Schedule:
-        """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
+        """Compute the producer ``block`` inside ``loop``, just before the consumers there, for the region that they read."""
         return self.apply("compute_at", block, loop)
 
     def reverse_compute_at(self, block: str, loop: str) -> Schedule:
-        """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
+        """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for the region that it
+        wrote."""
         return self.apply("reverse_compute_at", block, loop)
 
     def compute_inline(self, block: str) -> Schedule:
-        """Put the expression of ``block`` wherever its value is read; its buffer disappears."""
+        """Replace every read of ``block``'s result by its expression, and remove the block and its buffer."""
         return self.apply("compute_inline", block)
 
     def reverse_compute_inline(self, block: str) -> Schedule:
-        """The elementwise ``block`` is computed where its operand is made."""
+        """Apply the expression of the elementwise ``block`` where its operand is produced."""
         return self.apply("reverse_compute_inline", block)
 
     def cache_read(self, block: str, buffer: str, scope: str) -> Schedule:
-        """``block`` reads a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``."""
+        """Let ``block`` read a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``."""
         return self.apply("cache_read", block, buffer, scope)
 
     def cache_write(self, block: str, scope: str) -> Schedule:
-        """``block`` writes a new buffer ``<output>_<scope>``, which a new block of that name copies to the old place."""
+        """Let ``block`` write a new buffer ``<output>_<scope>``, which a new block of that name copies to the output."""
         return self.apply("cache_write", block, scope)
 
     def set_scope(self, buffer: str, scope: str) -> Schedule:
@@ -160,7 +165,7 @@ class Schedule:
         return self.apply("transform_layout", buffer, factors, order)
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
-        """The data of a constant parameter (``buffer`` before scheduling), laid out as this schedule reads it."""
+        """Repack the data of a constant parameter (``buffer`` before scheduling) as this schedule reads it."""
         return storage.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
@@ -168,35 +173,36 @@ class Schedule:
         return self.apply("storage_align", buffer, axis, factor)
 
     def pad_reduction(self, block: str) -> Schedule:
-        """``block`` computes the superfluous instances of a split with a tail, too, instead of guarding against them."""
+        """Compute the superfluous instances of a split with a tail in ``block``, too, instead of guarding against them."""
         return self.apply("pad_reduction", block)
 
     def decompose_padding(self, block: str) -> Schedule:
-        """A block with a border becomes two: one stores the constant, one the elements inside, without a test."""
+        """Split a block with a border in two: one stores the constant, one the elements inside, without a test."""
         return self.apply("decompose_padding", block)
 
     def defer_init(self, block: str) -> Schedule:
-        """``block``, a sum of integers, starts from zero; all who read it add what it started from."""
+        """Start ``block``, an int32 sum, from zero, and let all readers add its initial value."""
         return self.apply("defer_init", block)
 
     def double_reduction(self, block: str, weight: str) -> Schedule:
-        """``block``, a sum of products by ``weight``, sums twice the products, for the high multiply of its readers."""
+        """Double the sums of ``block``, a sum of products by ``weight``, for the high multiply of its readers."""
         return self.apply("double_reduction", block, weight)
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
-        """``<block>_init`` runs before ``loop``, over the spatial loops inside it; the block only accumulates."""
+        """Run the initialisation as ``<block>_init`` before ``loop``, over the space loops inside it; the block only
+        accumulates."""
         return self.apply("decompose_reduction", block, loop)
 
     def rfactor(self, block: str, loop: str) -> Schedule:
-        """Partial reductions in ``<block>_rf``, one for each turn of ``loop``; ``block`` reduces them."""
+        """Compute partial reductions in ``<block>_rf``, one for each iteration of ``loop``; ``block`` reduces them."""
         return self.apply("rfactor", block, loop)
 
     def blockize(self, loop: str) -> Schedule:
-        """``loop`` and what it holds, one block, become a block ``<block>_o`` that other steps move as a whole."""
+        """Make ``loop`` and its contents, one block, a block ``<block>_o`` that other primitives move as a whole."""
         return self.apply("blockize", loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
-        """Replace ``loop``, and what loops the intrinsic has inside it, by the tensor intrinsic."""
+        """Replace ``loop`` and the loops inside it by the tensor intrinsic."""
         return self.apply("tensorize", loop, intrin)
 
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
@@ -204,7 +210,7 @@ class Schedule:
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
     def tensorize_taps(self, block: str, weight: str, axis: int) -> Schedule:
-        """Pairs of taps along an axis of constant weights by ``dot2``, in whose words the weights are stored."""
+        """Multiply pairs of taps along an axis of constant weights by ``dot2``, and store the weights in its words."""
         return self.apply("tensorize_taps", block, weight, axis)
 
     def pack_bits(self, weight: str, bits: int, order: str, block: int = 0, tables: int = 0) -> Schedule:
@@ -221,39 +227,39 @@ class Schedule:
         return self.apply("tensorize_bit_columns", weight, columns, reduction)
 
     def select_rounding(self) -> Schedule:
-        """Rounding by a shift that changes in the innermost loop becomes the last of two shifts."""
+        """Split the rounding by a shift that changes in the innermost loop in two shifts."""
         return self.apply("select_rounding")
 
     def select_saturation(self) -> Schedule:
-        """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like."""
+        """Replace ``min(max(x, low), high)`` by ``saturate_i8(x)`` and the like."""
         return self.apply("select_saturation")
 
     def select_high_mul(self) -> Schedule:
-        """High halves of products by parts: for cores where 64-bit products are calls."""
+        """Compute high halves of products by parts, for cores on which 64-bit products are library calls."""
         return self.apply("select_high_mul")
 
     def select_high_mac(self) -> Schedule:
-        """``high_mac(2 x, m, 2 k) >> s`` becomes ``high_mac(x, m, k) >> (s - 1)``."""
+        """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``."""
         return self.apply("select_high_mac")
 
     def select_clamp(self) -> Schedule:
-        """Clamping to an int8 becomes ``clamp8``."""
+        """Replace clamping to int8 by ``clamp8``."""
         return self.apply("select_clamp")
 
     def select_fma(self) -> Schedule:
-        """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``."""
+        """Contract sums of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which rounds once."""
         return self.apply("select_fma")
 
     def select_byte_products(self) -> Schedule:
-        """Products of two bytes that are widened to 32 bits, by one instruction."""
+        """Multiply two bytes that are widened to 32 bits by one instruction for bytes."""
         return self.apply("select_byte_products")
 
     def select_conversion(self) -> Schedule:
-        """Floats are rounded by ``nearest_i32``."""
+        """Round floats by ``nearest_i32``."""
         return self.apply("select_conversion")
 
     def select_functions(self, *how: bool) -> Schedule:
-        """``erf``, ``exp``, ``expm1``, ``tanh`` of float32 (and ``log``, if asked) become sums, products and a quotient."""
+        """Replace ``erf``, ``exp``, ``expm1``, ``tanh`` of float32 (and ``log``, on request) by arithmetic."""
         return self.apply("select_functions", *how)
 
     def align_rows(self, buffer: str, align: int) -> Schedule:
@@ -261,42 +267,42 @@ class Schedule:
         return self.apply("align_rows", buffer, align)
 
     def double_buffer(self, buffer: str, loop: str) -> Schedule:
-        """Give a buffer in a tensor unit's memory two tiles, which turns of ``loop`` and of those around take in turn."""
+        """Give a buffer in a tensor unit's memory two slots, which iterations of ``loop`` and of loops around it alternate."""
         return self.apply("double_buffer", buffer, loop)
 
     def compile_with(self, flags: str) -> Schedule:
-        """Options of gcc for this kernel alone."""
+        """Compile this kernel alone with further options of gcc."""
         return self.apply("compile_with", flags)
 
     def loops_of(self, block: str) -> tuple[str, ...]:
-        """Names of the loops around a block, outermost first."""
-        found = find_block(self.func.body, block, inside=True)
-        return tuple(loop.var.name for loop in loops_around(self.func.body, found))
+        """Return the names of the loops around a block, outermost first."""
+        stmt = find_block(self.func.body, block, inside=True)
+        return tuple(loop.var.name for loop in loops_around(self.func.body, stmt))
 
     def has(self, block: str) -> bool:
-        """Whether there is a block of this name."""
+        """Test whether there is a block of this name."""
         return has_block(self.func.body, block)
 
     def named(self, rule: str) -> Schedule:
-        """The same under the name of the rule that made it, and what tells it from its rivals: what reports show."""
+        """Return the schedule under the name that reports show: that of its rule, and its decisions."""
         return replace(self, rule=rule)
 
     def without(self, step: str, refusal: MicrocError) -> Schedule:
-        """The same, which a step would have changed that was refused."""
+        """Record a step that was refused, with the reason; the schedule is unchanged."""
         return replace(self, refused=(*self.refused, f"{step}: {refusal.what}"))
 
     def renamed(self, name: str) -> Schedule:
-        """The same under another function name."""
+        """Return the schedule of the same function under another name."""
         return replace(self, func=replace(self.func, name=name))
 
 
 def trace_to_json(trace: Iterable[Step]) -> str:
-    """A trace as text, one step a line."""
+    """Format a trace as JSON, one step a line."""
     return "[" + ",\n ".join(json.dumps([step.primitive, *step.args]) for step in trace) + "]\n"
 
 
 def trace_from_json(text: str) -> tuple[Step, ...]:
-    """The inverse of :func:`trace_to_json`."""
+    """Parse a trace, the inverse of :func:`trace_to_json`."""
     try:
         rows = json.loads(text)
         return tuple(Step(row[0], tuple(frozen_argument(a) for a in row[1:])) for row in rows)
@@ -305,7 +311,7 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
 
 
 def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
-    """The schedule that a trace makes of ``func``."""
+    """Apply a trace to ``func``."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
@@ -313,27 +319,27 @@ def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
 
 
 def steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
-    """Every step of a trace, with the function after it."""
+    """Iterate over the steps of a trace, with the function after each."""
     schedule = Schedule(func)
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
         yield step, schedule.func
 
 
-# ---- A schedule for one size made one for many: tiles that leave a tail at some of them are one wide.
+# ---- Generalising a trace of one size to several: tiles that leave a tail at some size become one wide
 
 
 def narrowed(
     trace: Sequence[Step], funcs: Sequence[ir.PrimFunc], divides: Callable[[Sequence[int], int], bool]
 ) -> tuple[Step, ...]:
-    """The trace for functions that differ in extents, so that it leaves no tails: splits of loops that differ, and that it does
-    not always divide, become splits by one; what takes a whole loop apart (unrolling, copying by words) is left out there.
-    ``divides`` tells of extents, by function, whether a number always divides them.
+    """Generalise a trace to functions of different extents, so that it leaves no tails.
 
-    Raises ScheduleError where it does not suit one of the functions.
+    Loops of different extents that a split does not always divide are split by one. Steps that need a whole loop (unrolling,
+    copying by words) are dropped on such loops. ``divides(extents, number)`` tests whether a number divides all extents, given by
+    function. ScheduleError if the trace does not apply to one of the functions.
     """
     schedules = [Schedule(func) for func in funcs]
-    found = []
+    result = []
     for step in trace:
         if step.primitive in ("split", "set_kind"):
             extents = [loop_extent(schedule.func, step.args[0]) for schedule in schedules]
@@ -344,5 +350,5 @@ def narrowed(
                 loop, factors = step.args
                 step = Step("split", (loop, (None, *(1 for _ in factors[1:]))))
         schedules = [schedule.apply(step.primitive, *step.args) for schedule in schedules]
-        found.append(step)
-    return tuple(found)
+        result.append(step)
+    return tuple(result)

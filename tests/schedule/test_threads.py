@@ -51,7 +51,7 @@ def test_workspaces_are_one_for_each_thread() -> None:
     [(128, 2, 2), (128, 3, 8), (9, 2, 3), (12, 4, 4), (3, 2, 3), (2, 8, 2), (37, 2, 0), (1, 2, 0), (0, 2, 0)],
 )
 def test_turns_are_alike_and_few(extent: int, count: int, turns: int) -> None:
-    assert around_rules._turns(extent, count) == turns
+    assert around_rules._chunk_count(extent, count) == turns
 
 
 def test_tiles_with_a_rest_stay_serial(monkeypatch: pytest.MonkeyPatch) -> None:

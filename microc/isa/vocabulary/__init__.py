@@ -1,5 +1,5 @@
-"""The neutral vocabulary: intrinsics by what they compute, which floors below the instruction sets speak, and the small loop
-nests that they replace. None knows an instruction.
+"""The neutral vocabulary: intrinsics, defined by their meaning without any instruction, and the small loop nests that tensor
+intrinsics replace. Schedules and lowering use these names; instruction sets implement them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intrinsics for products of matrices, windows, correlations, tensor units."""
+"""Intrinsics on matrices: small products, windows, correlations, tensor units."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 from microc.tir.names import BARRIER, SIGNAL, WAIT
 
-# ---- Words of the vocabulary that multiply small matrices: rows of activations by rows of weights.
+# ---- Products of small matrices: rows of activations by rows of weights
 #
 # ``dot_<a>_<b>_<R>x<C>`` stores as R x C sums in memory the dot products of R rows of ``a`` with C rows of ``b``; the sums of a
 # single row begin with the numbers at ``start``, perhaps themselves. Strides that a single row or column does not need are no
-# parameters. Weights ``i4`` and ``i2`` are numbers of four or two bits, 16 of which lie in the lowest fields of 16 bytes
-# (:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of what 16 bytes hold, ``stride_b`` counts bytes.
+# parameters. Weights ``i4`` and ``i2`` are numbers of four or two bits, 16 of which are in the lowest fields of 16 bytes
+# (:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of the weights in 16 bytes, ``stride_b`` counts bytes.
 #
-# ``row_i8_i8_<depth>`` does so with one row of so many bytes and ``columns`` rows of weights, an even number of them, which lie
-# one after the other.
+# ``row_i8_i8_<depth>`` multiplies one row of ``depth`` bytes by ``columns`` contiguous rows of weights, an even number.
 
 _SHORT = {"int8": "i8", "uint8": "u8", "int16": "i16"}
 BITS = {f"int{bits}": BitFields(bits, VECTOR) for bits in FEW}
-"""Forms of weights of few bits."""
+"""Formats of bit-packed weights."""
 _TILES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2))
 _TALL_TILES = ((2, 3), (3, 1), (3, 2))
-"""More of bytes."""
+"""Further rows and columns for bytes."""
 PRODUCT_SHAPES = tuple(
     (a, b, *tile)
     for a, b in (
@@ -38,30 +37,31 @@ PRODUCT_SHAPES = tuple(
 )
 """Dtypes, rows and columns of the products that exist."""
 ROW_DEPTHS = tuple(range(16, 129, 16))
-"""Lengths of a row of bytes that is multiplied by any number of rows of weights."""
+"""Lengths of a row of bytes that can be multiplied by any even number of rows of weights."""
 
 
 def product_name(a: str, b: str, rows: int, columns: int) -> str:
+    """Return the name of a product."""
     return f"dot_{_SHORT[a]}_{f'i{BITS[b].bits}' if b in BITS else _SHORT[b]}_{rows}x{columns}"
 
 
 def _meaning(
     a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
-    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] of a single row on, from zero of several."""
+    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] if there is a single row, else from zero."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
-        place = (Var("stride_sums") * r + c if r else i32(c),)
+        index = (Var("stride_sums") * r + c if r else i32(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
         right = _weight(b, Var("stride_b") * c if c else i32(0), k, form)
-        first.append(ir.Store(sums, place, start[c] if rows == 1 else i32(0)))
-        body.append(ir.Store(sums, place, ir.Load(sums, place) + left * right))
+        first.append(ir.Store(sums, index, start[c] if rows == 1 else i32(0)))
+        body.append(ir.Store(sums, index, ir.Load(sums, index) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
 def _weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
-    """Number ``k`` of a row."""
+    """Return weight ``k`` of a row, unpacked."""
     if form is None:
         return b[row + k if ir.int_value(row) is None else k].astype("int32")
     element, bit = form.place(k)
@@ -69,25 +69,28 @@ def _weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
 
 
 def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
+    """Build the intrinsic of a product."""
     form = BITS.get(b)
     left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), form.dtype if form else b)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
-    needed = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
+    numbers = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
     params = (
         left,
         right,
         *((start,) if rows == 1 else ()),
         sums,
-        *(Var(name) for name, used in needed.items() if used),
+        *(Var(name) for name, is_parameter in numbers.items() if is_parameter),
     )
     return Intrin(product_name(a, b, rows, columns), params, _meaning(left, right, form, start, sums, rows, columns))
 
 
 def row_name(depth: int) -> str:
+    """Return the name of the product of a row of ``depth`` bytes."""
     return f"row_i8_i8_{depth}"
 
 
 def _row(depth: int) -> Intrin:
+    """Build the intrinsic of a row by many rows of weights."""
     c, k, columns = Var("c"), Var("k"), Var("columns")
     a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
@@ -100,12 +103,12 @@ def _row(depth: int) -> Intrin:
 PRODUCTS = (*(_product(*shape) for shape in PRODUCT_SHAPES), *map(_row, ROW_DEPTHS))
 
 
-# ---- Words of the vocabulary that multiply small matrices of float16 and add to sums of float32.
+# ---- Products of small matrices of float16, added to sums of float32
 #
-# ``half_product_<R>x<V>`` adds to R rows of V * 8 sums the products of R rows of ``a`` and of V * 8 columns of ``b``. ``depth``
-# terms are taken in ``runs`` of equal length: those of a run are added up in float16, each with one rounding, its sum then in
-# float32. ``b`` has the columns of a term side by side; of every eight, the first four in the even lanes, the other four in the
-# odd ones, for that is how vectors of halves are widened.
+# ``half_product_<R>x<V>`` adds to R rows of V * 8 sums the products of R rows of ``a`` and of V * 8 columns of ``b``. The
+# ``depth`` terms are divided in ``runs`` of equal length: the terms of a run are summed in float16, each with one rounding, the
+# runs in float32. ``b`` has the columns of a term side by side; of every eight, the first four are in the even lanes, the other
+# four in the odd ones, since instructions widen the even or the odd halves of a vector.
 
 HALF_PRODUCTS_LANES = 8
 """Columns of a vector."""
@@ -114,29 +117,31 @@ HALF_SHAPES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (
 
 
 def half_product_name(rows: int, vectors: int) -> str:
+    """Return the name of a product of halves."""
     return f"half_product_{rows}x{vectors}"
 
 
 def _half_products_product(rows: int, vectors: int) -> Intrin:
+    """Build the intrinsic of a product of halves."""
     a, b = (Buffer(name, (ANY,), "float16") for name in "ab")
     sums, total = Buffer("sums", (ANY,), "float32"), Buffer("total", (1,), "float16", "register")
     depth, runs, stride = Var("depth"), Var("runs"), Var("stride_a")
     row, vector, odd, lane, run, k = (Var(name) for name in ("row", "vector", "odd", "lane", "run", "k"))
     terms, first = ir.Bin("truncdiv", depth, runs), (ir.const(0, "int32"),)
     term = run * terms + k
-    place = (row * (vectors * HALF_PRODUCTS_LANES) + vector * HALF_PRODUCTS_LANES + odd * 4 + lane,)
+    index = (row * (vectors * HALF_PRODUCTS_LANES) + vector * HALF_PRODUCTS_LANES + odd * 4 + lane,)
     left = a[row * stride + term if rows > 1 else term]
     right = b[term * (vectors * HALF_PRODUCTS_LANES) + vector * HALF_PRODUCTS_LANES + lane * 2 + odd]
-    added = ir.For(k, terms, ir.Store(total, first, ir.call("fma", left, right, total[0])))
-    whole = ir.Store(sums, place, ir.Load(sums, place) + ir.cast("float32", total[0]))
-    body = ir.Alloc(total, ir.seq(ir.Store(total, first, ir.const(0.0, "float16")), added, whole))
+    sum_run = ir.For(k, terms, ir.Store(total, first, ir.call("fma", left, right, total[0])))
+    add_run = ir.Store(sums, index, ir.Load(sums, index) + ir.cast("float32", total[0]))
+    body = ir.Alloc(total, ir.seq(ir.Store(total, first, ir.const(0.0, "float16")), sum_run, add_run))
     nest = ir.loops(((row, rows), (vector, vectors), (odd, 2), (lane, 4)), ir.For(run, runs, body))
     params = (a, b, sums, depth, runs, *((stride,) if rows > 1 else ()))
     return Intrin(half_product_name(rows, vectors), params, nest)
 
 
 def _runs() -> tuple[Intrin, Intrin]:
-    """n floats, one after the other, as float16; n zeros."""
+    """Build the intrinsics that round n contiguous floats to float16, and store n zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
@@ -146,39 +151,41 @@ HALF_RUNS = _runs()
 HALF_PRODUCTS = tuple(_half_products_product(*shape) for shape in HALF_SHAPES)
 
 
-# ---- Words of the vocabulary that slide a window over a row of pixels of float16, eight channels at once.
+# ---- Windows that slide over a row of pixels of float16, eight channels at once
 #
-# ``half_window_<S>_<X>`` stores, of X neighbouring pixels, the sums of ``rows`` by three products of ``a``, in which their
-# windows lie S pixels apart, with the taps ``b``: every one is added in float16 with one rounding. Pixels and taps lie ``step``
-# elements apart, rows of ``a`` ``row_step``.
+# ``half_window_<S>_<X>`` stores, for X neighbouring outputs of stride S, the sums of ``rows`` by three products of pixels ``a``
+# by taps ``b``; every product is added in float16 with one rounding. The distance of pixels and of taps is ``step`` elements,
+# that of rows of ``a`` is ``row_step``.
 
 HALF_WINDOWS_LANES, TAPS = 8, 3
-"""Channels, and taps of a row."""
+"""Channels of a vector, and taps of a row."""
 HALF_WINDOWS = tuple((stride, pixels) for stride in (1, 2) for pixels in (1, 2, 3, 4))
-"""Strides and pixels."""
+"""Strides and pixels of the windows that exist."""
 
 
 def half_window_name(stride: int, pixels: int) -> str:
+    """Return the name of a window."""
     return f"half_window_{stride}_{pixels}"
 
 
 def _window(stride: int, pixels: int) -> Intrin:
+    """Build the intrinsic of a window."""
     a, b, sums = (Buffer(name, (ANY,), "float16") for name in ("a", "b", "sums"))
     rows, row_step, step = Var("rows"), Var("row_step"), Var("step")
     pixel, lane, row, tap = (Var(name) for name in ("pixel", "lane", "row", "tap"))
-    place = (pixel * HALF_WINDOWS_LANES + lane,)
+    index = (pixel * HALF_WINDOWS_LANES + lane,)
     left, right = a[row * row_step + (pixel * stride + tap) * step + lane], b[(row * TAPS + tap) * step + lane]
-    added = ir.Store(sums, place, ir.call("fma", left, right, ir.Load(sums, place)))
-    begun = ir.Store(sums, place, ir.const(0.0, "float16"))
-    taps = ir.For(row, rows, ir.loops(((tap, TAPS),), added))
-    nest = ir.loops(((pixel, pixels), (lane, HALF_WINDOWS_LANES)), ir.seq(begun, taps))
+    update = ir.Store(sums, index, ir.call("fma", left, right, ir.Load(sums, index)))
+    init = ir.Store(sums, index, ir.const(0.0, "float16"))
+    taps = ir.For(row, rows, ir.loops(((tap, TAPS),), update))
+    nest = ir.loops(((pixel, pixels), (lane, HALF_WINDOWS_LANES)), ir.seq(init, taps))
     return Intrin(half_window_name(stride, pixels), (a, b, sums, rows, row_step, step), nest)
 
 
 WINDOWS = tuple(_window(*shape) for shape in HALF_WINDOWS)
 
 
-# ---- Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row.
+# ---- Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row
 #
 # ``correlate_<outputs>x<taps>_s<stride>`` replaces the loops of ``c[n] += a[n * stride + k] * b[k]``. The row is read by aligned
 # words: an output that starts at an even element multiplies whole pairs, with its odd last element apart; one that
@@ -187,74 +194,77 @@ WINDOWS = tuple(_window(*shape) for shape in HALF_WINDOWS)
 #     row words (x0, x1), (x2, x3); weight words (w0, w1), (w1, w2)
 #     c0 += x0 w0 + x1 w1 (dot2) + x2 w2 (mac_low_high)     c1 += x1 w0 (mac_high_low) + x2 w1 + x3 w2 (dot2)
 #
-# A single tap, one of several that lie apart, multiplies both halves of words that start at any element.
+# A single tap (of a dilated row) multiplies both halves of words that start at any element.
 
 MOST_TAPS = 16
+"""The largest number of taps."""
 SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
-"""Outputs and stride."""
+"""Outputs and strides of the correlations that exist."""
 _HALVES = ("low", "high")
 
 
 def correlation(outputs: int, taps: int, stride: int) -> str:
-    """The name of a correlation."""
+    """Return the name of a correlation."""
     return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
 
 @cache
 def _correlation_row(element: int) -> Part:
-    """The aligned word of the row that holds an element."""
+    """Return the aligned word of the row that holds an element."""
     return Part(element - element % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
 def _pair(tap: int) -> Part:
-    """The weights ``tap`` and ``tap + 1``."""
+    """Return the weights ``tap`` and ``tap + 1`` as a word."""
     return Part(tap, ("load_i16x2",), 2)
 
 
-def _product_of(left: int, right: int) -> str:
-    """The product of one half of each word, by the numbers of the elements that are meant."""
+def _mac_intrinsic(left: int, right: int) -> str:
+    """Return the intrinsic that multiplies one half of each word, by the parity of the elements."""
     return f"mac_{_HALVES[left % 2]}_{_HALVES[right % 2]}"
 
 
-def _apart(outputs: int) -> TensorIntrin:
-    """One tap for neighbouring outputs."""
+def _correlate_single_tap(outputs: int) -> TensorIntrin:
+    """Build the correlation of a single tap with neighbouring outputs."""
     weight = Part(0, (), 1)
-    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, _product_of(n, 0), n) for n in range(outputs))
+    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs))
     order = tuple(range(outputs))
     return TensorIntrin(correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs)
 
 
-def _single(output: int, element: int, tap: int, taps: int) -> Step:
-    """One product. Weight words start at the tap itself, the last tap is the top of the word before."""
+def _single_product(output: int, element: int, tap: int, taps: int) -> Step:
+    """Return the step of one product. Weight words start at the tap itself; the last tap is the upper half of the previous
+    word."""
     top = tap == taps - 1
-    return Step(_correlation_row(element), _pair(tap - 1 if top else tap), _product_of(element, top), output)
+    return Step(_correlation_row(element), _pair(tap - 1 if top else tap), _mac_intrinsic(element, top), output)
 
 
-def _steps(output: int, start: int, taps: int) -> list[Step]:
-    """The products of one output whose first element is ``start``."""
+def _output_steps(output: int, start: int, taps: int) -> list[Step]:
+    """Return the products of one output whose first element is ``start``."""
     steps, tap = [], 0
     if start % 2:
-        steps.append(_single(output, start, 0, taps))
+        steps.append(_single_product(output, start, 0, taps))
         tap = 1
     while tap + 1 < taps:
         steps.append(Step(_correlation_row(start + tap), _pair(tap), "dot2", output))
         tap += 2
     if tap < taps:
-        steps.append(_single(output, start + tap, tap, taps))
+        steps.append(_single_product(output, start + tap, tap, taps))
     return steps
 
 
 def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
-    """Steps run along the row by two words, which one instruction can load, so that few are held at once."""
-    places = [(n, k) for n in range(outputs) for k in range(taps)]
-    steps = [step for n in range(outputs) for step in _steps(n, n * stride, taps)]
+    """Build a correlation. Steps are sorted along the row by two words, which one instruction can load, so that few are live
+    at once."""
+    points = [(n, k) for n in range(outputs) for k in range(taps)]
+    steps = [step for n in range(outputs) for step in _output_steps(n, n * stride, taps)]
     return TensorIntrin(
         correlation(outputs, taps, stride),
         "int16",
         "int16",
-        tuple(n * stride + k for n, k in places),
-        tuple(k for _, k in places),
+        tuple(n * stride + k for n, k in points),
+        tuple(k for _, k in points),
         tuple(sorted(steps, key=lambda step: (step.left.offset // 4, step.output))),
         aligned_a=True,
         outputs=outputs,
@@ -262,20 +272,20 @@ def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
 
 
 CORRELATIONS = (
-    *(_apart(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
+    *(_correlate_single_tap(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
     *(_correlate(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
 )
 
 
-# ---- Words of a tensor unit: a coprocessor that loads matrices into memories of its own, multiplies them there and
-# stores sums.
+# ---- Instructions of a tensor unit: a coprocessor that loads matrices into memories of its own, multiplies them there and stores
+# sums
 #
-# Addresses in its memories (scopes ``unit_input``, ``unit_weight``, ``unit_sums``) are numbers of elements, which C hands on as
-# they are; other operands are pointers. Instructions wait in three queues, one each for loads, for what computes and for stores.
-# Within a queue they run in order; between queues nothing is ordered but by tokens: ``unit_signal`` puts tokens behind what its
-# queue was given so far, ``unit_wait`` takes them before what its queue is given from then on. The processor itself waits by
-# ``unit_barrier`` alone. Run one after the other, as the meanings say, instructions compute what they compute in their queues:
-# tokens, which mean nothing then, are what makes that so.
+# Addresses in its memories (scopes ``unit_input``, ``unit_weight``, ``unit_sums``) are offsets in elements, which C passes on
+# unchanged; other operands are pointers. Instructions wait in three queues, for loads, for computations and for stores. Within a
+# queue they run in order. Between queues only tokens order them: ``unit_signal`` produces tokens when the previous instructions
+# of its queue are done, ``unit_wait`` consumes them before later instructions of its queue. The processor waits by
+# ``unit_barrier`` alone. The meanings run instructions one after the other, and tokens mean nothing; tokens are placed so that
+# the queues compute the same.
 
 _INPUT, _WEIGHT, _SUMS = ir.UNIT_SCOPES
 _ROWS, _COLUMNS, _DEPTH = Var("rows"), Var("columns"), Var("depth")
@@ -284,18 +294,18 @@ _R, _C, _K = Var("r"), Var("c"), Var("k")
 
 
 def _grid(body: Stmt) -> Stmt:
-    """For every element of ``rows`` by ``columns``."""
+    """Repeat a statement for every element of ``rows`` by ``columns``."""
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
 def _copy(name: str, to: Buffer, source: Buffer) -> Intrin:
-    """``rows`` of ``columns`` elements, whose rows lie ``stride_to`` and ``stride_source`` elements apart."""
+    """Build the copy of ``rows`` of ``columns`` elements, at distances of ``stride_to`` and ``stride_source`` elements."""
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
     return Intrin(name, (to, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _grid(store))
 
 
 def _set() -> Intrin:
-    """``rows`` of ``columns`` sums, ``stride_to`` elements apart, become ``value``."""
+    """Build the fill of ``rows`` of ``columns`` sums, at a distance of ``stride_to`` elements, with ``value``."""
     to, value = Buffer("to", (ANY,), "int32", _SUMS), Var("value")
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), value)
     return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _grid(store))
@@ -306,15 +316,15 @@ def _matmul() -> Intrin:
     sums = Buffer("sums", (ANY,), "int32", _SUMS)
     data, weight = Buffer("input", (ANY,), "int8", _INPUT), Buffer("weight", (ANY,), "int8", _WEIGHT)
     stride = {name: Var(f"stride_{name}") for name in ("sums", "input", "weight")}
-    place: tuple[Expr, ...] = (_R * stride["sums"] + _C,)
+    index: tuple[Expr, ...] = (_R * stride["sums"] + _C,)
     product = data[_R * stride["input"] + _K].astype("int32") * weight[_C * stride["weight"] + _K].astype("int32")
-    add = ir.For(_K, _DEPTH, ir.Store(sums, place, ir.Load(sums, place) + product))
+    add = ir.For(_K, _DEPTH, ir.Store(sums, index, ir.Load(sums, index) + product))
     params: tuple[Var | Buffer, ...] = (sums, data, weight, _ROWS, _COLUMNS, _DEPTH, *stride.values())
     return Intrin("unit_matmul", params, _grid(add))
 
 
 def _token(name: str) -> Intrin:
-    """``count`` tokens of a kind, ``event``, from the queue ``before`` to the queue ``after``."""
+    """Build a token instruction: ``count`` tokens of kind ``event`` from queue ``before`` to queue ``after``."""
     return Intrin(name, tuple(map(Var, ("before", "after", "event", "count"))), ir.Seq(()))
 
 

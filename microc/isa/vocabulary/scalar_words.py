@@ -10,20 +10,21 @@ from microc.isa.tensor_intrinsics import Part, Step, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
-# ---- Words of the vocabulary on single numbers: high halves of products, saturation, floats to integers.
+# ---- Single numbers: high halves of products, saturation, floats to integers
 #
 # ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
 # ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as
-# ``saturate_i8``, where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want
-# it. ``float16_low`` and ``float16_high`` widen the half floats in a word, which is a float by its bits. ``high_mul(x, m)``:
-# round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down; ``product_2_30(x,
-# m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, where 64-bit products are calls.
+# ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since instructions that shift
+# an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two, reinterpreted as a float.
+# ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down;
+# ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, on which 64-bit
+# products are library calls.
 #
 # With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
 #
 #     x m / 2**16  =  2**15 h u + l u + (h v + l v / 2**15) / 2,
 #
-# and a floor may be taken at every division by a power of two, for what is added outside is an integer. For |x| < 2**30 each
+# and every division by a power of two may round down, since an integer is added outside of it. For |x| < 2**30 each
 # product and each sum fits 32 signed bits: l u < 2**30, l v < 2**31, |h v + 2**16| <= 2**31 - 1, and the half of that plus l u
 # plus 2**14 stays below 2**31.
 #
@@ -34,7 +35,7 @@ from microc.tir.ir import Buffer, Expr, Var
 # where |x c| < 2**30, |x b| + 2**20 <= 2**30, and the sum is x m / 2**20 rounded down, within 32 signed bits.
 
 SATURATED = {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
-"""What words clamp to."""
+"""Ranges of saturating intrinsics."""
 _F, _X, _M = Var("x", "float32"), Var("x"), Var("m")
 _END = float(1 << 31)
 _H, _L = _X >> 15, _X & 0x7FFF
@@ -44,18 +45,19 @@ _SCALARS_HALVES = (("x", -(1 << 30), (1 << 30) - 1), _MANTISSA)
 _WIDE = A.astype("int64") * B.astype("int64")
 _TOP = _H * _U
 _REST = _L * _U + ((_H * _V + ((_L * _V) >> 15)) >> 1)
-"""x m / 2**31 as an integer and a number of 2**-15."""
+"""x m / 2**31 is ``_TOP`` + ``_REST`` / 2**15."""
 _ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
-"""The high half rounded half up: plus the highest bit of the low half, which needs no carry."""
+"""The high half, rounded half up: plus the highest bit of the low half, which cannot carry."""
 _NEAREST = ir.select(
     _F < _END,
     ir.select(_F >= -_END, ir.cast("int32", ir.call("rint", _F)), ir.const(-(1 << 31), "int32")),
     ir.select(_F >= _END, i32((1 << 31) - 1), 0),
 )
-"""Half to even, saturating; NaN, which is neither below nor above, becomes 0."""
+"""Rounds half to even and saturates; NaN, for which both comparisons are false, becomes 0."""
 
 
 def _saturation() -> Iterator[Intrin]:
+    """Iterate over saturating intrinsics."""
     for name, (low, high) in SATURATED.items():
         yield Intrin(name, (A,), ir.clamp(A, low, high))
         yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
@@ -65,6 +67,7 @@ _BITS = ir.reinterpret("int32", _F)
 
 
 def _half(bits: ir.Expr) -> ir.Expr:
+    """Convert the bits of a float16 to a float32."""
     return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
 
 
@@ -92,32 +95,34 @@ SCALARS = (
 )
 
 
-# ---- Words of the vocabulary that reach memory: whole words loaded and stored, runs of memory moved or filled.
+# ---- Memory: loads and stores of words, copies and fills of runs
 #
-# ``load_i8x4`` gives four bytes as a little-endian word, ``store_i16x2`` stores two 16-bit numbers; an ``_aligned`` one does so
-# at a multiple of four bytes. ``move_<t>`` and ``copy_<t>`` bring ``n`` elements from ``q`` to ``p`` from the first to the last,
-# so that memory may move down over itself; ``fill_<t>`` stores one number. ``move`` is by words where both ends allow it,
-# ``copy`` by vectors. ``copy_strided_<t>`` brings elements that lie ``step`` apart to neighbours.
+# ``load_i8x4`` loads four bytes as a little-endian word, ``store_i16x2`` stores two 16-bit numbers; ``_aligned``: at a multiple
+# of four bytes. ``move_<t>`` and ``copy_<t>`` copy ``n`` elements from ``q`` to ``p`` from the first to the last, so that memory
+# may move down over itself; ``fill_<t>`` stores one number. ``move`` is by words if both addresses allow it, ``copy`` by vectors.
+# ``copy_strided_<t>`` gathers elements at a distance of ``step``.
 
 MOVED = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 COPIED = {**MOVED, "int32": "i32", "float32": "f32"}
-"""What runs consist of, and how intrinsics are called by it."""
+"""Suffix of intrinsics by the dtype of a run."""
 FARTHEST = ((1 << 16) - 1) // 7
-"""The largest step of a strided copy: eight elements lie at offsets of 16 bits."""
+"""The largest step of a strided copy: the offsets of eight elements fit 16 bits."""
 
 
 def _bytes(p: Buffer) -> Expr:
-    """Four bytes from ``p`` on as a little-endian word."""
+    """Load four bytes from ``p`` as a little-endian word."""
     parts = [p[k].astype("int32") & 0xFF for k in range(4)]
     top = sign8(parts[3])
     return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
 
 
 def _low_byte(x: Expr, dtype: str) -> Expr:
+    """Return the low byte of a word as ``dtype``."""
     return ir.cast(dtype, sign8(x) if dtype == "int8" else x & 0xFF)
 
 
 def _words() -> Iterator[Intrin]:
+    """Iterate over loads and stores of words."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
         stored = (ir.Store(p, (i32(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
@@ -131,15 +136,16 @@ def _words() -> Iterator[Intrin]:
 
 
 def _runs() -> Iterator[Intrin]:
+    """Iterate over copies and fills of runs."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
-        moved = ir.For(k, n, ir.Store(p, (k,), q[k]))
+        copy = ir.For(k, n, ir.Store(p, (k,), q[k]))
         if dtype in MOVED:
-            yield Intrin(f"move_{short}", (p, q, n), moved)
-            apart = ir.For(k, n, ir.Store(p, (k,), q[k * step]))
-            yield Intrin(f"copy_strided_{short}", (p, q, n, step), apart, limits=(("step", 1, FARTHEST),))
-        yield Intrin(f"copy_{short}", (p, q, n), moved)
+            yield Intrin(f"move_{short}", (p, q, n), copy)
+            strided = ir.For(k, n, ir.Store(p, (k,), q[k * step]))
+            yield Intrin(f"copy_strided_{short}", (p, q, n, step), strided, limits=(("step", 1, FARTHEST),))
+        yield Intrin(f"copy_{short}", (p, q, n), copy)
         if dtype != "float32":  # one number is an integer in a core register
             yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))
 
@@ -147,7 +153,7 @@ def _runs() -> Iterator[Intrin]:
 WORDS = (*_words(), *_runs())
 
 
-# ---- Words of the vocabulary on the lanes of a 32-bit word: pairs of 16-bit numbers, four bytes.
+# ---- Lanes of a 32-bit word: pairs of 16-bit numbers, four bytes
 #
 # ``dot2(a, b, c)`` adds both products of two pairs, ``mac_low_high`` that of one half each; ``dot4_<s>(a, b, c)`` adds the
 # products of four bytes, of ``a`` unsigned in ``dot4_u8``, of ``b`` signed; ``dot4_i16_aligned(p, a, b, c)`` those of four 16-bit
@@ -162,8 +168,10 @@ _FOUR = Buffer("p", (4,), "int16")
 
 
 def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
-    """Four bytes of a word become four 16-bit numbers in memory, in their order; ``p`` lies at a multiple of four bytes.
-    ``less``: minus the number that ``z`` holds twice."""
+    """Widen four bytes of a word to four int16 in memory, in their order; ``p`` is at a multiple of four bytes.
+
+    ``less``: minus the number that both halves of ``z`` hold.
+    """
     pointer = Buffer("p", (4,), "int16")
 
     def element(k: int) -> Expr:
@@ -176,7 +184,7 @@ def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
 
 
 def _larger(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
-    """The larger number of every lane of two words, or the smaller."""
+    """Return the lane-wise maximum of two words, or the minimum."""
     bits = 32 // lanes
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
 
@@ -186,13 +194,15 @@ def _larger(name: str, lanes: int, *, signed: bool, smallest: bool) -> Intrin:
 
     total: Expr = i32(0)
     for k in range(lanes):
-        found: Expr = ir.binary("min" if smallest else "max", lane(A, k), lane(B, k))
-        found = found if k < lanes - 1 or signed else (found ^ sign) - sign
-        total = total | ((found & mask) * (1 << (bits * k)) if k < lanes - 1 else found * (1 << (bits * k)))
+        extreme: Expr = ir.binary("min" if smallest else "max", lane(A, k), lane(B, k))
+        # The highest lane is signed, so that its product by a power of two does not overflow.
+        extreme = extreme if k < lanes - 1 or signed else (extreme ^ sign) - sign
+        total = total | ((extreme & mask) * (1 << (bits * k)) if k < lanes - 1 else extreme * (1 << (bits * k)))
     return Intrin(name, (A, B), total)
 
 
 def _widenings() -> Iterator[Intrin]:
+    """Iterate over intrinsics that widen bytes to pairs of int16."""
     for short, signed in (("i8", True), ("u8", False)):
         yield _widen(f"widen_{short}x4", signed)
         yield _widen(f"widen_less_{short}x4", signed, less=True)
@@ -203,11 +213,12 @@ def _widenings() -> Iterator[Intrin]:
 
 
 def _wrapping(*products: Expr) -> Expr:
-    """``c`` and products of 32 bits, modulo 2**32."""
+    """Add products of 32 bits to ``c``, modulo 2**32."""
     return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
 
 
 def _dot4(signed: bool) -> Expr:
+    """Add the products of four bytes to ``c``."""
     parts = ((sign8(A >> k) if signed else (A >> k) & 0xFF) * sign8(B >> k) for k in (0, 8, 16, 24))
     return C + sum(parts, i32(0))
 
@@ -248,14 +259,15 @@ PAIRS = (
 )
 
 
-# ---- Tensor intrinsics of four products of bytes, or of two or four of 16-bit numbers.
+# ---- Tensor intrinsics of four products of bytes, or of two or four of 16-bit numbers
 
 WIDENED = {
     "int8": (("load_i8x4", "evens_i8"), ("load_i8x4", "odds_i8")),
     "uint8": (("load_u8x4", "evens_u8"), ("load_u8x4", "odds_u8")),
 }
-"""How a word of four bytes becomes the pairs (0, 2) and (1, 3)."""
+"""Intrinsics that load a word of four bytes as the pairs (0, 2) and (1, 3)."""
 NATURAL = (0, 1, 2, 3)
+"""Elements in the order of memory."""
 CROSSED = (0, 2, 1, 3)
 """Bytes stored in this order come out of ``evens`` and ``odds`` as the pairs (0, 1) and (2, 3)."""
 _PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
@@ -263,13 +275,14 @@ _CROSSED_BYTES = tuple(Part(0, names, 4) for names in WIDENED["int8"])
 _WORD = Part(0, ("load_i8x4",), 4)
 
 
-def _halved(a: str) -> TensorIntrin:
-    """Four products of 8-bit values: bytes 0, 2 and 1, 3 pair up alike on both sides, so nothing is repacked."""
+def _dot4_bytes(a: str) -> TensorIntrin:
+    """Multiply four bytes by four bytes: both sides are widened to the pairs (0, 2) and (1, 3), so nothing is repacked."""
     steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True))
     return TensorIntrin(f"dot4_{a}_int8", a, "int8", NATURAL, NATURAL, steps)
 
 
-def _by_pairs(name: str, order: tuple[int, ...]) -> TensorIntrin:
+def _dot4_int16(name: str, order: tuple[int, ...]) -> TensorIntrin:
+    """Multiply four int16 by four int16, both stored in ``order``."""
     steps = tuple(map(Step, _PAIRS, _PAIRS))
     return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
 
@@ -281,8 +294,8 @@ SUMS = (
     TensorIntrin(
         "dot4_uint8_int8_word", "uint8", "int8", NATURAL, NATURAL, (Step(Part(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),)
     ),
-    _halved("int8"),
-    _halved("uint8"),
+    _dot4_bytes("int8"),
+    _dot4_bytes("uint8"),
     TensorIntrin(
         "dot4_int16_crossed_int8",
         "int16",
@@ -292,8 +305,8 @@ SUMS = (
         tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
         aligned_a=True,
     ),
-    _by_pairs("dot4_int16_int16", NATURAL),
-    _by_pairs("dot4_crossed_int16_int16", CROSSED),
+    _dot4_int16("dot4_int16_int16", NATURAL),
+    _dot4_int16("dot4_crossed_int16_int16", CROSSED),
     TensorIntrin(
         "dot4_int16_int16_loaded",
         "int16",

@@ -1,4 +1,4 @@
-"""Intrinsics on vectors: integers, floats, scalable."""
+"""Intrinsics on vectors: int32, float32, scalable vectors."""
 
 from __future__ import annotations
 
@@ -16,81 +16,82 @@ from microc.tir.lower.lane_code import SATURATED as LANE_CODE_SATURATED
 from microc.tir.lower.lane_scope import SHORT
 from microc.tir.symbolic import LENGTH
 
-# ---- Words of the vocabulary on vectors of 32-bit integers: what the lowering of loops to lanes
-# (``tir/lower/lanes.py``) makes.
+# ---- Vectors of int32, which the lowering of loops to lanes (``tir/lower/lanes.py``) uses
 #
-# ``<name>_i32x4`` is lane by lane; ``_n`` takes a number for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
+# ``<name>_i32x4`` is lane by lane; ``_n`` takes a scalar for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
 # elements of dtype t, ``store_<t>_i32x4`` narrows to them (wrapping), ``gather`` and ``scatter`` do so at offsets in elements;
-# with ``_first`` only the first n lanes touch memory; ``store_saturated`` clamps to the dtype. Vectors of 8 and 16 have the
-# same words; those of floats are :mod:`microc.isa.vocabulary.vector_lanes`.
+# with ``_first`` only the first n lanes access memory; ``store_saturated`` clamps to the dtype. Vectors of 8 and 16 lanes have
+# the same intrinsics; those of floats are below.
 
 WIDTHS = (4, 8, 16)
 """Lanes that a vector may have."""
 MEMORY = {**MOVED, "int32": "i32"}
-"""What vectors are loaded from, and how intrinsics are called by it."""
+"""Suffix of intrinsics by the dtype in memory."""
 SHORT_WORDS = MappingProxyType({"i16x2": ("int16", 2), "i8x4": ("int8", 4), "u8x4": ("uint8", 4)})
-"""Words of several numbers that vectors are loaded from, or all lanes from one: dtype and count."""
+"""Packed words that vectors are loaded from, or that one is broadcast from: dtype and count."""
 PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
-"""Sums of products of what words hold."""
+"""Dot products of packed words."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
-"""Operations that have a number for all lanes as second operand, too."""
+"""Operations that also take a scalar as second operand."""
 
 _a, _b, _x, _y, _n = (Var(name) for name in "abxyn")
 
 
 def _lanes_wide(x: Expr) -> Expr:
+    """Widen to 64 bits."""
     return x.astype("int64")
 
 
 def wrapping(op: str, a: Expr, b: Expr) -> Expr:
-    """Modulo 2**32: lanes also compute what nobody asked for."""
+    """Compute modulo 2**32: inactive lanes hold undefined values, which must not overflow."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
 
 
-def _doubled(a: Expr, b: Expr) -> Expr:
+def _doubling_high_mul(a: Expr, b: Expr) -> Expr:
     """(a b + 2**30) >> 31; only both INT32_MIN saturate."""
     return ir.minimum((_lanes_wide(a) * _lanes_wide(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
 
 
-def _doubled_floor(a: Expr, b: Expr) -> Expr:
+def _doubling_high_floor(a: Expr, b: Expr) -> Expr:
     """(a b) >> 31; only both INT32_MIN saturate."""
     return ir.minimum(_lanes_wide(a) * _lanes_wide(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
-def _high(a: Expr, b: Expr, added: int = 0) -> Expr:
-    return ((_lanes_wide(a) * _lanes_wide(b) + added) >> 32).astype("int32")
+def _high(a: Expr, b: Expr, addend: int = 0) -> Expr:
+    """(a b + addend) >> 32."""
+    return ((_lanes_wide(a) * _lanes_wide(b) + addend) >> 32).astype("int32")
 
 
-def _right(s: Expr) -> Expr:
-    """How far a shift by ``s`` goes to the right, for no count that C leaves undefined."""
+def _right_count(s: Expr) -> Expr:
+    """Return the count of a right shift by ``-s``, never negative, which C leaves undefined."""
     return ir.maximum(-s, 0)
 
 
-def _shifted(a: Expr, s: Expr) -> Expr:
-    """``s`` within -31 .. 31, positive to the left, where bits beyond the word are lost."""
+def _shift(a: Expr, s: Expr) -> Expr:
+    """Shift by ``s`` in -31 .. 31, positive to the left, where bits beyond the word are lost."""
     left = ir.reinterpret("uint32", a) << ir.maximum(s, 0).astype("uint32")
-    return ir.select(s < 0, a >> _right(s), ir.reinterpret("int32", left))
+    return ir.select(s < 0, a >> _right_count(s), ir.reinterpret("int32", left))
 
 
-def _rounded(a: Expr, s: Expr) -> Expr:
-    """Like :func:`_shifted`, half rounds up; ``s`` is -32 at least, which leaves nothing."""
-    right = _lanes_wide(_right(s))
+def _shift_round(a: Expr, s: Expr) -> Expr:
+    """Shift as :func:`_shift`, half rounds up; ``s`` is at least -32, whose result is 0."""
+    right = _lanes_wide(_right_count(s))
     half = (ir.const(1, "int64") << right) >> 1
     return ir.select(s < 0, ((_lanes_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
 def arithmetic(lanes: int) -> Iterator[Intrin]:
-    """Vector by vector and, of some, vector by number."""
+    """Iterate over arithmetic of two vectors, or of a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
         **{op: wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
-        "doubling_high_mul": _doubled(_a, _b),
-        "doubling_high_floor": _doubled_floor(_a, _b),
+        "doubling_high_mul": _doubling_high_mul(_a, _b),
+        "doubling_high_floor": _doubling_high_floor(_a, _b),
         "high_product": _high(_a, _b),
         "high_mul_round": _high(_a, _b, 1 << 31),
-        "shl": _shifted(_a, _b),
-        "shift_round": _rounded(_a, _b),
+        "shl": _shift(_a, _b),
+        "shift_round": _shift_round(_a, _b),
         "min": ir.minimum(_a, _b),
         "max": ir.maximum(_a, _b),
         "and": _a & _b,
@@ -105,36 +106,36 @@ def arithmetic(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
     yield Intrin(f"ramp_{end}", (_n,), LANE * _n, lanes)
     for op in sorted(ir.COMPARISONS):
-        chosen = ir.select(ir.binary(op, _a, _b), _x, _y)
-        yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), chosen, lanes)
+        selected = ir.select(ir.binary(op, _a, _b), _x, _y)
+        yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), selected, lanes)
 
 
 def memory(lanes: int) -> Iterator[Intrin]:
-    """From and to neighbours or offsets in elements; all lanes or the first n."""
+    """Iterate over loads and stores, contiguous or at offsets in elements; all lanes or the first n."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
     for dtype, short in MEMORY.items():
         p, table = Buffer("p", (lanes,), dtype), Buffer("p", (ANY,), dtype)
-        element, found = ir.cast("int32", p[LANE]), ir.cast("int32", table[_a])
-        stored, spread = ir.Store(p, (LANE,), ir.cast(dtype, _a)), ir.Store(table, (_a,), ir.cast(dtype, _b))
+        loaded, gathered = ir.cast("int32", p[LANE]), ir.cast("int32", table[_a])
+        stored, scattered = ir.Store(p, (LANE,), ir.cast(dtype, _a)), ir.Store(table, (_a,), ir.cast(dtype, _b))
         values: tuple[tuple[str, tuple[Var | Buffer, ...], Expr], ...] = (
-            ("load", (p,), element),
-            ("gather", (table, wide_a), found),
+            ("load", (p,), loaded),
+            ("gather", (table, wide_a), gathered),
         )
         for name, params, value in values:
             yield Intrin(f"{name}_{short}_{end}", params, value, lanes)
             yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.select(_n > LANE, value, 0), lanes)
-        places: tuple[tuple[str, tuple[Var | Buffer, ...], ir.Stmt], ...] = (
+        stores: tuple[tuple[str, tuple[Var | Buffer, ...], ir.Stmt], ...] = (
             ("store", (p, wide_a), stored),
-            ("scatter", (table, wide_a, wide_b), spread),
+            ("scatter", (table, wide_a, wide_b), scattered),
         )
-        for name, params, store in places:
+        for name, params, store in stores:
             yield Intrin(f"{name}_{short}_{end}", params, store, lanes)
             yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.If(_n > LANE, store), lanes)
 
 
-def _saturated(lanes: int) -> Iterator[Intrin]:
-    """Clamping to a dtype, as instructions for words do it."""
+def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
+    """Iterate over clamps to a dtype."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
     for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
@@ -145,7 +146,7 @@ def _saturated(lanes: int) -> Iterator[Intrin]:
 
 
 def _word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
-    """Some numbers of so many bits as one word."""
+    """Pack ``count`` numbers of ``bits`` bits in a word."""
     word: Expr = ir.const(0, "uint32")
     for k in range(count):
         part = p[first + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
@@ -154,7 +155,7 @@ def _word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
 
 
 def _words(lanes: int) -> Iterator[Intrin]:
-    """Numbers of 16 or 8 bits in the words of lanes, in those of all lanes alike (``dup``), and sums of their products."""
+    """Iterate over loads of packed words, one for each lane or one for all (``dup``), and their dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for short, (dtype, count) in SHORT_WORDS.items():
         bits = dtypes.info(dtype).bits
@@ -162,24 +163,25 @@ def _words(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"load_{short}_{end}", (p,), _word(p, LANE * count, count, bits), lanes)
         yield Intrin(f"dup_{short}_{end}", (q,), _word(q, ir.const(0, "int32"), count, bits), lanes)
     for name in PRODUCTS:
-        scalar = next(each for each in PAIRS if each.name == name)
+        scalar = next(intrin for intrin in PAIRS if intrin.name == name)
         params = tuple(Var(p.name, vector) for p in scalar.params)
         yield Intrin(f"{name}_{end}", params, scalar.meaning, lanes, scalar.limits)
 
 
 LANEWISE = tuple(
-    each for lanes in WIDTHS for each in (*arithmetic(lanes), *memory(lanes), *_saturated(lanes), *_words(lanes))
+    intrin
+    for lanes in WIDTHS
+    for intrin in (*arithmetic(lanes), *memory(lanes), *_saturating_intrinsics(lanes), *_words(lanes))
 )
 
 
-# ---- Words of the vocabulary on vectors of float32, lane by lane: ``<name>_f32x8``.
+# ---- Vectors of float32, lane by lane: ``<name>_f32x8``
 #
-# Arithmetic rounds as that of scalars does; ``fma`` rounds once; ``fma_n``, which not all units have, multiplies by a number for
-# all lanes. ``min`` and ``max`` give their second operand where one is NaN, as scalars do. Loads and stores are of neighbours in
-# memory, with ``_first`` those of the first n lanes; loads of ``f16`` and ``bf16`` widen, stores of ``f16`` round
-# to the nearest. ``from_i32`` converts integers, and
-# ``nearest`` (half to even) and ``toward_zero`` give integers of numbers within int32. ``bits`` of a number are an int32,
-# ``of_bits`` makes the number of them.
+# Arithmetic rounds as that of scalars; ``fma`` rounds once; ``fma_n``, which not all units have, multiplies by a scalar. ``min``
+# and ``max`` return their second operand if one is NaN, as those of scalars. Loads and stores are contiguous, with ``_first``
+# those of the first n lanes; loads of ``f16`` and ``bf16`` widen, stores of ``f16`` round to the nearest. ``from_i32`` converts
+# integers; ``nearest`` (half to even) and ``toward_zero`` convert to integers, within int32. ``bits`` and ``of_bits`` reinterpret
+# a number as int32 and back.
 
 ARITHMETIC = ("add", "sub", "mul", "div", "min", "max")
 UNARY = sorted(FLOAT_CALLS - {"fma"})
@@ -190,7 +192,7 @@ _float_lanes_a, _float_lanes_b, _c, _float_lanes_x, _float_lanes_y, _float_lanes
 
 
 def floats(lanes: int) -> Iterator[Intrin]:
-    """All words on vectors of so many."""
+    """Iterate over all intrinsics on vectors of ``lanes`` floats."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
     p, table = Buffer("p", (lanes,), "float32"), Buffer("p", (ANY,), "float32")
@@ -230,20 +232,18 @@ def floats(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _float_lanes_a), lanes)
 
 
-FLOAT_LANES = tuple(each for lanes in WIDTHS for each in floats(lanes))
+FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in floats(lanes))
 
 
-# ---- Words of the vocabulary on vectors whose lanes a machine decides on: what the lowering of loops to strips
-# (``tir/lower/lanes.py``) makes.
+# ---- Scalable vectors (RVV), which the lowering of loops to strips (``tir/lower/lanes.py``) uses
 #
-# ``<name>_i32xvscalex16`` is ``<name>_i32x16`` for the first ``vl`` lanes of vectors that have 16 or a multiple of it, and
-# nothing is known of the others. These vectors have more words: ``mac`` adds products, ``mac_short`` those of vectors of int16,
-# ``right`` shifts to the right by 0 to 31 places, rounding half up as ``right_round``, ``min_n`` and ``max_n`` take a number
-# for all lanes, ``store_saturated`` clamps. ``vector_length_x16(n)``: the lanes that a turn takes of n that are left, at least
-# one.
+# ``<name>_i32xvscalex16`` is ``<name>_i32x16`` for the first ``vl`` lanes of vectors that have 16 lanes or a multiple; the other
+# lanes are undefined. These vectors have more intrinsics: ``mac`` adds products, ``mac_short`` those of vectors of int16,
+# ``right`` shifts right by 0 to 31 places, ``right_round`` also rounds half up, ``min_n`` and ``max_n`` take a scalar,
+# ``store_saturated`` clamps. ``vector_length_x16(n)``: the lanes that an iteration takes of n remaining ones, at least one.
 
 LEAST = (16, 32)
-"""Lanes of 32 bits that the shortest vectors have: four and eight registers of 128 bits."""
+"""Lanes of the shortest vectors of 32 bits: four and eight registers of 128 bits."""
 _A, _B, _C, _N = (Var(name) for name in "abcn")
 _PLACES = (("b", 0, 31),)
 _ROUNDED = (_A.astype("int64") + ((ir.const(1, "int64") << _B.astype("int64")) >> 1) >> _B.astype("int64")).astype(
@@ -253,6 +253,7 @@ _RIGHT: Mapping[str, Expr] = MappingProxyType({"right": _A >> _B, "right_round":
 
 
 def _scalable(lanes: int) -> Iterator[Intrin]:
+    """Iterate over the intrinsics on scalable vectors."""
     for word in (*arithmetic(lanes), *memory(lanes), *floats(lanes), *_more(lanes)):
         if not word.name.endswith("_first"):
             name = word.name.replace(f"x{lanes}", f"xvscalex{lanes}")
@@ -262,7 +263,7 @@ def _scalable(lanes: int) -> Iterator[Intrin]:
 
 
 def _more(lanes: int) -> Iterator[Intrin]:
-    """Words that vectors of a length known before do without."""
+    """Iterate over the intrinsics that only scalable vectors have."""
     end = vector("i32", lanes)
     a, b, c = (Var(name, vector("int32", lanes)) for name in "abc")
     yield Intrin(f"neg_{end}", (a,), wrapping("sub", ir.const(0, "int32"), _A), lanes)
@@ -280,7 +281,7 @@ def _more(lanes: int) -> Iterator[Intrin]:
 
 
 def _short(lanes: int) -> Iterator[Intrin]:
-    """Factors of 16 bits."""
+    """Iterate over loads and products of int16 factors."""
     a, b, c = Var("a", vector("int32", lanes)), Var("b", vector(SHORT, lanes)), Var("c", vector(SHORT, lanes))
     for dtype in ("int8", "uint8", SHORT):
         p = Buffer("p", (lanes,), dtype)
@@ -298,9 +299,10 @@ def _short(lanes: int) -> Iterator[Intrin]:
 
 
 def _wide(param: Var | Buffer, lanes: int) -> Var | Buffer:
+    """Convert a parameter that is a vector to a scalable one."""
     if isinstance(param, Buffer) or not dtypes.is_vector(param.dtype):
         return param
     return Var(param.name, vector(param.dtype.partition("x")[0], lanes, scalable=True))
 
 
-SCALABLE = tuple(each for lanes in LEAST for each in _scalable(lanes))
+SCALABLE = tuple(intrin for lanes in LEAST for intrin in _scalable(lanes))

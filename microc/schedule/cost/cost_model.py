@@ -26,50 +26,54 @@ from microc.tir.names import BARRIER, COMPUTE, GUARDED, LANES, LOAD, QUEUES, SIG
 from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars, stmt_children, substitute, walk_expr, walk_stmt
 
-# ---- How often a condition over loop variables holds: the share of iterations that take a branch.
+# ---- The fraction of iterations in which a condition over loop variables holds
 
-_MOST = 1 << 14
-"""Points that are looked at; a larger domain is sampled."""
+_MAX_POINTS = 1 << 14
+"""Points that are evaluated; a larger domain is sampled."""
 _GOLDEN = (5**0.5 - 1) / 2
+"""The golden ratio."""
 _UNKNOWN = 0.5
+"""Fraction assumed for a condition that depends on data."""
 
 
 def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
-    """The share of iterations with ``given`` true in which ``condition`` is, too; a half for what depends on data."""
-    if not _static(condition, extents):
+    """Return the fraction, of the iterations in which all ``given`` conditions hold, in which ``condition`` holds, too."""
+    if not _is_static(condition, extents):
         return _UNKNOWN
-    known = [g for g in given if _static(g, extents) and free_vars(g) & free_vars(condition)]
-    names = sorted(set().union(*(free_vars(e) for e in (condition, *known))), key=lambda v: v.name)
+    assumptions = [g for g in given if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
+    names = sorted(set().union(*(free_vars(e) for e in (condition, *assumptions))), key=lambda v: v.name)
     axes = _axes([extents[v] for v in names])
     values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
-    met = np.ones([len(axis) for axis in axes], bool)
-    for g in known:
-        met = met & _evaluate(g, values)
-    total = int(np.count_nonzero(met))
-    return int(np.count_nonzero(met & _evaluate(condition, values))) / total if total else 0.0
+    holds = np.ones([len(axis) for axis in axes], bool)
+    for assumption in assumptions:
+        holds = holds & _evaluate(assumption, values)
+    total = int(np.count_nonzero(holds))
+    return int(np.count_nonzero(holds & _evaluate(condition, values))) / total if total else 0.0
 
 
 def _axes(extents: list[int]) -> list[np.ndarray[Any, Any]]:
-    """Points of every loop: all of a short one, and of long ones as many as remain."""
+    """Choose values of every loop variable: all of short loops, a sample of long ones, within :data:`_MAX_POINTS`."""
     axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
-    most = float(_MOST)
-    for done, place in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
-        points = max(2, int(most ** (1 / (len(extents) - done))))
-        axes[place] = _points(extents[place], points)
-        most /= len(axes[place])
+    remaining = float(_MAX_POINTS)
+    for n, axis in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
+        points = max(2, int(remaining ** (1 / (len(extents) - n))))
+        axes[axis] = _points(extents[axis], points)
+        remaining /= len(axes[axis])
     return axes
 
 
 def _points(extent: int, count: int) -> np.ndarray[Any, Any]:
-    """``count`` numbers below an extent, spread by the golden ratio: even steps would meet the same few remainders of a division
-    again and again."""
+    """Return ``count`` numbers below an extent, spread by the golden ratio.
+
+    Equal steps would repeat the same few remainders of a division.
+    """
     if extent <= count:
         return np.arange(extent)
     return (np.arange(count) * _GOLDEN % 1 * extent).astype(np.int64)
 
 
-def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
-    """Whether an expression depends on loop variables alone."""
+def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
+    """Test whether an expression depends on loop variables alone."""
     for x in walk_expr(expr):
         match x:
             case ir.Var() if x in extents:
@@ -84,6 +88,7 @@ def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
 
 
 def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
+    """Evaluate a static expression on arrays of loop variables."""
     match expr:
         case ir.Var():
             return values[expr]
@@ -97,8 +102,7 @@ def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
             raise AssertionError(expr)
 
 
-# ---- What a lowered function keeps a tensor unit busy with: its instructions run by the unit's rule, without their
-# data.
+# ---- The use of a tensor unit by a lowered function: run its instructions by the unit's cost rule, without data
 #
 # The model in C (``templates/project/tensor_unit.c.j2``) counts the same cycles when the network runs.
 
@@ -107,6 +111,8 @@ _WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
 
 @dataclass(slots=True)
 class _Clock:
+    """The time and the busy cycles of the unit's three queues, the tokens between them, and products so far."""
+
     unit: TensorUnit
     now: list[int] = field(default_factory=lambda: [0, 0, 0])
     busy: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -114,6 +120,7 @@ class _Clock:
     macs: int = 0
 
     def call(self, name: str, numbers: list[int]) -> None:
+        """Run one instruction: a queue waits for tokens of another one, else instructions of a queue run one after the other."""
         match name:
             case "unit_signal":
                 waiting = self.tokens.setdefault(tuple(numbers[:3]), deque())
@@ -137,7 +144,7 @@ class _Clock:
 
 
 def unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
-    """How a lowered function uses the unit, for ``macs`` of the network; None where it does not."""
+    """Return how a lowered function uses the unit, for ``macs`` of the network; None if it does not."""
     calls = _only_calls(func.body)
     if unit is None or calls is None:
         return None
@@ -149,7 +156,7 @@ def unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse |
 
 
 def _only_calls(stmt: ir.Stmt) -> ir.Stmt | None:
-    """The instructions of a statement, and the loops around them."""
+    """Return the unit's instructions in a statement, with the loops around them; None if there are none."""
     match stmt:
         case ir.Evaluate(ir.Call(name)) if name in _WORDS:
             return stmt
@@ -164,6 +171,7 @@ def _only_calls(stmt: ir.Stmt) -> ir.Stmt | None:
 
 
 def _run(stmt: ir.Stmt, clock: _Clock) -> None:
+    """Run all instructions in order."""
     match stmt:
         case ir.Seq(body):
             for child in body:
@@ -176,34 +184,39 @@ def _run(stmt: ir.Stmt, clock: _Clock) -> None:
 
 
 def _number(expr: ir.Expr) -> int:
+    """Return a constant operand; InternalError if it is none."""
     value = ir.int_value(expr)
     if value is None:
         raise InternalError("an operand of the tensor unit is not known when the network is compiled")
     return value
 
 
-# ---- The cost model: instructions, cycles and code bytes of a lowered function, counted without running it.
+# ---- The cost model: instructions, cycles and code bytes of a lowered function, counted without running it
 #
-# The count follows what codegen prints and a C compiler makes of it. Trip counts are known; a guard is weighed by how often it
-# holds over the loops around it. Addresses that differ by a constant share a pointer, which a loop advances once an iteration.
-# Values that live at once and exceed the registers are spilled: accesses more in every iteration.
+# The count follows the C that codegen prints and what a C compiler makes of it. Trip counts are known; a guard is weighted by how
+# often it holds over the loops around it. Addresses that differ by a constant share a pointer, which a loop advances once an
+# iteration. Live values that exceed the registers are spilled, which adds accesses to every iteration.
 # Instructions rank schedules and are comparable with emulated counts; cycles are an estimate from the core's table.
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
 PROLOGUE = 8
-"""Instructions among them that belong to the function."""
+"""Instructions of CALL that are in the function itself."""
 PEELED, SMALL = 2, 12
-"""A loop of so few iterations, of so few instructions, is written out by the compiler."""
-REMEMBERED = 256
-"""Costs that are kept: what a choice counted, a report asks for again."""
+"""Iterations, and instructions of the body, up to which compilers unroll a loop completely."""
+MEMO_SIZE = 256
+"""Costs that are memoised: reports ask again for those that a choice has counted."""
 
 
 @frozen
 class Cost:
-    """What a run of a function costs. ``operations`` are its parts by kind (``isa/instruction_set.py``); all but bytes are
-    estimates of one call. ``spilled``: accesses to the stack among the instructions; ``traffic``: accesses to operands, by
-    their names; ``fetches``: the code, whose waits are no part of the cycles."""
+    """The cost of one call of a function; all but ``code_bytes`` are estimates.
+
+    - ``operations``: counts by kind (``isa/instruction_set.py``).
+    - ``spilled``: accesses to the stack among the instructions.
+    - ``traffic``: accesses to operands, by their names.
+    - ``fetches``: the code; its wait states are not in the cycles.
+    """
 
     instructions: float
     cycles: float
@@ -215,12 +228,13 @@ class Cost:
 
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
-    """The cost of a lowered function (what codegen prints) on a core."""
+    """Estimate the cost of a lowered function (as codegen prints it) on a core."""
     return _estimate(func.body, target, (CORES.entries, SCALAR.entries))
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=MEMO_SIZE)
 def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
+    """Estimate a body; ``_known`` (cores and intrinsics, which plugins extend) is only a part of the memo's key."""
     core = target.core.costs
     walker = _Walker(Selector(target), core)
     walker.enter(body)
@@ -239,7 +253,7 @@ def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost
 
 
 class _Walker(Values):
-    """Statements: loops and branches around values."""
+    """Walks over statements: loops and branches around values."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         super().__init__(selector, core)
@@ -249,10 +263,11 @@ class _Walker(Values):
         self.named: dict[ir.Var, ir.Expr] = {}
         self.carried: set[ir.Buffer] = set()
         self.lasting = False
-        """Whether the next test is what ends a loop: it is counted as if it held for all turns."""
+        """True if the next test ends a loop: it is counted as if it held in all iterations."""
         self.invariants = Invariants(selector, self.ahead)
 
     def enter(self, body: ir.Stmt) -> None:
+        """Walk over the body of the function, with the cost of its call."""
         self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
         self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
@@ -263,6 +278,7 @@ class _Walker(Values):
     # ------------------------------------------------------------ statements
 
     def walk(self, stmt: ir.Stmt) -> None:
+        """Count a statement."""
         match stmt:
             case ir.Seq(body):
                 for child in body:
@@ -270,6 +286,7 @@ class _Walker(Values):
             case ir.Store(buffer, indices, value):
                 value = self.invariants.settle(value, self.invariants.here)
                 self.value(value, self.selector.store(buffer, value))
+                # A register tile that a loop writes keeps its register: copying a value to it is a move.
                 if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
                     self.add({"alu": 1}, self.regions[-1].weight)
                 if buffer.scope == "register":
@@ -280,7 +297,7 @@ class _Walker(Values):
             case ir.Let(var, value, body):
                 self.named[var] = substitute(value, self.named)
                 if (settled := self.invariants.define(var, value)) is not None:
-                    self.compute(var, self.selector.named(var, settled))
+                    self.compute(var, self.selector.widened_word(var, settled))
                 self.walk(body)
             case ir.Evaluate(value):
                 value = self.invariants.settle(value, self.invariants.here)
@@ -299,18 +316,21 @@ class _Walker(Values):
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
     def branch(self, branch: ir.If) -> None:
-        """Both sides, weighted by how often they run; the first jumps over the second."""
+        """Count both sides, weighted by how often they run; the first one jumps over the second."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
-        met = 1.0 if self.lasting else share(condition, self.guards, self.extents)
+        probability = 1.0 if self.lasting else share(condition, self.guards, self.extents)
         self.lasting = False
         test = self.invariants.settle(branch.condition, self.invariants.here)
         self.value(test, self.selector.branch(test))
-        jumps = {"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}
+        jumps = {"taken": 1 - probability, "branch": probability if branch.otherwise is not None else 0}
         self.add(jumps, region.weight, printed=False)
         weight, guarded = region.weight, self.invariants.guarded
         self.invariants.guarded = self.invariants.here
-        sides = ((condition, branch.then, met), (ir.Un("not", condition), branch.otherwise, 1 - met))
+        sides = (
+            (condition, branch.then, probability),
+            (ir.Un("not", condition), branch.otherwise, 1 - probability),
+        )
         for guard, side, part in sides:
             if side is not None:
                 self.guards.append(guard)
@@ -320,6 +340,7 @@ class _Walker(Values):
         region.weight, self.invariants.guarded = weight, guarded
 
     def loop(self, loop: ir.For) -> None:
+        """Count a loop: its body, weighted by its iterations, and its own operations."""
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
         if loop.kind == "scalable":  # counted for the shortest vectors
@@ -340,19 +361,19 @@ class _Walker(Values):
         self.nests.leave(self.printed, weight, peeled=peeled)
 
     def leave(self, *, peeled: bool = False) -> None:
-        """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
+        """Count the cost of a loop beside its body: its counter, its pointers, spilled values."""
         region = self.regions.pop()
         self.invariants.leave()
         region.settle(self.core)
         if not peeled:
             self.add(region.entry(), region.entries)
-            self.add(region.turn(self.core), region.runs)
+            self.add(region.iteration(self.core), region.runs)
         self.spill(region)
         if self.regions:
             self.regions[-1].hold(region)
 
     def spill(self, region: Region) -> None:
-        """Accesses to the stack, with those of loops that a constant of this body takes a register from."""
+        """Count accesses to the stack; inner loops that lose a register to a resident constant count again with one less."""
         constant = region.resident(self.core)
         if constant is not None:
             for loop in region.full(self.core):
@@ -361,18 +382,19 @@ class _Walker(Values):
         self.stack(*region.spills(self.core, constant), region.runs)
 
     def stack(self, loads: float, stores: float, runs: float) -> None:
+        """Count accesses to the stack in each of ``runs`` iterations."""
         self.add({"load": loads, "store": stores}, runs)
         self.spilled += (loads + stores) * runs
 
     # ------------------------------------------------------------ expressions
 
     def compute(self, name: ir.Var, value: ir.Expr) -> None:
-        """A value that gets a name."""
+        """Count a value and define its name."""
         self.value(value, self.selector.count(value))
         self.regions[-1].define(name)
 
     def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
-        """A value of an inner loop that is computed once an iteration of an outer one."""
+        """Count a value of an inner loop that is computed once an iteration of an outer one."""
         inner, self.regions = self.regions, self.regions[: level + 1]
-        self.compute(name, self.selector.named(name, self.invariants.settle(value, level)))
+        self.compute(name, self.selector.widened_word(name, self.invariants.settle(value, level)))
         self.regions = inner

@@ -1,4 +1,4 @@
-"""The body of one loop as the cost model sees it: nests, values."""
+"""The cost model's view of one loop: its nest, its pointers, its values, and the loops inside."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from microc.target import Fetches, Traffic
 from microc.tir import ir
 from microc.tir.rewrite import accesses_of, children, free_vars, map_expr, map_stmt
 
-# ---- Calls that copy or fill runs of memory, as the loops that they mean: so that analyses see when each element is
-# touched.
+# ---- Calls that copy or fill runs of memory, expanded to the loops that they mean, so that analyses see when each element is
+# accessed
 #
-# Instructions move several elements at once: all of a turn are read before any is written, and turns go from the first element to
-# the last. So an element is read no later, beside the writes of others, than in the loop, and what is safe for the loop is safe
-# for them.
+# Instructions move several elements at once: they read all elements of an iteration before they write any, and iterations go from
+# the first element to the last. So an element is read no later than in the loop, relative to the writes of others, and what is
+# safe for the loop is safe for the instructions.
 
 
 def spelled(func: ir.PrimFunc) -> ir.PrimFunc:
-    """A lowered function with loops in the place of such calls; not meant to be printed."""
+    """Expand calls that copy or fill memory to loops, for analyses; the result is not meant to be printed."""
     numbers = count()
 
     def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
@@ -50,119 +50,125 @@ def spelled(func: ir.PrimFunc) -> ir.PrimFunc:
                 intrin = SCALAR[name]
                 match intrin.meaning:
                     case ir.For(var, ir.Var() as length, ir.Store(_, (index,)) as store) if index == var:
-                        given = dict(zip((p.name for p in intrin.params), args, strict=True))
-                        turn = ir.Var(f"turn {next(numbers)} of {name}")
-                        return ir.For(turn, given[length.name], _placed(store, given, turn))
+                        arguments = dict(zip((p.name for p in intrin.params), args, strict=True))
+                        element = ir.Var(f"turn {next(numbers)} of {name}")
+                        return ir.For(element, arguments[length.name], _store_element(store, arguments, element))
         return stmt
 
     return replace(func, body=map_stmt(func.body, on_stmt))
 
 
-def _placed(store: ir.Store, given: dict[str, ir.Expr], turn: ir.Var) -> ir.Store:
-    """The store of one turn, where the call's arguments point."""
+def _store_element(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
+    """Return the store of one iteration, with the call's arguments for its parameters."""
 
     def on_expr(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Load(buffer):
-                place = given[buffer.name]
-                assert isinstance(place, ir.AddressOf)
-                return ir.Load(place.buffer, _element(place, turn))
+                source = arguments[buffer.name]
+                assert isinstance(source, ir.AddressOf)
+                return ir.Load(source.buffer, _element_indices(source, element))
             case ir.Var(name):
-                return given.get(name, expr)
+                return arguments.get(name, expr)
             case _:
                 return expr
 
-    into = given[store.buffer.name]
+    into = arguments[store.buffer.name]
     assert isinstance(into, ir.AddressOf)
-    return ir.Store(into.buffer, _element(into, turn), map_expr(store.value, on_expr))
+    return ir.Store(into.buffer, _element_indices(into, element), map_expr(store.value, on_expr))
 
 
-def _element(place: ir.AddressOf, turn: ir.Var) -> tuple[ir.Expr, ...]:
-    """The indices of the element of a turn from an address on: what the last axis cannot hold goes to those before it."""
-    *outer, last = place.indices
-    shape = place.buffer.shape
+def _element_indices(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
+    """Return the indices of an element behind an address; a run that exceeds the last axis continues in the axes before it."""
+    *outer, last = address.indices
+    shape = address.buffer.shape
     start = ir.int_value(last)
-    if not outer or (start is not None and start + place.reach <= shape[-1]):
-        return (*outer, last + turn * place.step)
-    inner = list(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
-    flat = sum((index * stride for index, stride in zip(place.indices, inner, strict=True)), ir.as_index(0))
-    flat = flat + turn * place.step
-    first, *others = (flat // stride for stride in inner)
+    if not outer or (start is not None and start + address.reach <= shape[-1]):
+        return (*outer, last + element * address.step)
+    strides = list(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
+    flat = sum((index * stride for index, stride in zip(address.indices, strides, strict=True)), ir.as_index(0))
+    flat = flat + element * address.step
+    first, *others = (flat // stride for stride in strides)
     return (first, *(index % size for index, size in zip(others, shape[1:], strict=True)))
 
 
-# ---- The loops of a function as the cost model walks over them: how much code each is, and how much of it is
-# executed.
+# ---- The loop nest of a function during the cost model's walk: code bytes of each loop, and how many of them are executed
 
 _LIBRARY = "call_"
-"""What begins kinds of operations whose instructions lie in a library."""
+"""Prefix of operations whose instructions are in a library, not in the loop."""
 
 
 class Nests:
-    """Loops nest as they are entered. What is computed ahead of a loop counts as a part of it, as it stands beside it."""
+    """Builds the tree of loops (:class:`Fetches`) as they are entered and left.
+
+    Values that are computed ahead of a loop count as a part of it, since they are printed beside it.
+    """
 
     def __init__(self, core: Costs) -> None:
         self.core = core
         self.executed = 0.0
-        self.found: list[list[Fetches]] = [[]]
-        self.begun: list[tuple[float, float]] = []
+        self.loops: list[list[Fetches]] = [[]]
+        self.starts: list[tuple[float, float]] = []
 
     def add(self, kind: str, count: float) -> None:
-        """Operations that a call executes."""
+        """Count operations that a call of the function executes."""
         if not kind.startswith(_LIBRARY):
             self.executed += count * self.core.length(kind)
 
     def enter(self, printed: float) -> None:
-        """A loop begins, after so many instructions that were printed."""
-        self.begun.append((printed, self.executed))
-        self.found.append([])
+        """Begin a loop; ``printed``: instructions that were printed before it."""
+        self.starts.append((printed, self.executed))
+        self.loops.append([])
 
     def leave(self, printed: float, entries: float, *, peeled: bool) -> None:
-        """It ends. One that is written out is none: its iterations follow each other."""
-        before, executed = self.begun.pop()
-        inside = self.found.pop()
+        """End a loop; if it is ``peeled``, its iterations are straight-line code of the loop around it."""
+        before, executed = self.starts.pop()
+        inside = self.loops.pop()
         loop = self._code(printed - before, self.executed - executed, entries, inside)
-        self.found[-1] += inside if peeled else [loop]
+        self.loops[-1] += inside if peeled else [loop]
 
     def function(self, printed: float) -> Fetches:
-        """All of it."""
-        return self._code(printed, self.executed, 1.0, self.found[0])
+        """Return the tree of the whole function."""
+        return self._code(printed, self.executed, 1.0, self.loops[0])
 
     def _code(self, printed: float, executed: float, entries: float, inside: list[Fetches]) -> Fetches:
+        """Convert instructions to bytes."""
         width = self.core.instruction_bytes
         return Fetches(printed * width, executed * width, entries, tuple(inside))
 
 
-# ---- The body of one loop as the cost model sees it: its pointers, the values it shares, the loops inside.
+# ---- The body of one loop: its pointers, its values, the loops inside
 
 _END: Name = (ADDRESS, "end")
-"""A loop's counter, or where a pointer arrives at the end."""
+"""A loop's counter, or the address at which a pointer ends."""
 _VALUE = "="
-"""First part of the names of values that have none."""
-_FEW = 2
-"""Places of a constant that a loop looks up by its counter."""
-_TOGETHER = 0.5
-"""Accesses to the stack of a value that waits there while a loop runs: it is stored and loaded together with another one."""
-_SPILLED = 2
-"""Accesses to the stack of a sum that does not stay in its register, in each turn of a loop."""
+"""First part of the names of unnamed values."""
+_MAX_INDEXED = 2
+"""Elements of a constant up to which a loop accesses it by its counter, without a pointer of its own."""
+_PAIRED_SPILL = 0.5
+"""Accesses to the stack of a value that is spilled around an inner loop: it is stored and loaded together with another one."""
+_SUM_SPILL = 2
+"""Accesses to the stack, in each iteration, of a sum that does not stay in its register."""
 
 
 @frozen
 class Operand:
-    """What an instruction reads from a register."""
+    """An operand of an instruction in a register."""
 
     name: Name
     dtype: str
 
     @staticmethod
     def constant(number: ir.Const) -> Operand:
-        """A number that an instruction does not hold."""
+        """Return a constant that is no immediate of the instruction as an operand."""
         return Operand((CONSTANT, number.value), number.dtype)
 
 
 @dataclass(slots=True)
 class Use:
-    """A pointer's first access in a body: its name, its offset in bytes, and whether floats are accessed; how many there are."""
+    """A pointer that a body accesses: its name, the first access's offset and element size in bytes, and its number of accesses.
+
+    ``floats``: whether it accesses floats.
+    """
 
     name: Name
     offset: int
@@ -172,8 +178,12 @@ class Use:
 
 
 class Region:
-    """``var`` is None for the body of the function. ``entries``: how often the loop starts; ``runs``: its iterations;
-    ``weight``: how many reach the place where the walk stands. ``vectors``: these have registers of their own."""
+    """The body of a loop, or of the function (``var`` is None).
+
+    - ``entries``: times that the loop starts; ``runs``: all of its iterations.
+    - ``weight``: iterations that reach the current statement of the walk.
+    - ``vectors``: vectors have registers of their own.
+    """
 
     def __init__(self, var: ir.Var | None, entries: float, runs: float, *, vectors: bool) -> None:
         self.var = var
@@ -193,72 +203,81 @@ class Region:
         self.loops: list[Region] = []
         self.peak = 0
 
-    # ------------------------------------------------------------ what the body says
+    # ------------------------------------------------------------ recording the body
 
     @property
     def share(self) -> float:
-        """The part of the iterations that reach the place where the walk stands."""
+        """The fraction of the iterations that reach the current statement."""
         return self.weight / self.runs if self.runs else 0.0
 
     def own(self, buffer: ir.Buffer) -> None:
-        """A register tile that is declared here."""
+        """Record a register tile that is declared in this body."""
         self.own_buffers.add(buffer.name)
 
     def define(self, var: ir.Var) -> None:
+        """Record the definition of a variable."""
         self.own_names.add((var.name,))
         self._event([Operand((var.name,), var.dtype)], defines=True)
 
     def variable(self, var: ir.Var) -> list[Operand]:
-        """A name as an operand; the loop's own counter has no register but the one that ends the loop."""
+        """Return a variable as an operand; the loop's own counter is none, since the loop's end test has a register for it."""
         if var == self.var:
             self.counted = True
             return []
         return [Operand((var.name,), var.dtype)]
 
     def cell(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Operand:
-        """A scalar of a register tile."""
+        """Return a scalar of a register tile as an operand."""
         name = (buffer.name, *(ir.int_value(i) for i in indices))
         if buffer.name in self.own_buffers:
             self.own_names.add(name)
         return Operand(name, buffer.dtype)
 
     def assign(self, cell: Operand) -> None:
-        """A scalar of a register tile gets a value."""
+        """Record the assignment of a scalar of a register tile."""
         self._event([cell], defines=True)
 
     def take(self, operands: Iterable[Operand]) -> None:
-        """An instruction reads its operands, all at once."""
+        """Record an instruction that reads its operands, all at once."""
         self._event(list(dict.fromkeys(operands)), defines=False)
 
     def make(self, dtype: str) -> list[Operand]:
-        """A value without a name, as an operand of what follows: none for vectors and floats, whose instructions compilers put
-        in an order of their own (counted as words, they made x86-64 choose tiles that were a sixth slower)."""
+        """Record an unnamed value; return it as an operand of later instructions.
+
+        Vectors and floats give none: compilers reorder their instructions. Counted like words, they made the model choose tiles
+        on x86-64 that were a sixth slower.
+        """
         if dtypes.is_vector(dtype) or dtypes.is_float(dtype):
             return []
-        made = Operand((_VALUE, len(self.events)), dtype)
-        self.own_names.update(self._names(made))
-        self._event([made], defines=True)
-        return [made]
+        value = Operand((_VALUE, len(self.events)), dtype)
+        self.own_names.update(self._names(value))
+        self._event([value], defines=True)
+        return [value]
 
     def _event(self, operands: list[Operand], *, defines: bool) -> None:
+        """Record the use or definition of operands, by kind of register."""
         names: dict[str, list[Name]] = {}
         for operand in operands:
             names.setdefault(self._kind(operand), []).extend(self._names(operand))
-        for kind, those in names.items():
-            self.events.append(Event(tuple(those), defines, kind, share=self.share))
+        for kind, kind_names in names.items():
+            self.events.append(Event(tuple(kind_names), defines, kind, share=self.share))
 
     def _kind(self, operand: Operand) -> str:
+        """Return the kind of register of an operand."""
         if self.vectors and dtypes.is_vector(operand.dtype):
             return "vector"
         return "float" if operand.dtype == "float32" else "general"
 
     def _names(self, operand: Operand) -> tuple[Name, ...]:
-        """Its registers: two for a number of 64 bits."""
-        two = dtypes.nbytes(operand.dtype) > 4 and self._kind(operand) != "vector"
-        return (operand.name, (*operand.name, "high")) if two else (operand.name,)
+        """Return the names of an operand's registers: two for 64 bits."""
+        is_pair = dtypes.nbytes(operand.dtype) > 4 and self._kind(operand) != "vector"
+        return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
     def access(self, place: Place, reach: int) -> tuple[Use, int]:
-        """An access to memory: its pointer, the distance from it in bytes. What is further than ``reach`` has its own pointer."""
+        """Record an access to memory; return its pointer and the distance from that in bytes.
+
+        An access further than ``reach`` from all pointers gets one of its own.
+        """
         uses = self.pointers.setdefault(place.pointer, [])
         if place.buffer.scope == "const":
             self.constants.add(place.pointer)
@@ -273,18 +292,20 @@ class Region:
         return use, abs(place.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
-        """Whether index arithmetic is new in this iteration."""
+        """Record index arithmetic; return True if this iteration has not computed it yet."""
         new = term not in self.terms
         self.terms.add(term)
         return new
 
     def hold(self, loop: Region) -> None:
-        """A loop in this body: what it uses from outside is used here, its pointers start from pointers of this one."""
+        """Record a loop in this body: outer values that it uses are live here, its pointers start from pointers of this body."""
         assert loop.var is not None
         for kind in KINDS:
-            theirs = [e for e in loop.events if e.kind == kind]
-            used = dict.fromkeys(n for e in theirs for n in e.names if n not in loop.own_names and n[0] != ADDRESS)
-            changed = {n for e in theirs if e.defines for n in e.names}
+            inner_events = [e for e in loop.events if e.kind == kind]
+            used = dict.fromkeys(
+                n for e in inner_events for n in e.names if n not in loop.own_names and n[0] != ADDRESS
+            )
+            changed = {n for e in inner_events if e.defines for n in e.names}
             inner = max(loop.peak - len(used), 0) if kind == "general" else 0
             self.events.append(Event(tuple(used), False, kind, inner, self.share))
             self.events.append(Event(tuple(n for n in used if n in changed), True, kind, share=self.share))
@@ -293,40 +314,43 @@ class Region:
         for pointer in (*loop.pointers, *loop.inner):
             self.inner.setdefault(without(pointer, loop.var))
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ costs of the recorded body
 
     def moving(self) -> list[Pointer]:
-        """Pointers that this loop advances; one stands once for each of its places that are far from each other."""
+        """Return the pointers that this loop advances, once for each group of accesses that are far apart."""
         var = self.var
         if var is None:
             return []
         return [p for p in {**self.pointers, **self.inner} if moves_with(p, var) for _ in self.pointers.get(p, (None,))]
 
     def entry(self) -> Operations:
-        """Once before the loop: every pointer is set up, and the counter."""
+        """Count the operations before the loop: set up every pointer and the counter."""
         return Counter({"alu": len(self.moving()) + 1}) if self.var is not None else Counter()
 
-    def turn(self, core: Costs) -> Operations:
-        """Once an iteration: pointers advance, the end is tested, which is where a pointer arrives unless the counter is needed.
+    def iteration(self, core: Costs) -> Operations:
+        """Count the loop's own operations in an iteration: advance pointers, test the end.
 
-        Pointers of equal steps share an index where loads add it, beside an offset or where there is none.
+        The end is the last address of a pointer, unless the counter is needed. Pointers of equal steps share an index register if
+        loads add one to their address.
         """
         if self.var is None:
             return Counter()
         var = self.var
         moving = [p for p in self.moving() if p not in self.looked_up]
         if core.has("indexed"):
-            sharing = [p for p in moving if not core.has("elements") or self._absorbed(p, 1 << 31)]
-            steps = len({step_of(p, var) for p in sharing}) + len(moving) - len(sharing)
+            indexed = [p for p in moving if not core.has("elements") or self._is_post_incremented(p, 1 << 31)]
+            steps = len({step_of(p, var) for p in indexed}) + len(moving) - len(indexed)
         else:
-            steps = sum(not self._absorbed(p, core.advance) for p in moving)
+            steps = sum(not self._is_post_incremented(p, core.advance) for p in moving)
         counter = int(self.counted or not moving or bool(self.looked_up))
         test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
         return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
 
-    def _absorbed(self, pointer: Pointer, most: int) -> bool:
-        """Whether the only access of the body advances the pointer by itself, by at most so many bytes: loads of floats do so by
-        their own size alone."""
+    def _is_post_incremented(self, pointer: Pointer, most: int) -> bool:
+        """Test whether the only access by a pointer also advances it (post-increment), by at most ``most`` bytes.
+
+        Accesses to floats advance it by one element only.
+        """
         uses = self.pointers.get(pointer, [])
         if len(uses) != 1 or uses[0].count > 1 or self.var is None:
             return False
@@ -334,54 +358,61 @@ class Region:
         return step == 1 and most > 0 if uses[0].floats else step * uses[0].size <= most
 
     def settle(self, core: Costs) -> None:
-        """What the compiler does with constants of which a body takes a few elements: where registers are short, their places
-        have bases of their own, which come from the code, beside one index that all of them share."""
+        """Access constants of few elements by one shared index, without pointers, if the body's registers do not suffice.
+
+        Compilers load the bases of such constants from code when they need them.
+        """
         if not core.has("shifted"):
             return
-        apart = [p for p in self.moving() if p in self.constants and p not in self.inner]
-        few = [p for p in apart if sum(use.count for use in self.pointers[p]) <= _FEW]
-        if few and self._played(self._general(core), core.registers).peak >= core.registers:
+        constants = [p for p in self.moving() if p in self.constants and p not in self.inner]
+        few = [p for p in constants if sum(use.count for use in self.pointers[p]) <= _MAX_INDEXED]
+        if few and self._allocate(self._general(core), core.registers).peak >= core.registers:
             self.looked_up = few
 
     def full(self, core: Costs) -> list[Region]:
-        """Loops inside that fill all registers."""
+        """Return the loops inside that fill all registers."""
         return [loop for loop in self.loops if loop.peak >= core.registers]
 
     def resident(self, core: Costs) -> Name | None:
-        """The constant that keeps its register while full loops run, if there is one. Others wait on the stack or are made anew,
-        loop by loop, but gcc decides about a constant for the whole function: the one that is used most keeps its register
-        where its uses outweigh what a value of those loops costs without one."""
+        """Return the constant that keeps its register while full inner loops run; None if there is none.
+
+        Others are spilled or rematerialised, loop by loop. But gcc decides about a constant for the whole function: the one with
+        the most uses keeps its register if these outweigh the cost of a value that the inner loops have to spill instead.
+        """
         full = self.full(core)
         inside = {name for loop in full for event in loop.events for name in event.names}
         uses = Counter(n for e in self.events for n in e.names if n[0] == CONSTANT and n not in inside)
         if not full or not uses:
             return None
         name, count = uses.most_common(1)[0]
-        return name if count * self.runs >= _SPILLED * max(loop.runs for loop in full) else None
+        return name if count * self.runs >= _SUM_SPILL * max(loop.runs for loop in full) else None
 
     def spills(self, core: Costs, resident: Name | None = None) -> tuple[float, float]:
-        """Loads and stores of the stack in one iteration, loads of constants included, where one register holds a ``resident``
-        constant. Remembers how many registers the body fills."""
-        general = self._played(_without(self._general(core), resident), core.registers - (resident is not None))
+        """Count loads and stores of the stack in one iteration, with loads of constants; a ``resident`` constant occupies a
+        register.
+
+        Sets ``peak``, the registers that the body fills.
+        """
+        general = self._allocate(_remove_value(self._general(core), resident), core.registers - (resident is not None))
         self.peak = general.peak + (resident is not None)
-        together = _TOGETHER if core.pair and any(e.inner for e in self.events) else 1.0
+        together = _PAIRED_SPILL if core.pair and any(e.inner for e in self.events) else 1.0
         loads, stores = together * general.loads + general.constants, together * general.stores
         for kind, registers in (("float", core.float_registers), ("vector", core.vector_registers)):
             if registers:
-                more = self._played([e for e in self.events if e.kind == kind], registers)
+                more = self._allocate([e for e in self.events if e.kind == kind], registers)
                 loads, stores = loads + more.loads + more.constants, stores + more.stores
         return loads, stores
 
     def _general(self, core: Costs) -> list[Event]:
-        """What the body does in general registers, and what the loop does to its pointers and its counter behind it."""
+        """Return the events in general registers, with the loop's own: pointers advance, the counter is tested."""
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
         moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
         events: list[Event] = []
-        for place, event in enumerate(self.events):
+        for time, event in enumerate(self.events):
             if event.kind in elsewhere:
                 continue
             if event.names[:1] and event.names[0] in looked_up:
-                events.append(Event(((CONSTANT, "base", place),), share=event.share))
+                events.append(Event(((CONSTANT, "base", time),), share=event.share))
                 event = Event((_END,), share=event.share)
             events.append(event)
         advanced: list[Name] = [(ADDRESS, "outer", k) for k, p in enumerate(self.inner) if p in moving]
@@ -395,25 +426,28 @@ class Region:
             events += [Event((name,)), Event((name,), True)]
         return events
 
-    def _played(self, events: list[Event], registers: int) -> Spills:
+    def _allocate(self, events: list[Event], registers: int) -> Spills:
+        """Allocate registers for an iteration; outer names are live in all of it."""
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
         return play(events, lasting, registers)
 
 
-def _without(events: list[Event], name: Name | None) -> list[Event]:
-    """What happens to all other values."""
+def _remove_value(events: list[Event], name: Name | None) -> list[Event]:
+    """Remove a value from all events."""
     if name is None:
         return events
     return [replace(e, names=tuple(n for n in e.names if n != name)) if name in e.names else e for e in events]
 
 
-# ---- Values as the cost model walks over them: the operations that they take, the registers that hold their parts
-# until an instruction takes them, the memory that they read.
+# ---- Values during the cost model's walk: their operations, the registers of their operands, the memory that they read
 
 
 class Values:
-    """Adds up operations, weighted by how often they run, and instructions as they are printed. ``regions``: the function's body
-    and the loops around, from the outermost on; ``held``: what holds the parts of the expression that is walked over."""
+    """Counts operations, weighted by how often they run, and printed instructions.
+
+    ``regions``: the function's body and the loops around the current statement, outermost first. ``held``: the operands of each
+    part of the current expression.
+    """
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         self.selector = selector
@@ -428,7 +462,7 @@ class Values:
         self.nests = Nests(core)
 
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
-        """Operations that run so often."""
+        """Count operations that run ``weight`` times."""
         for kind, n in counts.items():
             self.operations[kind] += n * weight
             self.nests.add(kind, n * weight)
@@ -436,7 +470,7 @@ class Values:
                 self.printed += n
 
     def value(self, value: ir.Expr, counts: Operations) -> None:
-        """An expression where it stands: its operations, then the memory and the names that it uses."""
+        """Count an expression: its operations, then the memory and the names that it uses."""
         self.add(counts, self.regions[-1].weight)
         self.single = _is_word(value)
         self.held = {}
@@ -445,12 +479,13 @@ class Values:
     # ------------------------------------------------------------ registers
 
     def operands(self, value: ir.Expr) -> list[Operand]:
-        """What holds a value while it waits for the others of its expression; equal ones are one."""
+        """Return the operands that hold a value until its instruction reads them; equal values share theirs."""
         if value not in self.held:
             self.held[value] = self._operands(value)
         return self.held[value]
 
     def _operands(self, value: ir.Expr) -> list[Operand]:
+        """Record the accesses and instructions of a value; return its operands."""
         region = self.regions[-1]
         match value:
             case ir.Const():
@@ -466,58 +501,60 @@ class Values:
             case ir.AddressOf(buffer, indices, extent, writes, step):
                 self.touch(buffer, extent, step, writes=writes)
                 return [operand for index in indices for operand in self.operands(index)]
-            case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as place, *rest)):
+            case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as address, *rest)):
                 distance = self.access(buffer, indices, word=name.endswith("_aligned"))
                 if distance > self.core.pair and self.selector.call(name, value.dtype)["paired"]:
-                    self.add({"alu": 1}, region.weight)  # two words at once reach less far than one
-                self.touch(buffer, extent, place.step, writes=place.writes)
+                    self.add({"alu": 1}, region.weight)  # a load of two words has a shorter offset than one of a word
+                self.touch(buffer, extent, address.step, writes=address.writes)
                 region.take(self._parts(value, rest))
                 return region.make(value.dtype) if name not in SCALAR or SCALAR[name].result else []
         parts = children(value)
-        found = self._parts(value, parts)
-        if len(found) == 1 and self.selector.count(value) == sum(map(self.selector.count, parts), Counter()):
-            return found
-        region.take(found)
+        operands = self._parts(value, parts)
+        if len(operands) == 1 and self.selector.count(value) == sum(map(self.selector.count, parts), Counter()):
+            return operands  # no instruction of its own, as a cast that changes no bits
+        region.take(operands)
         return region.make(value.dtype)
 
     def _parts(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
-        """What holds the operands of an instruction, numbers that it does not hold itself among them."""
-        found = []
+        """Return the operands of an instruction, with the constants that it does not take as immediates."""
+        operands = []
         for part in parts:
             if isinstance(part, ir.Const) and self.selector.keeps(whole, part):
-                found.append(Operand.constant(part))
+                operands.append(Operand.constant(part))
             else:
-                found += self.operands(part)
-        return found
+                operands += self.operands(part)
+        return operands
 
     # ------------------------------------------------------------ memory
 
     def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
-        """What goes over the bus for it; registers have none."""
+        """Count the bytes that an access moves over the bus; registers move none."""
         if buffer.scope != "register":
-            moved = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
-            self.traffic[buffer.name] += moved.times(self.regions[-1].weight)
+            traffic = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
+            self.traffic[buffer.name] += traffic.times(self.regions[-1].weight)
             if buffer.scope == "const":
-                self.operations["constant_byte"] += self.regions[-1].weight * moved.bytes_read
+                self.operations["constant_byte"] += self.regions[-1].weight * traffic.bytes_read
 
     def access(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
     ) -> int:
-        """An access to one element or some in a row, and how far in bytes its pointer is; ``word``: they are an aligned word."""
-        place = place_of(buffer, indices)
-        for term, _ in place.terms:
+        """Record an access to contiguous elements; return the distance from its pointer in bytes. ``word``: an aligned word."""
+        address = place_of(buffer, indices)
+        for term, _ in address.terms:
             if not isinstance(term, ir.Var):
                 self.index(term)
-        if any(accesses_of(term) for term, _ in place.terms):
-            place = replace(place, terms=frozenset((term, n) for term, n in place.terms if not accesses_of(term)))
-        distance = self.reach(place, writes=writes)
+        if any(accesses_of(term) for term, _ in address.terms):
+            address = replace(address, terms=frozenset((t, n) for t, n in address.terms if not accesses_of(t)))
+        distance = self.reach(address, writes=writes)
         near = distance <= self.core.pair
-        self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
+        self.pair(address if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
         return distance
 
     def pair(self, word: Place | None) -> None:
-        """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one
-        expression are not: each is loaded where it is used, behind what the other one went into."""
+        """Merge two loads of neighbouring words to one (LDRD) if each is a value by itself, one right after the other.
+
+        Words in one expression are not merged: each is loaded where it is used, after the instruction that used the previous one.
+        """
         word = word if self.single else None
         before, self.previous = self.previous, word
         if self.core.pair and word is not None and before is not None and word.follows(before):
@@ -525,21 +562,25 @@ class Values:
             self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
     def reach(self, place: Place, *, writes: bool) -> int:
-        """The pointer of an access, and how far the access is from it, in bytes. Where offsets count elements, loads of signed
-        numbers below 32 bits have none: each takes an instruction for it, or for the sign, but for a pointer's only access."""
+        """Record the pointer of an access; return the distance of the access from it in bytes.
+
+        If offsets count elements (Armv6-M), loads of signed numbers below 32 bits have no offset: each takes an instruction more,
+        for the offset or the sign, unless it is the pointer's only access.
+        """
         region, width = self.regions[-1], dtypes.nbytes(place.buffer.dtype)
         if not self.core.has("elements"):
             return region.access(place, self.core.offset)[1]
         use, distance = region.access(place, self.core.offset * width)
         if not writes and width < 4 and place.buffer.dtype.startswith("int"):
-            self.add(
-                {"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight
-            )  # the second one tells that the first was not alone
+            # The second access pays for the first one, too, which was free as long as it was the only one.
+            self.add({"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight)
         return distance
 
     def index(self, term: ir.Expr) -> None:
-        """Arithmetic of an index: computed once an iteration of the innermost loop that it depends on, which is this one for what
-        is made of loaded values; its equal parts are computed once."""
+        """Count index arithmetic once an iteration of the innermost loop that it depends on.
+
+        Values computed from loads count in this loop, equal parts once.
+        """
         if accesses_of(term):
             if self.regions[-1].compute(term):
                 self.add(self.selector.once(term), self.regions[-1].weight)
@@ -553,7 +594,7 @@ class Values:
 
 
 def _is_word(value: ir.Expr) -> bool:
-    """Whether a value is just what a word of memory holds."""
+    """Test for a value that is a load of memory alone."""
     match value:
         case ir.Load(buffer):
             return buffer.scope != "register"

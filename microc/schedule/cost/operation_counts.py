@@ -1,6 +1,6 @@
 """Expressions as counts of machine operations: what a C compiler selects for them on a core with given features.
 
-The counts are those of good code for Thumb-2, from the instruction set: shifts ride on additions, a product is accumulated in one
+The counts follow the instruction set of Thumb-2: an addition takes a shifted operand, a product is accumulated in one
 instruction, a load widens, ``max(x, 0)`` is one instruction. Nothing here is fitted to a network.
 """
 
@@ -18,21 +18,25 @@ from microc.tir import ir
 from microc.tir.rewrite import children, walk_expr, walk_stmt
 
 Operations = Counter[str]
-"""How often an operation of each kind is executed; fractions are probabilities."""
+"""Number of executed operations by kind; fractions are probabilities."""
 
 _NOTHING: Operations = Counter()
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
+"""Probability of a branch that depends on data."""
 _SMALL = 255
-"""Numbers that instructions hold themselves."""
+"""Largest constant that instructions take as an immediate."""
 _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
 @frozen
 class Selector:
-    """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype; ``known``: those
-    of values, which are counted again as parts of others. ``widened``: names of 64 bits that were made of a word."""
+    """Counts operations of expressions for a target.
+
+    Memos: ``calls``: operations of intrinsics, by name and dtype; ``known``: those of expressions, by identity; ``widened``:
+    64-bit names that were widened from a word.
+    """
 
     target: Target
     calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
@@ -40,16 +44,16 @@ class Selector:
     widened: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
-        """Operations of a value, without those of the addresses it loads from; nobody changes them."""
+        """Count the operations of a value, without those of the addresses that it loads from. The result must not be modified."""
         if isinstance(expr, (ir.Const, ir.Var, ir.AddressOf)):
             return _NOTHING
-        found = self.known.get(id(expr))
-        if found is None:
-            found = self.known[id(expr)] = (expr, self._count(expr))
-        return found[1]
+        entry = self.known.get(id(expr))
+        if entry is None:  # the expression is stored, too, so that its id is not reused
+            entry = self.known[id(expr)] = (expr, self._count(expr))
+        return entry[1]
 
     def once(self, expr: ir.Expr) -> Operations:
-        """Operations of a value whose equal parts are computed once."""
+        """Count the operations of a value whose equal parts are computed once."""
         counts: Operations = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
@@ -63,25 +67,28 @@ class Selector:
         return +counts
 
     def keeps(self, whole: ir.Expr, part: ir.Expr) -> bool:
-        """Whether an operand is a number in a register: intrinsics and products hold none but small ones themselves."""
+        """Test whether an operand is a constant in a register: intrinsics and products take only small ones as immediates."""
         number = ir.int_value(part)
         if number is None or abs(number) <= _SMALL:
             return False
-        product = isinstance(whole, ir.Bin) and whole.op == "mul" and not _power_of_two(part)
+        product = isinstance(whole, ir.Bin) and whole.op == "mul" and not _is_power_of_two(part)
         return product or (isinstance(whole, ir.Call) and whole.name in SCALAR)
 
     def _count(self, expr: ir.Expr) -> Operations:
+        """Count the operations of an expression, by its type."""
         match expr:
             case ir.Load(buffer):
                 return _NOTHING if buffer.scope == "register" else self._load(buffer)
             case ir.Cast(dtype, a):
                 return self._cast(dtype, a)
             case ir.Un(_, a):
-                return self.count(a) + self._kind(expr.dtype, "add")
+                return self.count(a) + self._add_or_compare(expr.dtype, "add")
             case ir.Select(condition, a, b):
                 return self._select(condition, a, b)
             case ir.Call(name, args):
-                return sum((self.count(a) for a in args), self.call(name, expr.dtype) + self._turns(name, args))
+                return sum(
+                    (self.count(a) for a in args), self.call(name, expr.dtype) + self._loop_operations(name, args)
+                )
             case ir.Bin("and" | "or", a, b):
                 return self.branch(expr)
             case ir.Bin():
@@ -90,7 +97,7 @@ class Selector:
                 return Counter()
 
     def branch(self, condition: ir.Expr) -> Operations:
-        """Operations of a test and its branches."""
+        """Count the operations of a test and its branches."""
         match condition:
             case ir.Bin("and" | "or", a, b):
                 return self.branch(a) + self.branch(b)
@@ -103,12 +110,14 @@ class Selector:
                     and dtypes.is_integer(a.dtype)
                     and dtypes.nbytes(a.dtype) <= 4
                 )
-                return test + Counter({"branch": 1}) + (Counter() if fused else self._kind(a.dtype, "compare"))
+                return (
+                    test + Counter({"branch": 1}) + (Counter() if fused else self._add_or_compare(a.dtype, "compare"))
+                )
             case _:
                 return self.count(condition) + Counter({"alu": 1, "branch": 1})
 
     def store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
-        """A store and the value's operations; what the store cuts off needs no operation."""
+        """Count a store and its value; a cast that only cuts off bits needs no operation."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
         counts = self.count(value)
@@ -118,12 +127,13 @@ class Selector:
         return counts + (Counter({"float_store": 1}) if self._fpu(buffer.dtype) else wide)
 
     def call(self, name: str, dtype: str) -> Operations:
-        """An intrinsic or a function of mathematics, without its arguments."""
+        """Count an intrinsic or a mathematical function, without its arguments."""
         if (name, dtype) not in self.calls:
             self.calls[name, dtype] = self._call(name, dtype)
         return self.calls[name, dtype]
 
     def _call(self, name: str, dtype: str) -> Operations:
+        """Count an intrinsic by its body on the core, or by its meaning in portable C."""
         if name == ir.REINTERPRET:
             return Counter({"alu": 1})
         if name not in SCALAR:
@@ -134,20 +144,20 @@ class Selector:
         lane = self._meaning(SCALAR[name].meaning)
         return Counter({kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()})
 
-    def _turns(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
-        """The loop inside an intrinsic."""
-        turn, runs = self._loop(name, args)
-        return Counter({kind: runs * n for kind, n in turn})
+    def _loop_operations(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
+        """Count all iterations of the loop inside an intrinsic."""
+        iteration, runs = self._loop(name, args)
+        return Counter({kind: runs * n for kind, n in iteration})
 
     def again(self, expr: ir.Expr) -> float:
-        """Instructions of an intrinsic that its loop runs once more, and that are printed once."""
+        """Return the instructions of an intrinsic's loop in all iterations but one: they are printed once."""
         if not isinstance(expr, ir.Call):
             return 0
-        turn, runs = self._loop(expr.name, expr.args)
-        return (runs - 1) * sum(n for kind, n in turn if kind not in SILENT)
+        iteration, runs = self._loop(expr.name, expr.args)
+        return (runs - 1) * sum(n for kind, n in iteration if kind not in SILENT)
 
     def _loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
-        """One turn of the loop inside an intrinsic, and how many there are."""
+        """Return the operations of one iteration of the loop inside an intrinsic, and the number of iterations."""
         body = body_of(name, self.target.cpu) if name in SCALAR else None
         if body is None or body.turns is None:
             return (), 1
@@ -156,14 +166,14 @@ class Selector:
         return body.turns.operations, -(-elements // body.turns.elements)
 
     def _function(self, name: str, dtype: str) -> Operations:
-        """A function of mathematics: an instruction of the FPU, or the library's."""
+        """Count a mathematical function: an instruction of the FPU, or a library call."""
         if name in _FPU_FUNCTIONS and self._fpu(dtype):
             return Counter({"float": 1})
         own = f"call_{name}"
         return Counter({own if own in self.target.core.costs.lengths else "call_math": 1})
 
     def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
-        """An intrinsic that the core lacks, as portable C."""
+        """Count an intrinsic that the core lacks, as portable C."""
         if isinstance(meaning, ir.Expr):
             products = Counter(x for x in walk_expr(meaning) if isinstance(x, ir.Bin) and x.op == "mul")
             twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
@@ -172,15 +182,17 @@ class Selector:
         return sum((self.store(s.buffer, s.value) for s in stores), Counter())
 
     def _load(self, buffer: ir.Buffer) -> Operations:
+        """Count a load: two for 64 bits."""
         if self._fpu(buffer.dtype):
             return Counter({"float_load": 1})
         return Counter({"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
 
     def _fpu(self, dtype: str) -> bool:
+        """Test whether values of a dtype are in registers of the FPU."""
         return dtype == "float32" and self.target.has("fpu")
 
     def _low(self, expr: ir.Expr) -> Operations:
-        """The low word of 64 bits."""
+        """Count the low word of a 64-bit value."""
         match expr:
             case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
                 return self.count(a) + Counter({"alu": int(by > 32)})
@@ -196,6 +208,7 @@ class Selector:
                 return self.count(expr)
 
     def _cast(self, dtype: str, a: ir.Expr) -> Operations:
+        """Count a cast and its operand."""
         if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
             return self._low(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
         counts = self.count(a)
@@ -215,16 +228,17 @@ class Selector:
         return counts + Counter({"alu": 1})
 
     def _widening(self, half: str) -> Operations:
-        """What makes a float of a half in an integer register: its body, else the shifts and tests of ``codegen/c/libm.py``."""
+        """Count the conversion of a half in an integer register to a float: the core's body, else the C of
+        ``codegen/c/libm.py``."""
         body = next((body for _, body in bodies_of(f"{half}_to_float", self.target.cpu)), None)
         moved = Counter({"float": int(self.target.has("fpu"))})
         return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if half == "bfloat16" else 10})
 
     def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Two cheap values are selected by predication, where the core has it; a load in one of them takes a branch, half of the
+        """Count a select. Two cheap values are selected by predication, if the core has it; a load takes a branch, half of the
         time."""
         if dtypes.is_float(a.dtype) and not self._fpu(a.dtype) and isinstance(a, ir.Const) != isinstance(b, ir.Const):
-            return self._guarded(condition, b if isinstance(a, ir.Const) else a)
+            return self._guarded_value(condition, b if isinstance(a, ir.Const) else a)
         left, right = self.count(a), self.count(b)
         if self._fpu(a.dtype):
             return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
@@ -233,20 +247,21 @@ class Selector:
             return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
 
-    def _guarded(self, condition: ir.Expr, value: ir.Expr) -> Operations:
-        """A value, but for a range where it is a number (a clamp, an underflow): functions of the library are called for most,
+    def _guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
+        """Count a select between a value and a constant (a clamp, an underflow): library calls are made in most iterations,
         once for equal parts."""
         whole = self.once(value)
         calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
         return self.branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
-        """A test that predicates, without branches."""
+        """Count a test that predicates, without branches."""
         counts = self.branch(condition)
         counts["branch"] -= 1
         return +counts
 
     def _binary(self, expr: ir.Bin) -> Operations:
+        """Count a binary operation and its operands."""
         op, a, b = expr.op, expr.a, expr.b
         if op in _COMPARE:
             return self.branch(expr) + Counter({"alu": 1})
@@ -259,15 +274,16 @@ class Selector:
         if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return self.count(a) + self.count(b) + self._division(op, b)
         if op == "mul":
-            counts = self.count(a) + self.count(b) + Counter({"alu" if _power_of_two(b) else "multiply": 1})
-            kept = not self.target.has("mul64") and _shared(a) and _shared(b)
-            return counts + Counter({"alu": int(kept)})
+            counts = self.count(a) + self.count(b) + Counter({"alu" if _is_power_of_two(b) else "multiply": 1})
+            # Armv6-M multiplies in place: a copy keeps an operand that has other uses.
+            needs_copy = not self.target.has("mul64") and _is_named(a) and _is_named(b)
+            return counts + Counter({"alu": int(needs_copy)})
         if op in _SHIFTABLE:
-            return self._with_operand(op, a, b)
+            return self._fused_operation(op, a, b)
         return self.count(a) + self.count(b) + Counter({"alu": 1})
 
     def _extreme(self, expr: ir.Bin) -> Operations:
-        """A minimum or maximum of two integers; ``max(x, 0)`` clears what the sign says."""
+        """Count a minimum or maximum of two integers; ``max(x, 0)`` masks x by its sign."""
         relu = expr.op == "max" and ir.int_value(expr.b) == 0
         if self.target.has("minmax") or (relu and self.target.core.costs.has("shifted")):
             return Counter({"alu": 1})
@@ -276,27 +292,28 @@ class Selector:
         test = self.branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
         return test + Counter({"alu": _HALF, "taken": _HALF})
 
-    def _with_operand(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """A sum takes a shifted operand or a product for nothing where the core has such sums."""
+    def _fused_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
+        """Count an operation that takes a shifted operand or a product for free, if the core has such instructions."""
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
         core = self.target.core.costs
         for side in (b, a):
-            match _reinterpreted(side):
-                case ir.Bin("mul", _, factor) if not _power_of_two(factor):
-                    joined = core.has("accumulated") and op in ("add", "sub")
+            match _skip_reinterpretations(side):
+                case ir.Bin("mul", _, factor) if not _is_power_of_two(factor):
+                    is_free = core.has("accumulated") and op in ("add", "sub")
                 case ir.Bin("mul") | ir.Bin("shl" | "shr", _, ir.Const()):
-                    joined = core.has("shifted")
+                    is_free = core.has("shifted")
                 case ir.Select(_, _, ir.Const(0)):  # the sum itself is predicated
-                    joined = core.has("predicated")
+                    is_free = core.has("predicated")
                 case _:
-                    joined = False
-            if joined:
+                    is_free = False
+            if is_free:
                 return counts - Counter({"alu": 1})
         return counts
 
     def _division(self, op: str, b: ir.Expr) -> Operations:
+        """Count a division or remainder: by a power of two a shift or mask, by a constant a high product, else a division."""
         modulo = op.endswith("mod")
-        if _power_of_two(b):
+        if _is_power_of_two(b):
             return Counter({"alu": 1})
         if isinstance(b, ir.Const) and self.target.has("mul64"):
             return Counter({"multiply_long": 1, "alu": 1, "multiply": int(modulo)})
@@ -305,6 +322,7 @@ class Selector:
         return Counter({"call_divide": 1})
 
     def _float(self, op: str, dtype: str) -> Operations:
+        """Count a float operation: an instruction of the FPU, or a library call."""
         if dtype == "float64":
             return Counter({"call_double": 1})
         if self.target.has("fpu"):
@@ -315,13 +333,13 @@ class Selector:
         return Counter({"call_float_compare" if op in ("min", "max") else name: 1})
 
     def _long(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """64-bit integers on a 32-bit core."""
+        """Count an operation on 64-bit integers on a 32-bit core."""
         if op == "mul":
-            narrow = [self._narrow(x) for x in (a, b) if self._narrow(x) is not None]
-            parts = sum((self.count(x) for x in narrow if x is not None), Counter())
+            words = [self._narrow(x) for x in (a, b) if self._narrow(x) is not None]
+            parts = sum((self.count(x) for x in words if x is not None), Counter())
             if not self.target.has("mul64"):
                 return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
-            if len(narrow) == 2 or (len(narrow) == 1 and isinstance(b, ir.Const)):
+            if len(words) == 2 or (len(words) == 1 and isinstance(b, ir.Const)):  # one SMULL
                 return parts + Counter({"multiply_long": 1})
             return self.count(a) + self.count(b) + Counter({"multiply_long": 1, "multiply": 2})
         if op in ("shl", "shr"):
@@ -336,8 +354,8 @@ class Selector:
             return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
 
-    def named(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
-        """What a name is computed from: a word, where it is one of 64 bits that products take apart again."""
+    def widened_word(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
+        """Return the value that a name is computed from: the word, for a 64-bit name that was widened from one."""
         if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
             return value
         word = self._narrow(value)
@@ -347,13 +365,14 @@ class Selector:
         return word
 
     def _narrow(self, wide: ir.Expr) -> ir.Expr | None:
-        """What 64 bits were made of, where that is a word: a product of such is one instruction."""
+        """Return the word that a 64-bit value was widened from; None if there is none. A product of two such is one
+        instruction."""
         if isinstance(wide, ir.Cast):
             return wide.a if dtypes.nbytes(wide.a.dtype) <= 4 else None
         return wide if wide in self.widened else None
 
-    def _kind(self, dtype: str, what: str) -> Operations:
-        """One addition or comparison of a dtype."""
+    def _add_or_compare(self, dtype: str, what: str) -> Operations:
+        """Count one addition or comparison of a dtype."""
         if dtypes.is_float(dtype):
             if not self.target.has("fpu") or dtype == "float64":
                 return Counter({"call_float_compare" if what == "compare" else "call_float_add": 1})
@@ -361,8 +380,8 @@ class Selector:
         return Counter({"alu": 2 if dtypes.nbytes(dtype) > 4 else 1})
 
 
-def _reinterpreted(expr: ir.Expr) -> ir.Expr:
-    """An integer under casts that change what its bits mean, and none of them."""
+def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:
+    """Remove casts between integers of equal size."""
     while isinstance(expr, ir.Cast) and all(map(dtypes.is_integer, (expr.dtype, expr.a.dtype))):
         if dtypes.nbytes(expr.dtype) != dtypes.nbytes(expr.a.dtype):
             break
@@ -370,11 +389,12 @@ def _reinterpreted(expr: ir.Expr) -> ir.Expr:
     return expr
 
 
-def _shared(expr: ir.Expr) -> bool:
-    """A value with a name, which an instruction of two operands must not overwrite."""
-    return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _shared(expr.a))
+def _is_named(expr: ir.Expr) -> bool:
+    """Test for a value with a name, which an instruction of two operands must not overwrite."""
+    return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _is_named(expr.a))
 
 
-def _power_of_two(expr: ir.Expr) -> bool:
+def _is_power_of_two(expr: ir.Expr) -> bool:
+    """Test for a constant that is a power of two."""
     value = ir.int_value(expr)
     return value is not None and value > 0 and value & (value - 1) == 0

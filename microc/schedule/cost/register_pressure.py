@@ -32,7 +32,7 @@ class Place:
         return self.buffer.name, self.terms
 
     def follows(self, other: Place) -> bool:
-        """Whether two words are neighbours, which one instruction loads."""
+        """Test whether two words are neighbours, which one instruction can load (LDRD)."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
 
 
@@ -40,7 +40,7 @@ Pointer = tuple[str, frozenset[tuple[ir.Expr, int]]]
 
 
 def place_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Place:
-    """The address of an element."""
+    """Return the address of an element, as a linear form."""
     terms: Terms = {}
     offset = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
@@ -65,37 +65,38 @@ def _add(expr: ir.Expr, factor: int, terms: Terms) -> int:
 
 
 def moves_with(pointer: Pointer, var: ir.Var) -> bool:
-    """Whether a pointer changes with a loop variable."""
+    """Test whether a pointer changes with a loop variable."""
     return any(_depends(e, var) for e, _ in pointer[1])
 
 
 def step_of(pointer: Pointer, var: ir.Var) -> int:
-    """Elements that a loop advances a pointer by."""
+    """Return the elements by which a loop advances a pointer."""
     return sum(k for e, k in pointer[1] if e == var)
 
 
 def without(pointer: Pointer, var: ir.Var) -> Pointer:
-    """The pointer at the start of a loop."""
+    """Return the pointer without the terms of a loop variable: where it starts before the loop."""
     name, terms = pointer
     return name, frozenset((e, k) for e, k in terms if not _depends(e, var))
 
 
 def _depends(expr: ir.Expr, var: ir.Var) -> bool:
+    """Test whether an expression contains a variable."""
     return expr == var if isinstance(expr, ir.Var) else var in free_vars(expr)
 
 
-# ---- What compilers move out of loops: values that every iteration would compute alike.
+# ---- Loop-invariant code motion, as compilers do it
 #
-# A value leaves a loop that changes nothing of what it is made of. Names and loop variables change where they get their value,
-# cells of register tiles in loops that write them, memory in loops that write any: pointers of a kernel may overlap, but for
-# constants, which nobody writes. What a condition guards stays behind the condition.
+# A value is moved out of a loop that changes none of its operands. Variables change in the loop that defines them, scalars of
+# register tiles in loops that write the tile. Memory changes in loops that write any memory, since pointers of a kernel may
+# overlap, except constants. A value behind a condition stays behind it.
 
 _PURE = frozenset({*SCALAR, ir.REINTERPRET})
 
 
 @dataclass(slots=True)
 class _Level:
-    """A loop, or the function: what it writes, and the names of values that are computed once an iteration of it."""
+    """A loop, or the function: the buffers that it writes, and the names of values that are computed once an iteration of it."""
 
     written: frozenset[ir.Buffer]
     memory: bool
@@ -103,9 +104,9 @@ class _Level:
 
 
 class Invariants:
-    """Names for values by the level that they are computed at: 0 is the function's body, others are loops from the outermost on.
+    """Names values by the level at which they are computed: 0 is the function's body, others are loops, outermost first.
 
-    ``charge`` is told of every new name, with its value and its level.
+    ``charge`` is called with every new name, its value and its level.
     """
 
     def __init__(self, selector: Selector, charge: Callable[[ir.Var, ir.Expr, int], None]) -> None:
@@ -117,21 +118,24 @@ class Invariants:
         self.known: dict[ir.Var, ir.Var] = {}
 
     def enter(self, var: ir.Var | None, body: ir.Stmt) -> None:
-        """A loop begins, or the function."""
+        """Begin a loop, or the function."""
         written = buffers_written(body)
         self.levels.append(_Level(written, any(b.scope != "register" for b in written)))
         if var is not None:
             self.homes[var] = self.here
 
     def leave(self) -> None:
+        """End the innermost loop."""
         self.levels.pop()
 
     @property
     def here(self) -> int:
+        """The level of the innermost loop."""
         return len(self.levels) - 1
 
     def define(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
-        """A name of the source: its value as :meth:`settle` leaves it, or None where that has left its loop with the name."""
+        """Define a variable of the source; return its value as :meth:`settle` does, or None if value and variable were moved
+        out."""
         moved = self.settle(value, self.here)
         self.known.pop(var, None)
         if isinstance(moved, ir.Var) and not isinstance(value, ir.Var):
@@ -141,12 +145,12 @@ class Invariants:
         return moved
 
     def settle(self, expr: ir.Expr, level: int) -> ir.Expr:
-        """``expr``, computed at a level, with names for its largest parts that are computed further out."""
+        """Rewrite an expression computed at ``level``: its largest parts that are computed further out become names."""
         settled, home = self._visit(expr, level)
-        return self._outside(settled, home) if home < level else settled
+        return self._name_outside(settled, home) if home < level else settled
 
     def _visit(self, expr: ir.Expr, level: int) -> tuple[ir.Expr, int]:
-        """An expression with what leaves the level named, and the level that itself is computed at."""
+        """Return an expression with the parts that leave ``level`` as names, and the level at which it is computed itself."""
         match expr:
             case ir.Const():
                 return expr, self.guarded
@@ -170,13 +174,14 @@ class Invariants:
         return map_children(settled, lambda part: self._part(settled, part, next(parts), level)), level
 
     def _part(self, whole: ir.Expr, part: ir.Expr, home: int, level: int) -> ir.Expr:
-        """A part of what stays. A choice's loads stay behind its condition."""
+        """Rewrite a part of an expression that stays; loads of a select stay behind its condition."""
         behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
         if home == level or behind or isinstance(part, ir.AddressOf):
             return part
-        return self._outside(part, home)
+        return self._name_outside(part, home)
 
-    def _outside(self, expr: ir.Expr, home: int) -> ir.Expr:
+    def _name_outside(self, expr: ir.Expr, home: int) -> ir.Expr:
+        """Return the name of an expression that is computed at level ``home``; one without operations needs none."""
         if not self.selector.count(expr):
             return expr
         names = self.levels[home].names
@@ -187,7 +192,7 @@ class Invariants:
         return names[expr]
 
     def _home_of_access(self, access: ir.Load | ir.AddressOf) -> int:
-        """The level that an element, or an address, is the same within."""
+        """Return the innermost level at which an element or address may change."""
         home = max((self.homes.get(self.known.get(var, var), 0) for var in free_vars(access)), default=0)
         looked_up = (inner for index in access.indices for inner in accesses_of(index))
         home = max(home, *map(self._home_of_access, looked_up), 0)
@@ -198,27 +203,29 @@ class Invariants:
         return max(home, self.guarded)
 
 
-# ---- What straight-line code keeps in registers, and what it must keep on the stack.
+# ---- Register allocation of straight-line code
 #
-# A value lives from where it is defined to its last use. Where more of them live at once than a core has registers, compilers
-# keep whole values on the stack, not parts of their lives: those first that are used least for the time that they would take a
-# register (the priority of gcc's and LLVM's allocators). Such a value is loaded before each use, unless a register is free
-# since the use before it, and stored where it is defined, but for one whose uses all found it in a register. A constant that
-# has none is made anew at each use.
+# A value is live from its definition to its last use. If more values are live than a core has registers, compilers spill whole
+# live ranges, those with the fewest uses per time first (the priority of gcc's and LLVM's allocators). A spilled value is loaded
+# before each use, unless a register has been free since the previous use, and stored where it is defined, unless all of its uses
+# found it in a register. A constant without a register is rematerialised at each use.
 
 Name = tuple[object, ...]
 KINDS = ("general", "float", "vector")
 """Kinds of registers."""
 ADDRESS = "&"
-"""First part of the names of addresses, which no source names. Their uses count twice: an access waits for them."""
+"""First part of the names of addresses. Their uses count twice: an access waits for its address."""
 CONSTANT = "#"
-"""First part of the names of numbers, and of addresses that are such, which nothing defines."""
+"""First part of the names of constants, also constant addresses, which have no definition."""
 
 
 @frozen
 class Event:
-    """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself. ``kind``
-    says which registers: of :data:`KINDS`. ``share``: how many iterations, of one, come by."""
+    """An instruction that uses (or, for ``defines``, writes) ``names``, all at once.
+
+    ``inner``: registers that a loop in this event needs for itself. ``kind``: the kind of register, of :data:`KINDS`. ``share``:
+    the fraction of iterations that execute it.
+    """
 
     names: tuple[Name, ...]
     defines: bool = False
@@ -229,7 +236,7 @@ class Event:
 
 @frozen
 class Spills:
-    """Accesses to the stack in one iteration, the registers in use at the fullest moment, and ``constants`` made anew."""
+    """Accesses to the stack in one iteration, the most registers in use at once, and ``constants`` that are rematerialised."""
 
     loads: float
     stores: float
@@ -239,7 +246,8 @@ class Spills:
 
 @dataclass(slots=True)
 class _Life:
-    """One value: when it is used and defined, and the times, from one to before another, in which it lives."""
+    """The live range of one value: the times of its uses and definitions, and the intervals, end excluded, in which it is
+    live."""
 
     name: Name
     uses: list[int] = field(default_factory=list)
@@ -248,16 +256,17 @@ class _Life:
 
     @property
     def touched(self) -> list[int]:
+        """The times of uses and definitions."""
         return sorted({*self.uses, *self.defined})
 
     @property
     def weight(self) -> int:
-        """What keeping it on the stack is feared to cost."""
+        """The estimated accesses to the stack if it is spilled."""
         return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
 
 
 def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Spills:
-    """One iteration in the steady state. ``lasting`` values live from one iteration to the next."""
+    """Allocate registers for one iteration in the steady state; ``lasting`` values are live from one iteration to the next."""
     registers = max(registers, 1)
     lives = _lives(events, frozenset(lasting))
     demand = _demand(events, lives)
@@ -265,24 +274,25 @@ def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Sp
     if peak <= registers:
         return Spills(0, 0, peak)
     loads = stores = constants = 0.0
-    for life in reversed(_spilled(lives, demand, registers)):
+    for life in reversed(_choose_spills(lives, demand, registers)):
         if life.name[0] == CONSTANT:
-            constants += _times(life.uses, events)
+            constants += _executions(life.uses, events)
         else:
-            kept = _kept(life, demand, registers)
-            again = [time for time in life.uses if time not in kept]
-            loads += _times(again, events)
-            stores += _times(life.defined, events) if again else 0
+            in_register = _uses_in_register(life, demand, registers)
+            reloads = [time for time in life.uses if time not in in_register]
+            loads += _executions(reloads, events)
+            stores += _executions(life.defined, events) if reloads else 0
     return Spills(loads, stores, registers, constants)
 
 
-def _times(places: Iterable[int], events: Sequence[Event]) -> float:
-    """How often an iteration comes by there."""
-    return sum(events[place].share for place in places)
+def _executions(times: Iterable[int], events: Sequence[Event]) -> float:
+    """Return how often an iteration executes the events at these times."""
+    return sum(events[time].share for time in times)
 
 
 def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
-    """A definition begins a life; the last one of a value that lasts goes on as its first one of the next iteration."""
+    """Build live ranges: a definition begins one; the last one of a lasting value continues as its first of the next
+    iteration."""
     first: dict[Name, _Life] = {}
     latest: dict[Name, _Life] = {}
     lives = []
@@ -313,7 +323,7 @@ def _lives(events: Sequence[Event], lasting: frozenset[Name]) -> list[_Life]:
 
 
 def _demand(events: Sequence[Event], lives: Iterable[_Life]) -> list[int]:
-    """Registers that are wanted, by time."""
+    """Return the number of registers that are live, by time."""
     change = [0] * (len(events) + 1)
     for life in lives:
         for begin, end in life.times:
@@ -322,14 +332,15 @@ def _demand(events: Sequence[Event], lives: Iterable[_Life]) -> list[int]:
     return [n + event.inner for n, event in zip(accumulate(change), events, strict=False)]
 
 
-def _spilled(lives: Iterable[_Life], demand: list[int], registers: int) -> list[_Life]:
-    """Values that are kept on the stack, until the others fit; ``demand`` becomes theirs."""
-    before = [0, *accumulate(int(n > registers) for n in demand)]
+def _choose_spills(lives: Iterable[_Life], demand: list[int], registers: int) -> list[_Life]:
+    """Choose the live ranges to spill, until the others fit; subtract them from ``demand``."""
+    # Priority: estimated accesses per time in which registers do not suffice. Ties go to the earlier range.
+    overfull = [0, *accumulate(int(n > registers) for n in demand)]
     order = []
-    for place, life in enumerate(lives):
-        full = sum(before[end] - before[begin] for begin, end in life.times)
+    for k, life in enumerate(lives):
+        full = sum(overfull[end] - overfull[begin] for begin, end in life.times)
         if full:
-            order.append((life.weight / (full + 1), place, life))
+            order.append((life.weight / (full + 1), k, life))
     spilled = []
     for _, _, life in sorted(order, key=lambda entry: entry[:2]):
         busy = frozenset(life.touched)
@@ -341,13 +352,13 @@ def _spilled(lives: Iterable[_Life], demand: list[int], registers: int) -> list[
     return spilled
 
 
-def _kept(life: _Life, demand: list[int], registers: int) -> set[int]:
-    """Uses that find a spilled value in a register still; it takes that one."""
-    kept = set()
+def _uses_in_register(life: _Life, demand: list[int], registers: int) -> set[int]:
+    """Return the uses that find a spilled value still in a register, and add that register to ``demand``."""
+    in_register = set()
     for begin, end in pairwise(life.touched):
         between = range(begin + 1, end)
         if end not in life.defined and all(demand[t] < registers for t in between):
-            kept.add(end)
+            in_register.add(end)
             for t in between:
                 demand[t] += 1
-    return kept
+    return in_register

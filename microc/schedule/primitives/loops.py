@@ -315,7 +315,7 @@ def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> Typ
 
 
 def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:
-    """Compile this function with gcc's options ``flags`` beside those of its file, as ``"unroll-loops,no-gcse"``, without ``-f``."""
+    """Compile this function with gcc's options ``flags`` beside those of its file, without ``-f``: ``"unroll-loops,no-gcse"``."""
     known = {flag for family in FAMILIES.values() for choice in family.flags for flag in choice.split(",")}
     unknown = [flag for flag in flags.split(",") if flag not in known]
     if unknown:

@@ -166,8 +166,7 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
 
 
 def _shift_plus_one(shift: ir.Expr) -> ir.Expr:
-    """Return a right shift merged with one by 1: at most 31, where only the sign is left. A shift that is data is s - 1, of s
-    up to 31."""
+    """Return a right shift plus 1, at most 31: that leaves the sign. Data shifts are s - 1, for s up to 31."""
     joined = simplify(shift + 1)
     return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
@@ -384,8 +383,8 @@ def magnitude(x: ir.Expr, constants: float | None) -> float | None:
     return bound if bound < _HUGE else None
 
 
-# ---- The primitive select_functions: erf, exp, expm1, tanh, log and log1p by arithmetic, for vector units without such functions,
-# and with ``--math fast``
+# ---- The primitive select_functions: erf, exp, expm1, tanh, log and log1p by arithmetic, for vector units without such
+# functions, and if floats may be fast
 #
 #     erf(x)   ~  x P(x**2) / Q(x**2),    x within -3.75 .. 3.75, beyond which erf is less than 2**-23 from 1,
 #     tanh(x)  ~  x P(x**2) / Q(x**2),    x within -9.01 .. 9.01, beyond which tanh is less than 2**-24 from 1,
