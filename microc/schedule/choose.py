@@ -115,7 +115,7 @@ def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
 def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
     """Return the cheapest candidate, as :func:`lightest`; if packed weights are preferred (:data:`PACKING`), among those that
     pack."""
-    return lightest(_preferred_packed(rivals, goal) or rivals, goal)
+    return lightest(_packing_candidates(rivals, goal) or rivals, goal)
 
 
 def lightest(rivals: Sequence[T], goal: Goal) -> T:
@@ -127,7 +127,7 @@ def lightest(rivals: Sequence[T], goal: Goal) -> T:
     return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cycles)
 
 
-def _preferred_packed(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
+def _packing_candidates(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
     """Return the candidates that pack weights, if a goal between speed and size prefers these to all others."""
     if goal.price == 0 or isinf(goal.price):
         return []
@@ -148,7 +148,7 @@ def _dequantises_weights(schedule: Schedule) -> bool:
 
 def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
     """Explain why another candidate was chosen."""
-    best, packing = best_of(rivals, goal), _preferred_packed(rivals, goal)
+    best, packing = best_of(rivals, goal), _packing_candidates(rivals, goal)
     if packing and rival not in packing:
         return "stores weights wider than they need"
     rivals = packing or rivals

@@ -186,8 +186,8 @@ def _is_sum(x: ir.Expr) -> bool:
 def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, for cores that do not profit from doubled sums.
 
-    Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is computed from data, ``1 << (s - 1)``, implies
-    s >= 2 (``scaling.rounded_once``).
+    Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is computed from data, ``1 << (s - 1)``,
+    implies s >= 2 (``scaling.rounded_once``).
     """
 
     def on_expr(e: ir.Expr) -> ir.Expr:
@@ -311,10 +311,10 @@ def _select_rounding(e: ir.Expr, constants: float | None) -> ir.Expr:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
             added == less == TO_WHOLE
         ):
-            return _round_clamped(x, constants) or e
-        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_rounded(a)) is not None:
+            return _rounding_of_clamp(x, constants) or e
+        case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_rounding(a)) is not None:
             return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
-        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_rounded(a, narrow):
+        case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_rounding(a, narrow):
             return a
         case _:
             outer = clamped_parts(e)
@@ -323,7 +323,7 @@ def _select_rounding(e: ir.Expr, constants: float | None) -> ir.Expr:
             return outer[0] if outer is not None and idle else e
 
 
-def _round_clamped(x: ir.Expr, constants: float | None) -> ir.Expr | None:
+def _rounding_of_clamp(x: ir.Expr, constants: float | None) -> ir.Expr | None:
     """Round a float that is clamped to integer limits; None if it is something else."""
     match x:
         case ir.Bin("min", ir.Bin("max", value, ir.Const(low)) as raised, ir.Const(high)):
@@ -335,7 +335,7 @@ def _round_clamped(x: ir.Expr, constants: float | None) -> ir.Expr | None:
             return None
 
 
-def _match_rounded(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
+def _match_rounding(e: ir.Expr, narrow: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
     """Match a rounded, clamped float, perhaps with a zero point; return its operand and limits. The limits must be within
     ``narrow``, if given."""
     parts = clamped_parts(e)
@@ -500,7 +500,7 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
             case ir.Call(name, (x,)) if (
                 e.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
             ):
-                return _FUNCTIONS[name](x, _multiply_add_fused if fused else _multiply_add_twice_rounded)
+                return _FUNCTIONS[name](x, _fma if fused else _multiply_then_add)
             case _:
                 return e
 
@@ -511,12 +511,12 @@ MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
 """A function that builds a * b + c."""
 
 
-def _multiply_add_fused(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _fma(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
     """Build a * b + c with one rounding."""
     return ir.call("fma", a, _number(b), _number(c))
 
 
-def _multiply_add_twice_rounded(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
     """Build a * b + c with two roundings."""
     return a * b + c
 

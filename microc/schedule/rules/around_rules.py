@@ -72,16 +72,16 @@ def begun(func: ir.PrimFunc, target: Target) -> Schedule:
     """Bring a function into the form that rules look for: named blocks, float functions that vectors have, high products."""
     schedule = with_anchors(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
-        schedule = _skip_unchanged(schedule, schedule.select_functions(target.has("fma"), True))
+        schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma"), True))
     elif float_lanes(target):
-        schedule = _skip_unchanged(schedule, schedule.select_functions(target.has("fma")))
+        schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma")))
     if target.has("lanes") or target.has("high_mul"):
         return schedule
     # A high multiply-accumulate (SMMLAR) reads twice the sum. It must be selected before rules, which then store weights doubled.
-    return _skip_unchanged(schedule, schedule.select_high_mac())
+    return _drop_idle_step(schedule, schedule.select_high_mac())
 
 
-def _skip_unchanged(schedule: Schedule, selected: Schedule) -> Schedule:
+def _drop_idle_step(schedule: Schedule, selected: Schedule) -> Schedule:
     """Return ``selected``, or ``schedule`` if the step has changed nothing and would only lengthen the trace."""
     return schedule if selected.func == schedule.func else selected
 
