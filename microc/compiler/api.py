@@ -1,4 +1,4 @@
-"""What Python programs call: :func:`compile` for this computer or for a board, and :class:`Program`, its result for a board."""
+"""The Python API: :func:`compile` for this computer or for a board, and :class:`Program`, its result for a board."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A network compiled for a board, in memory; ``plugins`` are those that it was compiled with.
+    """A network compiled for a board, in memory.
 
-    ``module`` may be what makes it, where the cache knows the files: it is made when it is asked for.
+    ``plugins``: the plugins that it was compiled with. ``module`` may be a function that compiles it on first use, for
+    a network whose files are in the cache.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Program:
     @cached_property
     @knows_its_plugins
     def in_one_arena(self) -> Module:
-        """The same for what has one memory for tensors: firmware of several networks, and other build systems."""
+        """The module planned with one arena, for firmware of several networks and for other build systems."""
         from microc.plan.plan import in_one_arena
 
         return in_one_arena(self.module, self.board.target.flash_wait)
@@ -78,15 +79,19 @@ class Program:
 
     @knows_its_plugins
     def report(self) -> dict[str, Any]:
-        """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order. ``flash`` and
-        ``ram`` are what the firmware needs (flash: estimated from above), ``board_flash`` and ``board_ram`` what there is (0: no
-        bound); cycles are estimates, ``share`` a layer's part of them, milliseconds None where no clock is known.
-        ``in_place`` of a layer: bytes of its results that lie over its operands; ``streamed``: the layers that it computes row
-        by row, and what that costs, or None. ``memories``: what lies in each of the board's, where tensors have several.
-        ``external``: whose code computes each region that a backend has code for, why, and what either takes.
-        ``streaming``: how a run takes frames of a sequence, or None; ``state``: what is kept.
-        ``without_streams``: where the arena's limit asks for such kernels, or for smaller workspaces: arena and estimated
-        instructions without; else None.
+        """Return the figures of the network as plain data.
+
+        Memory is in bytes. ``layers`` has one entry for each kernel, in order of execution.
+
+        - ``flash``, ``ram``: needs of the firmware (flash is an upper estimate); ``board_flash``, ``board_ram``: what
+          the board has (0: unlimited).
+        - Cycles are estimates; ``share`` is a layer's part of them; milliseconds are None if no clock is known.
+        - ``in_place`` of a layer: bytes of its results that overlap its operands; ``streamed``: the layers that it
+          computes row by row with their additional cost, or None.
+        - ``memories``: the contents of each memory of the board, if tensors may be in several.
+        - ``external``: for each region that a backend can compute, the chosen code, the reason, and the cost of both.
+        - ``streaming``: frames per run of a streaming network, or None; ``state``: the tensors kept between runs.
+        - ``without_streams``: arena and estimated instructions before the network had to fit its RAM limit, or None.
         """
         if self._found is not None:
             return dict(self._found.report)
@@ -96,7 +101,7 @@ class Program:
 
     @knows_its_plugins
     def files(self) -> dict[str, str | bytes]:
-        """The C project: contents by file name."""
+        """Return the C project: contents by file name."""
         if self._found is not None:
             return dict(self._found.files)
         from microc.codegen.project.firmware import project_files
@@ -111,8 +116,8 @@ class Program:
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small.
 
-        A network that was compiled to be loaded (``relocatable=True``) may be a file alone, whose name ends in ``.bin``: it is
-        built for that. ToolError where it does not build, or cannot lie anywhere.
+        A relocatable network (``relocatable=True``) may be written as a single file whose name ends in ``.bin``; this
+        runs the board's compiler. Raises ToolError if the build fails, or if the code is not position-independent.
         """
         if self._found is None:
             from microc.compiler.fit.footprint import check_modules
@@ -129,12 +134,12 @@ class Program:
 
     @knows_its_plugins
     def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
-        """Write the network wrapped for a build system; what was written.
+        """Write the network wrapped for a build system, and return the written package.
 
-        ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
-        :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on; for a network that keeps
-        something from run to run they may have an axis more, the first: the frames of a sequence, a run each. The network has
-        one arena, also for a board with several memories.
+        ``name``: a format, or the path of a format of the user's own (:func:`microc.codegen.exports.load_format`).
+        ``folder`` as in :meth:`write`. ``inputs``: one array for each input, the data of the example in the package.
+        For a network with state they may have one axis more, the first one: a sequence of frames, one per run. The
+        package has one arena, also for a board with several memories.
         """
         from microc.codegen.exports import export_files
         from microc.device.toolchain import compile_module
@@ -149,27 +154,29 @@ class Program:
         return package
 
     def _frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
-        """What each run of the example takes; UsageError where that are no inputs of the network."""
+        """Return the inputs of each run of the example; UsageError if they do not match the inputs of the network."""
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
         from microc.reports.summary import tensor_data
 
-        given = [tensor_data(self.module, name) for name in self.module.inputs]
+        tensors = [tensor_data(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
-        longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, given, strict=False)]
+        longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, tensors, strict=False)]
         if not self.module.state or not longer or not all(longer):
-            return [tuple(RunShapes({}).fitting(given, arrays))]
+            return [tuple(RunShapes({}).fitting(tensors, arrays))]
         lengths = {len(array) for array in arrays}
         if lengths == {0} or len(lengths) > 1:
             counts = ", ".join(str(len(array)) for array in arrays)
             raise UsageError(
                 f"the inputs of the example have {counts} frames", hint="one or more, as many of each input"
             )
-        return [tuple(RunShapes({}).fitting(given, frame)) for frame in zip(*arrays, strict=True)]
+        return [tuple(RunShapes({}).fitting(tensors, frame)) for frame in zip(*arrays, strict=True)]
 
     @knows_its_plugins
     def library(self) -> Library:
-        """The same kernels as a library for this computer: what the board must agree with, bit by bit. External code is ours
-        there."""
+        """Build the same kernels as a library for this computer: the bit-exact reference of the board.
+
+        External regions are computed by microc's own code there.
+        """
         from microc.codegen.c.source import shared_files
         from microc.run.desktop.load import build_library
 
@@ -207,63 +214,65 @@ def compile(
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Library | Program:
-    """Compile a model: the path of a file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
-    graph file) or its bytes, a graph that :func:`microc.load` gave, a fitted scikit-learn, LightGBM or XGBoost estimator, an ONNX
-    or Keras model, PyTorch's ``ExportedProgram``, or a ``torch.nn.Module`` with ``example_inputs``.
+    """Compile a model.
 
-    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order.
-    ``target``: ``host``, as ``native``, uses the vectors that this computer has, and what is exported runs on any;
-    ``portable`` uses none; a core by its name (``x86-64-v3``) uses those of that core where this computer is one, else it is
-    that core's kernels in portable C. Several with commas (``x86-64-v3,portable``) are one library with the kernels of each,
-    of which the first are taken that a computer runs. With ``board``, a name or the path of a board file, it becomes a
-    :class:`Program`, which writes the C project of a firmware.
+    ``model``: the path of a file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
+    graph file) or its bytes, a graph of :func:`microc.load`, a fitted scikit-learn, LightGBM or XGBoost estimator, an
+    ONNX or Keras model, PyTorch's ``ExportedProgram``, or a ``torch.nn.Module`` with ``example_inputs``.
 
-    An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
-    VerificationError says by how much the answers differ; ``check=False`` leaves that out
+    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the order of
+    the graph's inputs. ``target``: ``host`` and ``native`` use the vector instructions of this computer, and the
+    exported library runs on any; ``portable`` uses none; the name of a core (``x86-64-v3``) uses that core's if this
+    computer has them, else that core's kernels run as portable C. Several with commas (``x86-64-v3,portable``) become
+    one library that selects the first variant a computer supports. With ``board``, a name or the path of a board file,
+    the network becomes a :class:`Program`, which writes the C project of a firmware.
+
+    The result of an object of a framework is compared with the object on a few random rows, where that takes tenths of
+    a second. VerificationError reports the largest difference; ``check=False`` skips the comparison
     (:mod:`microc.run.against`).
 
-    ``options`` are :class:`microc.CompileOptions`; ``input_shapes`` of them binds symbolic dimensions,
-    ``{"input": (1, 3, 96, 96)}``. ``progress``: True shows stages, a function hears of them. Refusals are
+    ``options`` are :class:`microc.CompileOptions`; ``input_shapes`` of them binds symbolic dimensions:
+    ``{"input": (1, 3, 96, 96)}``. ``progress``: True shows stages, a function is called with each. Raises subclasses of
     :class:`~microc.errors.MicrocError`.
     """
-    told = teller(progress)
+    callback = teller(progress)
     validation.truth("check", check)
     chosen = make_options(**options)
     source = source_of(model, chosen)
     target = validation.text("a target", target)
-    asked = source if check and isinstance(source, Graph) and source is not model else None
+    compared = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
         for_library(chosen)
-        library = _library(source, target, chosen, told)
-        if asked:
+        library = _library(source, target, chosen, callback)
+        if compared:
             from microc.run.against import quick_check
 
-            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, asked, chosen)
+            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, compared, chosen)
             library.reset()
         return library
     for_board(chosen)
     found = board if isinstance(board, Board) else load_board(validation.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
-    make = partial(_compiled, source, found, chosen, told)
+    make = partial(_compile_for_board, source, found, chosen, callback)
     if known is not None:
         return Program(make, found, chosen.plugins, entry, known)
     module = make()
     program = Program(module, found, chosen.plugins, entry)
-    if asked:
+    if compared:
         from microc.reports.summary import tensor_data
         from microc.run.against import quick_check
 
         inputs = [tensor_data(program.module, name) for name in program.module.inputs]
-        quick_check(model, None, inputs, asked, chosen)
+        quick_check(model, None, inputs, compared, chosen)
     return program
 
 
-@knows_plugins  # of a network for this computer alone, portable C is made when it is asked for
+@knows_plugins  # the portable variant is compiled later, when the plugins of `compile` are no longer registered
 def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
-    """The network for this computer; made for it alone, it is exported as portable C, which is made when that is asked for."""
+    """Build the network for this computer. Its portable variant, for export, is compiled when it is asked for."""
     if "," in target:
-        return _several(source, target, options, progress)
+        return _multi_target_library(source, target, options, progress)
     from microc.device.toolchain import HERE, PORTABLE, library_core, machine_flags
     from microc.run.desktop.load import build_library
 
@@ -273,8 +282,8 @@ def _library(source: Path | Graph, target: str, options: Options, progress: Prog
     return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
 
 
-def _several(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
-    """The network for several cores in one library, the first of which is taken that a computer is."""
+def _multi_target_library(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
+    """Build one library with kernels for several cores; at load time it selects the first variant that the computer supports."""
     from microc.device.toolchain import library_cores
 
     if options.external:
@@ -285,15 +294,15 @@ def _several(source: Path | Graph, targets: str, options: Options, progress: Pro
 
     cores = library_cores(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
-    made = [
+    variants = [
         _desktop_files(source, core, replace(options, name=f"level{level}_{name}"), progress)
         for level, core in enumerate(cores)
     ]
-    return build_levels(levels_of(made, name))
+    return build_levels(levels_of(variants, name))
 
 
-def _compiled(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
-    """The module for a board, which it fits."""
+def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
+    """Compile the module for a board; FitError if it does not fit."""
     from microc.compiler.fit.footprint import check_modules, room_of
     from microc.compiler.pipeline import compile_model
 
@@ -307,7 +316,7 @@ def _compiled(source: Path | Graph, board: Board, options: Options, progress: Pr
 
 
 def _desktop_files(source: Path | Graph, target: Target, options: Options, progress: Progress | None) -> dict[str, str]:
-    """The sources of a library, those of an earlier compilation if the cache has them."""
+    """Return the sources of a library, from the cache if it has them."""
     entry = entry_of(source, target, options)
     known = entry.read() if entry else None
     if known is not None:

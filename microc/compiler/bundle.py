@@ -1,4 +1,4 @@
-"""Several networks in one firmware: one arena for all that keep nothing from run to run."""
+"""Several networks in one firmware. Networks without state share one arena."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from microc.plugin import Plugin
 from microc.reports.summary import summary
 from microc.target import Board
 
-_GIVEN = "pass what microc.compile(..., board=...) gave"
+_PROGRAM_HINT = "pass what microc.compile(..., board=...) gave"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Bundle:
-    """Programs for one board, to be one firmware; :func:`bundle` makes it."""
+    """Programs for one board that become one firmware. Created by :func:`bundle`."""
 
     programs: tuple[Program, ...]
 
@@ -38,12 +38,12 @@ class Bundle:
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
-        """Those that the programs were compiled with."""
+        """The plugins that the programs were compiled with."""
         return tuple(plugin for program in self.programs for plugin in program.plugins)
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The networks; several share one arena, whatever memories the board has."""
+        """The planned modules. Several networks are planned for a single arena each, whatever memories the board has."""
         if len(self.programs) == 1:
             return (self.programs[0].module,)
         return tuple(program.in_one_arena for program in self.programs)
@@ -59,7 +59,7 @@ class Bundle:
 
     @knows_its_plugins
     def report(self) -> dict[str, Any]:
-        """Numbers of the firmware, in bytes (flash: estimated from above), and every network's own report under ``models``."""
+        """Return the figures of the firmware in bytes (flash is an upper estimate), and the reports of its networks."""
         need = footprint(self.modules, self.board)
         return {
             "board": self.board.name,
@@ -78,7 +78,7 @@ class Bundle:
 
     @knows_its_plugins
     def files(self) -> dict[str, str | bytes]:
-        """The C project: contents by file name, every network in a folder of its name."""
+        """Return the C project: contents by file name, each network in a folder of its name."""
         return project_files(self.modules, self.board, __version__)
 
     @knows_its_plugins
@@ -91,11 +91,14 @@ class Bundle:
 
 
 def bundle(*programs: Program) -> Bundle:
-    """One firmware of several ``programs``, for one board and one goal and of different names; UsageError where they are not."""
+    """Combine ``programs`` into one firmware.
+
+    Raises UsageError unless all are for one board and one goal and have different names.
+    """
     if not programs:
-        raise UsageError("a firmware needs a network", hint=_GIVEN)
+        raise UsageError("a firmware needs a network", hint=_PROGRAM_HINT)
     for program in programs:
-        validation.instance("a network of a firmware", program, Program, _GIVEN)
+        validation.instance("a network of a firmware", program, Program, _PROGRAM_HINT)
     boards = {program.board.name for program in programs}
     if len(boards) > 1:
         raise UsageError(
@@ -118,14 +121,14 @@ def bundle(*programs: Program) -> Bundle:
             raise UsageError(
                 f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
             )
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for module in (program.module for program in programs):
         tables = (name for name, value in module.values.items() if value.storage == "const")
         for name in sorted(linked_names(module.name, tables)):
-            if name in taken:
+            if name in owners:
                 raise UsageError(
-                    f"networks {taken[name]!r} and {module.name!r} both have a {name!r}",
+                    f"networks {owners[name]!r} and {module.name!r} both have a {name!r}",
                     hint="compile one with a name that does not begin with the other's (name=...)",
                 )
-            taken[name] = module.name
+            owners[name] = module.name
     return Bundle(programs)

@@ -1,8 +1,9 @@
-"""What was compiled before, on disk: the files and the report of a network, by all that they are made from.
+"""Compilation cache on disk: the files and the report of a network, keyed by a digest of all inputs.
 
-An entry's name is a digest of the model, the options, the board and the compiler itself. It is read as data only, never run:
-compressed JSON behind its own digest, of at most :data:`LARGEST` bytes; one that is damaged is as good as none. Processes may
-share a folder: entries appear whole or not at all. The folder belongs to the user alone, since who writes there writes C.
+The key is a digest of the model, the options, the board and the compiler itself. An entry is only parsed, never
+executed: it is compressed JSON behind its own digest, of at most :data:`LARGEST` bytes. A damaged entry counts as
+missing. Processes may share a folder: entries appear whole or not at all. The folder must belong to the user alone,
+since whoever can write there controls the generated C.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from microc.frontend.detect import contents
 from microc.target import Target
 
 BOUND = 512 << 20
-"""Bytes that a cache holds; beyond them the entries go that were not used for longest."""
+"""Size limit of a cache in bytes; beyond it the least recently used entries are removed."""
 LARGEST = 256 << 20
-"""Bytes of an entry once it is unpacked."""
+"""Size limit of an unpacked entry in bytes."""
 _MARK = b"microc 1 "
-_LEVEL = 1  # of compression: an entry is written as often as it is read
-_OPEN = frozenset(
+_LEVEL = 1  # compression level: an entry is written about as often as it is read
+_UNCACHED_OPTIONS = frozenset(
     {
         "example_inputs",
         "plugins",
@@ -52,16 +53,15 @@ _OPEN = frozenset(
         "external",
     }
 )
-"""Options that run code of the user's own, name a file that grows, or are there to see a compilation happen: with one of them
-nothing is kept."""
-_OTHERS_WRITE = 0o022
+"""Options that disable the cache: they run code of the user, name a file that may change, or watch the compilation itself."""
+_OTHERS_WRITE = 0o022  # write permission for group or others
 
 Files = Mapping[str, str | bytes]
 
 
 @frozen
 class Found:
-    """The files of a network by name, and its report."""
+    """The files of a cached network by name, and its report."""
 
     files: Files
     report: Mapping[str, Any]
@@ -69,30 +69,32 @@ class Found:
 
 @frozen
 class Entry:
-    """Where one compilation is kept."""
+    """A cache entry for one compilation."""
 
     path: Path
 
     def read(self) -> Found | None:
-        """What is kept, if it is whole."""
+        """Read the entry; None if it is missing or damaged."""
         try:
             packed = read_bytes(self.path, LARGEST)
+            # The digest covers the compressed bytes, so that nothing of a damaged entry is unpacked.
             digest, data = packed[len(_MARK) :].split(b"\n", 1)
             if not packed.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
                 return None
-            found = json.loads(zlib.decompressobj().decompress(data, LARGEST))
+            entry = json.loads(zlib.decompressobj().decompress(data, LARGEST))
             files: dict[str, str | bytes] = {}
-            for name, text, content in found["files"]:
+            for name, text, content in entry["files"]:
                 files[_relative(name)] = str(content) if text else bytes.fromhex(content)
             os.utime(self.path)
-            return Found(files, dict(found["report"]))
+            return Found(files, dict(entry["report"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error, RecursionError):
             return None
 
     def write(self, files: Files, report: Mapping[str, Any]) -> None:
-        """Keep a compilation; where the folder cannot be written nothing is kept."""
+        """Store a compilation; do nothing if the folder cannot be written."""
         rows = [
-            (name, True, each) if isinstance(each, str) else (name, False, each.hex()) for name, each in files.items()
+            (name, True, content) if isinstance(content, str) else (name, False, content.hex())
+            for name, content in files.items()
         ]
         data = json.dumps({"files": rows, "report": report}).encode()
         if len(data) > LARGEST:
@@ -105,38 +107,38 @@ class Entry:
 
 
 def _relative(name: str) -> str:
-    """The name of a file inside a project; ValueError for one that may lead out of it."""
+    """Return the name of a file inside a project; ValueError if it may lead out of the project."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or set(name) & set("\\:"):
         raise ValueError(name)
     return name
 
 
 def entry_of(source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None) -> Entry | None:
-    """Where the compilation of a model's file is kept; None where it is not. ``board``: all that its file says."""
-    folder = _folder() if options.cache and isinstance(source, Path) else None
-    if folder is None or any(getattr(options, name) for name in _OPEN):
+    """Return the cache entry of a compilation; None if it is not cacheable. ``board``: the contents of the board file."""
+    folder = _cache_folder() if options.cache and isinstance(source, Path) else None
+    if folder is None or any(getattr(options, name) for name in _UNCACHED_OPTIONS):
         return None
     assert isinstance(source, Path)
-    chosen = {f.name: _plain(getattr(options, f.name)) for f in fields(options) if f.name not in _OPEN}
+    chosen = {f.name: _plain(getattr(options, f.name)) for f in fields(options) if f.name not in _UNCACHED_OPTIONS}
     core = (target.cpu, target.isa, sorted(target.features), target.flash_wait)
     made_from = (
         hashlib.sha256(contents(source)).hexdigest(), source.name, chosen, core, board,
-        os.environ.get("SOURCE_DATE_EPOCH", ""), _compiler(),
+        os.environ.get("SOURCE_DATE_EPOCH", ""), _compiler_digest(),
     )  # fmt: skip
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True, default=repr).encode())
     return Entry(folder / f"{key.hexdigest()[:40]}.entry")
 
 
 def _plain(value: Any) -> Any:
-    """An option's value in an order of its own, whatever the process."""
+    """Return a representation of an option's value that is the same in every process."""
     if isinstance(value, Mapping):
         return sorted((str(key), repr(each)) for key, each in value.items())
     return sorted(value) if isinstance(value, frozenset) else repr(value)
 
 
 @lru_cache(maxsize=1)
-def _compiler() -> str:
-    """What changes with the compiler: its files as the file system tells them, Python and numpy."""
+def _compiler_digest() -> str:
+    """Return a digest of the compiler: its files (size and time of change), Python and numpy."""
     digest = hashlib.sha256(repr((__version__, sys.version, np.__version__, platform.machine())).encode())
     for root in (
         Path(__file__).resolve().parents[1],
@@ -152,13 +154,13 @@ def _compiler() -> str:
     return digest.hexdigest()
 
 
-def _folder() -> Path | None:
-    """``MICROC_CACHE``, or a folder in the user's own for such; None where that is empty, or where others may write."""
+def _cache_folder() -> Path | None:
+    """Return the cache folder: ``MICROC_CACHE``, else a folder in the user's cache. None if unusable or writable by others."""
     named = os.environ.get("MICROC_CACHE")
     if named == "":
         return None
     try:
-        folder = Path(named) if named else _users() / "microc"
+        folder = Path(named) if named else _user_cache_folder() / "microc"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
     except (OSError, RuntimeError):  # no home, or no right to write there
@@ -168,8 +170,8 @@ def _folder() -> Path | None:
     return folder
 
 
-def _users() -> Path:
-    """Where programs keep what they can make again."""
+def _user_cache_folder() -> Path:
+    """Return the operating system's folder for a user's cached files."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
@@ -178,7 +180,7 @@ def _users() -> Path:
 
 
 def _evict(folder: Path) -> None:
-    """Remove the entries that were not used for longest, until the rest keep within the bound."""
+    """Remove the least recently used entries until the rest keeps within :data:`BOUND`."""
     entries = sorted(((path.stat(), path) for path in folder.glob("*.entry")), key=lambda each: -each[0].st_mtime_ns)
     size = 0
     for state, path in entries:

@@ -1,4 +1,4 @@
-"""Progress, and hints in the caller's language."""
+"""Progress display, and errors in the language of the caller: flags on the command line, keywords in Python."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from microc.compiler import option_values as meaning
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
 
-# ---- How long work tells of itself: ``progress(what, done, total)`` before every step, and the line that shows it to
-# people.
+# ---- Progress of long work: ``progress(what, done, total)`` is called before every step; a line on the terminal shows it.
 
 Progress = Callable[[str, int, int], None]
 WIDTH = 79
-"""Columns of the line at most."""
-_EVERY = 0.1
-_SILENT_SECONDS = 2.0  # before an estimate is worth showing
+"""Largest width of the progress line in columns."""
+_EVERY = 0.1  # seconds between two updates of the line
+_SILENT_SECONDS = 2.0  # before an estimate of the remaining time is worth showing
 
 
 def teller(progress: Progress | bool | None) -> Progress | None:
-    """What is told of steps: a function as it is; True is a line on standard error, written over and over on a terminal, a line
-    for each stage elsewhere (in a notebook, say); None and False are nobody. UsageError for anything else."""
+    """Return a progress callback.
+
+    A function is returned as it is. True gives a line on standard error: overwritten in place on a terminal, one line
+    per stage elsewhere (in a notebook, for example). None and False give None. Raises UsageError for anything else.
+    """
     from microc.compiler import validation  # with numpy: a command line's help does without
 
     if progress is None or progress is False:
@@ -42,11 +44,14 @@ def teller(progress: Progress | bool | None) -> Progress | None:
 
 
 class ProgressLine:
-    """The line under way; not more often than ten times a second but for what begins, and wiped when its work is done. Work that
-    goes on for some seconds is told how many are left, if it goes on as it did."""
+    """The progress line on a terminal.
+
+    It is drawn at most ten times a second, except at the start of a stage, and cleared when the work is done. After two
+    seconds it shows the remaining time, extrapolated from the steps done.
+    """
 
     told = 0.0
-    """When any of them told something."""
+    """Time of the last report by any instance, of :func:`time.monotonic`."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -69,7 +74,7 @@ class ProgressLine:
 
 
 class _Stages:
-    """A line for each stage: where a step begins to count anew."""
+    """Progress as one line for each stage. A stage starts where the count of steps begins again."""
 
     def __init__(self) -> None:
         self._total, self._done = 0, 0
@@ -104,9 +109,10 @@ def wipe() -> None:
 
 
 def _columns() -> int:
-    """Width of the line: a terminal that is narrower would go on in the next row, and a carriage return would not come back.
+    """Return the width of the line.
 
-    The last column stays free, for some terminals go on after they have filled it. A terminal without a size has 80 columns.
+    On a narrower terminal the line would wrap, and a carriage return would not reach its start. The last column stays
+    free, since some terminals wrap once it is filled. A terminal without a size counts as 80 columns.
     """
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
@@ -115,24 +121,24 @@ def _columns() -> int:
     return min(WIDTH, (columns or WIDTH + 1) - 1)
 
 
-# ---- Hints in the language of whoever asked: errors name flags, which a Python program gives as keywords.
+# ---- Errors and hints are written with flags; for a Python program they are converted to keywords.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _ON_A_COMMAND_LINE: ContextVar[bool] = ContextVar("on_a_command_line", default=False)
 _FLAGS: Mapping[str, str] = MappingProxyType({option.flag: name for name, option in OPTIONS.items() if option.flag})
-_PLAIN: Mapping[str, str] = MappingProxyType(
+_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {f"--{name}": name for name in ("board", "target", "data", "against", "samples", "labels", "evaluate")}
 )
-"""Keywords of functions that are no options."""
-_SPOKEN = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*)(?: ([^\s;()]*[^\s;:(),.]))?")
+"""Keywords of functions that are not options."""
+_FLAG_OR_COMMAND = re.compile(r"microc [a-z]+ [^,;()]*|(?<![\w-])(--[a-z][a-z-]*)(?: ([^\s;()]*[^\s;:(),.]))?")
 """A command, which is left as it is, or a flag with the word behind it."""
 
 
 @contextmanager
 def flags() -> Iterator[None]:
-    """Errors inside speak of flags: they are shown by a command."""
+    """Mark errors raised inside of the ``with`` as shown by a command: they keep their flags."""
     before = _ON_A_COMMAND_LINE.set(True)
     try:
         yield
@@ -141,12 +147,12 @@ def flags() -> Iterator[None]:
 
 
 def in_python(text: str) -> str:
-    """A hint with keywords for flags: ``ram="30K"`` for ``--ram 30K``."""
-    return _SPOKEN.sub(_keyword, text)
+    """Convert the flags of a hint to keywords: ``--ram 30K`` becomes ``ram="30K"``."""
+    return _FLAG_OR_COMMAND.sub(_keyword, text)
 
 
 def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of the library whose errors speak Python, unless a command calls it."""
+    """Decorate a function of the library: its errors name keywords, unless a command calls it."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -161,27 +167,30 @@ def speaks_python(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _keyword(found: re.Match[str]) -> str:
-    flag, word = found.group(1), found.group(2)
-    if flag in _PLAIN:
-        return f'{_PLAIN[flag]}="{word}"' if word and word.isupper() else found.group().replace(flag, _PLAIN[flag])
+def _keyword(match: re.Match[str]) -> str:
+    """Convert a matched flag, with its word if that is a value, to a keyword argument."""
+    flag, word = match.group(1), match.group(2)
+    if flag in _ARGUMENTS:
+        return (
+            f'{_ARGUMENTS[flag]}="{word}"' if word and word.isupper() else match.group().replace(flag, _ARGUMENTS[flag])
+        )
     if flag not in _FLAGS:
-        return found.group()
+        return match.group()
     name = _FLAGS[flag]
     if flag == f"--no-{name}":
         return f"{name}=False"
-    value = _value(OPTIONS[name], word) if word else None
-    return f"{name}={value}" if value is not None else found.group().replace(flag, name)
+    value = _word_as_literal(OPTIONS[name], word) if word else None
+    return f"{name}={value}" if value is not None else match.group().replace(flag, name)
 
 
-def _value(option: Option, word: str) -> str | None:
-    """How Python writes what a word behind a flag means; None where it is no such word, but the next of the sentence."""
+def _word_as_literal(option: Option, word: str) -> str | None:
+    """Convert the word behind a flag to a Python literal; None if it is no value but the next word of the sentence."""
     if option.words:
-        return _written(option.words[word]) if word in option.words else None
+        return _literal(option.words[word]) if word in option.words else None
     if option.word is meaning.bytes:
-        return None if _parsed(option, word) is None else word if word.isdecimal() else _written(word)
+        return None if _parse_word(option, word) is None else word if word.isdecimal() else _literal(word)
     if option.word is Path:
-        return _written(word) if word.isupper() or "/" in word or "." in word else None
+        return _literal(word) if word.isupper() or "/" in word or "." in word else None
     from microc.base import dtypes
 
     if option.word is meaning.wish and not (
@@ -190,22 +199,24 @@ def _value(option: Option, word: str) -> str | None:
         return None
     if option.word not in (meaning.shape, meaning.parse_bound, meaning.count, meaning.parse_axis, meaning.wish):
         return None
-    value = _parsed(option, word)
+    value = _parse_word(option, word)
     if isinstance(value, tuple):
         name, value = value
-        return _written(value) if name == "*" else f'{{"{name}": {_written(value)}}}'
-    return None if value is None else _written(value)
+        return _literal(value) if name == "*" else f'{{"{name}": {_literal(value)}}}'
+    return None if value is None else _literal(value)
 
 
-def _parsed(option: Option, word: str) -> object:
+def _parse_word(option: Option, word: str) -> object:
+    """Return the value of a word; None if the option does not accept it."""
     try:
         return option.word(word)
     except ValueError:
         return None
 
 
-def _written(value: object) -> str:
-    if isinstance(value, Bound):  # a bound, as a number, or as least, most and step
+def _literal(value: object) -> str:
+    """Write a value as Python source; a bound as its maximum, or as (minimum, maximum, step)."""
+    if isinstance(value, Bound):
         plain = (value.maximum, value.minimum, value.step) == (value.maximum, 1, 1)
         return str(value.maximum) if plain else f"({value.minimum}, {value.maximum}, {value.step})"
     return f'"{value}"' if isinstance(value, str) else repr(value)

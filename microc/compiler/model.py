@@ -1,4 +1,4 @@
-"""Models as graphs, and plugins for the whole of a command."""
+"""Read models as graphs, save graphs, and register plugins for the duration of a call."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
 
 
-# ---- Plugins and schedule rules of the user: known for the whole of a command, or of a call of the library.
+# ---- Plugins and schedule rules of the user: registered for the whole of a command, or of a call of the library.
 #
 # Registries are extended in two places alone. :func:`microc.cli.main` enters :func:`extended_by` around the command, and
-# :func:`knows_plugins` decorates the functions of the library that take options. What they return computes more when it is asked
-# (the files of a Program, the text of an Explanation): :func:`knows_its_plugins` decorates those methods. Nothing in between
-# enters or leaves a context of its own, so that no stage of a call knows less than another.
+# :func:`knows_plugins` decorates the functions of the library that take options. Objects that they return compute some results
+# later (the files of a Program, the text of an Explanation): :func:`knows_its_plugins` decorates those methods. No other code
+# enters or leaves such a context, so that all stages of a call have the same registries.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 KNOWS = "knows_plugins"
-"""The attribute of functions that :func:`knows_plugins` decorates, for tests."""
+"""Attribute that :func:`knows_plugins` sets on the functions it decorates, for tests."""
 
 
 @contextmanager
 def extended_by(options: Mapping[str, Any]) -> Iterator[None]:
-    """Extend the registries by the plugins and schedule rules among options by name. Files of plugins are loaded."""
+    """Extend the registries by the plugins and schedule rules of a mapping of options. Plugin files are loaded."""
     plugins = option_values.plugins("plugins", options["plugins"]) if "plugins" in options else ()
     rules = option_values.schedules("schedules", options["schedules"]) if "schedules" in options else ()
     if not plugins and not rules:
@@ -56,7 +56,7 @@ def extended_by(options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def knows_plugins(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function whose keywords are options, or which takes :class:`Options`: it knows their plugins and rules."""
+    """Decorate a function whose keywords are options, or which takes :class:`Options`: register their plugins and rules."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,7 +70,7 @@ def knows_plugins(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def knows_its_plugins(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method of what a function of the library returned: it knows the ``plugins`` of its object."""
+    """Decorate a method: register the ``plugins`` of its object."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -85,15 +85,15 @@ def knows_its_plugins(method: Callable[P, R]) -> Callable[P, R]:
 
 ONNX = ".onnx"
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
-"""Files of objects that are compiled for open sizes, which are read once for every size; removed when the process ends."""
+"""Files of framework objects compiled with dynamic sizes. They are read once for every size, and removed at exit."""
 SMALLEST, LARGEST = 1e-37, 1e37
-"""Scales of integers, as float32 has them."""
+"""Range of the scale of integer inputs, within that of float32."""
 
 
 def read_model(source: Path | Graph, options: Options, *, stored_name: bool = False) -> Graph:
-    """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry.
+    """Read a model file (or take a graph) and apply the options for cutting, state, boundary and names.
 
-    ``stored_name``: a graph file's graph keeps the name that it was saved under, instead of its file's.
+    ``stored_name``: a graph file keeps the name that its graph was saved under, instead of the file's name.
     """
     from microc.frontend.detect import load as load_file
     from microc.graph.cut import carry, cut
@@ -115,7 +115,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
 
 
 def source_of(model: Any, options: Options) -> Path | Graph:
-    """What may be given as a model: a path, a graph, or an object that a reader knows, as its graph."""
+    """Return a model as a path or a graph; objects of a framework are read."""
     from microc.frontend import objects
     from microc.frontend.torch.reader import is_module
 
@@ -126,7 +126,7 @@ def source_of(model: Any, options: Options) -> Path | Graph:
     if isinstance(model, Graph):
         return model
     data = objects.file_of(model) if options.bounds else None
-    if data is not None:  # symbolic sizes are declared in the file: the object is read as its file is
+    if data is not None:  # only the file declares symbolic sizes, so the object is written to one and read at each size
         folder = tempfile.TemporaryDirectory(prefix="microc-")
         _FOLDERS.append(folder)
         path = Path(folder.name) / data[0]
@@ -143,11 +143,12 @@ def import_sklearn(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """The graph of a fitted scikit-learn or LightGBM estimator, in floats or (trees) in integers only.
+    """Import a fitted scikit-learn or LightGBM estimator as a graph, in floats or (trees) in integers only.
 
-    Integers q of ``input_dtype`` (int8, int16, int32, or unsigned) stand for features q * ``input_scale``, one number or one for
-    each; leaves are rounded to ``leaf_dtype``. ``input_shape``: of one row where the estimator does not say. Raises ModelError or
-    UnsupportedError where the estimator is not fitted or not known, UsageError for a dtype or a scale that cannot be.
+    Integers q of ``input_dtype`` (int8, int16, int32, or unsigned) represent the features q * ``input_scale``, one
+    number or one per feature; leaves are rounded to ``leaf_dtype``. ``input_shape``: the shape of one row, if the
+    estimator does not define it. Raises ModelError or UnsupportedError for an estimator that is not fitted or not
+    known, UsageError for an invalid dtype or scale.
     """
     from microc.frontend.trees import sklearn
 
@@ -160,24 +161,25 @@ def import_sklearn(
 
 
 def _scale(value: Any) -> float | tuple[float, ...]:
-    """What an integer stands for, or what for every feature."""
+    """Check the scale of integer features: one number, or one per feature."""
     if not isinstance(value, (list, tuple, np.ndarray)):
         return validation.number("input_scale", value, SMALLEST, LARGEST)
     return tuple(validation.number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
 
 
 def source_name(source: Path | Graph) -> str:
-    """What reports call a model: its file's name."""
+    """Return the name of a model in reports: its file's name."""
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
 @speaks_python
 @knows_plugins
 def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
-    """The graph of a model, anything that :func:`microc.compile` takes, as it was read: no pass has run.
+    """Read a model, anything that :func:`microc.compile` takes, as a graph; no pass has run.
 
-    ``options`` are those of :class:`microc.CompileOptions` that speak of reading; ``input_shapes`` binds symbolic
-    dimensions. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
+    ``options`` are the options of :class:`microc.CompileOptions` that concern reading; ``input_shapes`` binds symbolic
+    dimensions. :func:`microc.compile` accepts the graph instead of a path. Raises UsageError for ``bounds``, and the
+    errors of reading.
     """
     chosen = make_options(**options)
     if chosen.bounds:
@@ -186,11 +188,11 @@ def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
 
 
 def save(graph: Graph, path: str | Path) -> Path:
-    """Write a graph and its parameters to one file, which :func:`load` and ``microc compile`` read; its path.
+    """Write a graph and its parameters to one file, which :func:`load` and ``microc compile`` read; return its path.
 
-    A path that ends in ``.onnx`` makes an ONNX model, in QDQ form where the graph is quantised;
-    any other a graph file (``.mcg``), which holds all there is. Equal graphs give equal files. Raises OutputError where the file
-    cannot be written, UnsupportedError, which lists all operators that ONNX models of ours cannot have.
+    A ``path`` that ends in ``.onnx`` becomes an ONNX model, in QDQ form if the graph is quantised; any other a graph
+    file (``.mcg``), which is lossless. Equal graphs give equal files. Raises OutputError if the file cannot be written,
+    and UnsupportedError, which lists all operators that cannot be written as ONNX.
     """
     validation.instance("a graph", graph, Graph, "what microc.load gives")
     target = validation.path("a graph file", path)

@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from microc.transform.pass_context import Instrument, Pass
 
 
-# ---- What callers may give for options that are no plain values. What they name is imported when it is asked for.
+# ---- Checks of option values from Python. Heavy modules are imported inside of the checks that need them.
 
 EVERY = "*"
-"""The name that a value alone goes by: it speaks of all inputs or outputs."""
+"""Key of a mapping by name for a value that is given alone: it applies to all inputs or outputs."""
 AXES = 64
-"""More than any tensor has."""
+"""Bound on axis numbers, above the rank of any tensor."""
 PIXELS = 1 << 15
-"""More than a side of a frame has."""
-REAL = 1e30
+"""Bound on the sides of a camera frame, in pixels."""
+REAL = 1e30  # largest magnitude of a mean or deviation
 MOST_THREADS = 256
 IDENTIFIER = 32
-"""Letters of a name, as those that models give are cut to."""
-CLASSES = 1 << 16
+"""Length limit of a name in C, to which names of models are cut too."""
+CLASSES = 1 << 16  # most classes of a classifier
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
-"""Means and deviations, one or as many as there are channels."""
+"""Means and standard deviations, one of each or one for each channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What sizes a symbolic dimension may have: the multiples of ``step`` from ``minimum`` to ``maximum``.
+    """Range of a symbolic dimension: the multiples of ``step`` from ``minimum`` to ``maximum``.
 
-    The smallest size that the model can have is found; ``minimum`` may be larger.
+    If the model cannot have the minimum, the smallest size that it can have is used instead.
     """
 
     maximum: int
@@ -51,7 +51,7 @@ class Bound:
 
 
 def budget(what: str) -> Check:
-    """A number of bytes, which may be written as on the command line."""
+    """Return the check of a number of bytes, which may be written as on the command line (``30K``)."""
 
     def check(_: str, value: Any) -> int:
         if isinstance(value, str):
@@ -65,7 +65,7 @@ def budget(what: str) -> Check:
 
 
 def bytes_of(text: str) -> int:
-    """65536, 64K or 64KB."""
+    """Parse a number of bytes: 65536, 64K or 64KB."""
     units = {"K": 1024, "M": 1024 * 1024}
     short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
     digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
@@ -75,17 +75,17 @@ def bytes_of(text: str) -> int:
 
 
 def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
-    """A mapping from names, or one value for all."""
+    """Return the check of a mapping from names, or of one value for all names."""
     return lambda name, value: validation.by_name(what or name, value, check, every)
 
 
 def check_names(name: str, value: Any) -> frozenset[str]:
-    """A set of names."""
+    """Check a set of names."""
     return frozenset(validation.names(name, value))
 
 
 def identifier(what: str, value: Any) -> str:
-    """A name that C, and everything that is made of it, can have."""
+    """Check a name for C, valid and not reserved in all generated files."""
     from microc.codegen.c.identifiers import is_free_of
 
     name = validation.text(what, value)
@@ -99,7 +99,7 @@ def identifier(what: str, value: Any) -> str:
 
 
 def class_names(what: str, value: Any) -> tuple[str, ...]:
-    """Names in an order, of at least two classes."""
+    """Check the names of the classes in order; at least two."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
         raise validation.refused(what, value, "a list of names, in the order of the output")
     if len(value) == 1 or len(value) > CLASSES:
@@ -108,20 +108,20 @@ def class_names(what: str, value: Any) -> tuple[str, ...]:
 
 
 def external(what: str, value: Any) -> dict[str, str]:
-    """Backends by name, each with where its library is (empty: it needs none), or one name."""
-    given = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
-    if not isinstance(given, Mapping):
+    """Check backends by name, each with the location of its library (empty: none needed), or a single name."""
+    locations = {name: "" for name in [value] if name} if isinstance(value, str) else {} if value is None else value
+    if not isinstance(locations, Mapping):
         raise validation.refused(what, value, "{'cmsis-nn': 'path/to/CMSIS-NN'}, or 'cblas'")
     return {
         validation.text(what, name): ""
-        if place is None or place is False or (isinstance(place, str) and not place)
-        else str(validation.path(what, place))
-        for name, place in given.items()
+        if location is None or location is False or (isinstance(location, str) and not location)
+        else str(validation.path(what, location))
+        for name, location in locations.items()
     }
 
 
 def some_of(known: Sequence[str]) -> Check:
-    """A set of some of the names that there are."""
+    """Return the check of a subset of known names."""
 
     def check(name: str, value: Any) -> frozenset[str]:
         found = check_names(name, value)
@@ -133,12 +133,12 @@ def some_of(known: Sequence[str]) -> Check:
 
 
 def one_of(known: Sequence[str]) -> Check:
-    """One of the words that there are."""
+    """Return the check of one of a few words."""
     return lambda name, value: validation.choice(name, value, known)
 
 
 def pixels(name: str, value: Any) -> tuple[int, int]:
-    """Height and width."""
+    """Check a height and a width in pixels."""
     found = validation.integers(name, value, 1)
     if len(found) != 2 or max(found) >= PIXELS:
         raise validation.refused(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
@@ -146,7 +146,7 @@ def pixels(name: str, value: Any) -> tuple[int, int]:
 
 
 def normalization(name: str, value: Any) -> Normalization:
-    """A mean and a deviation, each a number or one for each channel; no deviation is zero."""
+    """Check a mean and a deviation, each a number or one for each channel; deviations must not be 0."""
     if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise validation.refused(name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))")
     mean, deviation = (_reals(name, part) for part in value)
@@ -156,6 +156,7 @@ def normalization(name: str, value: Any) -> Normalization:
 
 
 def _reals(name: str, value: Any) -> tuple[float, ...]:
+    """Check a number, or one for each channel."""
     several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
     found = tuple(validation.number(name, number, -REAL, REAL) for number in several)
     if not found:
@@ -164,27 +165,27 @@ def _reals(name: str, value: Any) -> tuple[float, ...]:
 
 
 def axis(name: str, value: Any) -> int:
-    """The number of an axis, from the back where it is negative."""
+    """Check the number of an axis; negative numbers count from the last."""
     return validation.integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
 
 
 def frames(name: str, value: Any) -> int:
-    """Frames of a run."""
+    """Check the number of frames of a run."""
     return validation.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
 
 
 def threads(name: str, value: Any) -> int:
-    """Threads of a computer."""
+    """Check the number of threads on a computer."""
     return validation.integer("the number of threads", value, 1, MOST_THREADS)
 
 
 def folder(name: str, value: Any) -> Path | None:
-    """A path, or None."""
+    """Check a path, or None."""
     return None if value is None else validation.path(name, value)
 
 
 def for_library(options: Any) -> None:
-    """UsageError where an option says something about a board's firmware alone."""
+    """Raise UsageError if an option applies to the firmware of a board only."""
     if options.self_test is not None:
         raise UsageError("a library has no self-test", hint="give a board: board='host' is a project for this computer")
     if options.relocatable:
@@ -196,7 +197,7 @@ def for_library(options: Any) -> None:
 
 
 def for_board(options: Any) -> None:
-    """UsageError where an option does not go with a network that is loaded, or firmware that takes code."""
+    """Raise UsageError for options that conflict with ``relocatable``, or with a firmware that loads code."""
     against = {
         f"speaks microc's protocol, not {options.protocol}": options.protocol != "rpc" and "protocol",
         "keeps inputs and outputs in its arena": not options.io_in_arena and "io_in_arena",
@@ -213,7 +214,7 @@ def for_board(options: Any) -> None:
 
 
 def bound(name: str, given: Any) -> Bound:
-    """The sizes that a symbolic dimension may have; UsageError where there are none."""
+    """Check the range of a symbolic dimension; UsageError if it contains no size."""
     low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
     found = given if isinstance(given, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
@@ -230,14 +231,14 @@ def bound(name: str, given: Any) -> Bound:
 
 
 def examples(name: str, value: Any) -> Any:
-    """Tensors or arrays in order, or by name; one alone is as good."""
+    """Check example inputs: arrays in order or by name, or a single one."""
     if value is None:
         return ()
     return value if isinstance(value, (list, tuple, dict)) else (value,)
 
 
 def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
-    """Plugins, or paths of plugin files, which are loaded."""
+    """Check plugins; paths of plugin files are loaded."""
     from microc.plugin import Plugin, load_plugin
 
     given = (value,) if isinstance(value, (str, Path, Plugin)) else value
@@ -247,7 +248,7 @@ def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
 
 
 def passes(name: str, value: Any) -> tuple[Pass, ...]:
-    """Graph passes, each of a name of its own, before one of ours."""
+    """Check graph passes: each has a name of its own and runs before one of microc's passes."""
     from microc.transform import PASSES
     from microc.transform.pass_context import Pass
 
@@ -262,7 +263,7 @@ def passes(name: str, value: Any) -> tuple[Pass, ...]:
 
 
 def instruments(name: str, value: Any) -> tuple[Instrument, ...]:
-    """Objects that watch the passes."""
+    """Check objects that observe the passes."""
     given: tuple[Instrument, ...] = validation.sequence_of(name, value, object, "a list of instruments")
     for each in given:
         if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
@@ -271,7 +272,7 @@ def instruments(name: str, value: Any) -> tuple[Instrument, ...]:
 
 
 def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
-    """Schedule rules, each of a name of its own."""
+    """Check schedule rules: each has a name of its own."""
     from microc.schedule.rules import ScheduleRule
 
     wanted = "a list of microc.ScheduleRule(name, function)"
@@ -281,18 +282,17 @@ def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
     return found
 
 
-# ---- What words on a command line mean: shapes, names, bytes. A ValueError says what is wrong with one, and how to
-# write it.
+# ---- Parsers of words on a command line: shapes, names, bytes. A ValueError names the mistake and the right form.
 
 LONGEST_FILE = 1 << 22
-"""Bytes of a list of names at most."""
+"""Size limit of a file of names in bytes."""
 
 bytes = bytes_of
-"""65536, 64K or 64KB."""
+"""Alias of :func:`bytes_of`, for the table of options."""
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """NAME=1,3,8."""
+    """Parse ``NAME=1,3,8``."""
     name, equals, dimensions = text.rpartition("=")
     try:
         shape = tuple(int(part) for part in dimensions.split(","))
@@ -304,7 +304,7 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_bound(text: str) -> tuple[str, Bound]:
-    """NAME=MAX, NAME=MIN:MAX or NAME=MIN:MAX:STEP."""
+    """Parse ``NAME=MAX``, ``NAME=MIN:MAX`` or ``NAME=MIN:MAX:STEP``."""
     name, equals, sizes = text.rpartition("=")
     parts = sizes.split(":")
     if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -315,7 +315,7 @@ def parse_bound(text: str) -> tuple[str, Bound]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that has a comma itself stands in double quotes."""
+    """Parse names separated by commas; a name that contains a comma is in double quotes."""
     (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
     if not names or not all(names):
         raise ValueError(f"{text!r} is no list of names: write NAME,NAME")
@@ -323,7 +323,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def wish(text: str) -> tuple[str, str]:
-    """NAME=WORD, or the word alone, which speaks of all."""
+    """Parse ``NAME=WORD``, or the word alone for all inputs or outputs."""
     name, equals, word = text.rpartition("=")
     if not word or (equals and not name):
         raise ValueError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
@@ -331,7 +331,7 @@ def wish(text: str) -> tuple[str, str]:
 
 
 def parse_axis(text: str) -> tuple[str, int]:
-    """NAME=AXIS, or the number alone, which speaks of all inputs."""
+    """Parse ``NAME=AXIS``, or the number alone for all inputs."""
     name, equals, number = text.rpartition("=")
     try:
         return (name if equals else "*"), int(number)
@@ -340,7 +340,7 @@ def parse_axis(text: str) -> tuple[str, int]:
 
 
 def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
-    """NAME=120x160, or the size alone."""
+    """Parse ``NAME=120x160``, or the size alone."""
     name, size = wish(text)
     height, _, width = size.partition("x")
     if not height.isdecimal() or not width.isdecimal():
@@ -349,7 +349,7 @@ def parse_pixels(text: str) -> tuple[str, tuple[int, int]]:
 
 
 def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """NAME=MEAN STD, or the numbers alone; each is several between commas, or one."""
+    """Parse ``NAME=MEAN STD``, or the numbers alone; each is one number or several separated by commas."""
     name, _, numbers = text.rpartition("=")
     try:
         mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
@@ -359,14 +359,14 @@ def parse_normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[
 
 
 def count(text: str) -> int:
-    """A whole number."""
+    """Parse a whole number."""
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
 
 
 def renaming(text: str) -> tuple[str, str]:
-    """NAME=NEW."""
+    """Parse ``NAME=NEW``."""
     name, equals, new = text.rpartition("=")
     if not equals or not name or not new:
         raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
@@ -374,7 +374,7 @@ def renaming(text: str) -> tuple[str, str]:
 
 
 def feedback(text: str) -> tuple[str, str]:
-    """INPUT=OUTPUT."""
+    """Parse ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
         raise ValueError(f"{text!r} keeps no state: write INPUT=OUTPUT")
@@ -382,7 +382,7 @@ def feedback(text: str) -> tuple[str, str]:
 
 
 def parse_external(text: str) -> tuple[str, str]:
-    """NAME=PATH, or the name alone."""
+    """Parse ``NAME=PATH``, or the name alone."""
     name, _, place = text.partition("=")
     if not name:
         raise ValueError(f"{text!r} names no backend: write cmsis-nn=PATH, or cblas")
@@ -390,7 +390,7 @@ def parse_external(text: str) -> tuple[str, str]:
 
 
 def lines(text: str) -> tuple[str, ...]:
-    """The lines of a file of text in UTF-8; empty ones at its end do not count."""
+    """Read the lines of a UTF-8 text file, without empty lines at its end."""
     try:
         found = read_bytes(text, LONGEST_FILE).decode("utf-8-sig").rstrip().splitlines()
     except OSError as error:
@@ -406,17 +406,16 @@ def lines(text: str) -> tuple[str, ...]:
 
 
 def path(text: str) -> tuple[Path, ...]:
-    """A path, one of several."""
+    """Parse a path of a repeatable option."""
     return (Path(text),)
 
 
 PATHS: frozenset[object] = frozenset({Path, path, lines, parse_external})
-"""Meanings of words that name a file or a folder."""
+"""Parsers of words that name a file or a folder."""
 
 
-# ---- The keywords of ``**options`` with their types, for editors, which complete them, and for type checkers, which
-# refuse a misspelt one. :class:`~microc.compiler.options.Options` is the table; tests hold these beside it, name by
-# name and word by word.
+# ---- The keywords of ``**options`` with their types, for completion in editors and for type checkers.
+# :class:`~microc.compiler.options.Options` is the table; tests compare both, name by name and value by value.
 #
 # A mapping by the names of inputs or outputs may be one value for all of them.
 
@@ -429,7 +428,7 @@ Sizes = int | tuple[int, int] | tuple[int, int, int] | Bound
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How a model is read: what :func:`microc.load` and :func:`microc.quantize` take."""
+    """Options for reading a model: the keywords of :func:`microc.load` and :func:`microc.quantize`."""
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]] | None
@@ -451,9 +450,11 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class CompileOptions(ReadingOptions, total=False):
-    """The options of a compilation: what :func:`microc.compile`, :func:`microc.report`, :func:`microc.explain`,
-    :func:`microc.verify` and :func:`microc.tune` take as keywords. A function that hands them on says so:
-    ``def mine(**options: Unpack[microc.CompileOptions])``. What each means: docs/options.md."""
+    """Options of a compilation: keywords of :func:`microc.compile`, ``report``, ``explain``, ``verify`` and ``tune``.
+
+    A function that passes them on declares ``def mine(**options: Unpack[microc.CompileOptions])``. Each is described in
+    docs/options.md.
+    """
 
     bounds: Mapping[str, Sizes]
     class_names: Sequence[str]

@@ -1,4 +1,4 @@
-"""Options of a compilation: one table."""
+"""The table of compilation options."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ if TYPE_CHECKING:
     from microc.transform.pass_context import Instrument, Pass
 
 
-# ---- What an option of a compilation says of itself: for Python, the command line, ``--help``, the documentation and
-# refusals.
+# ---- The declaration of an option, from which keywords, flags, ``--help``, documentation and checks derive.
 
 READING, COMPILING, STREAMING = (
     "the model",
     "compilation",
     "streaming: a network over a whole sequence, run frame by frame",
 )
-"""Groups of options. A graph is read under those of the first; functions are made under all."""
+"""Groups of options. READING applies when a graph is read; functions are generated under all of them."""
 READ, WRITTEN, RUN = "read", "written", "run"
-"""Uses of the file or folder that an option names. A file of others (``microc.toml``) names those that are written below its own
-folder, and those that run only where its user trusts that folder."""
+"""Use of the file or folder that an option names.
+
+A project file by somebody else (``microc.toml``) may name WRITTEN paths only below its own folder, and RUN paths only
+if the user trusts that folder.
+"""
 
 
 @frozen
 class Option:
     """An option.
 
-    - ``check``: what callers may give; its result is the value.
-    - ``help``: one text for ``--help`` and for docs/options.md.
-    - ``group``: where it stands in both.
-    - ``applies``: the models or boards that it says something about; empty: all.
-    - ``flag``: its name on the command line; empty: Python alone has it.
-    - ``word``: what a word behind the flag means; ValueError says what is wrong with it.
-    - ``words``: the words that there are, where they are few, and what each means.
-    - ``metavar``: how ``--help`` shows such a word.
-    - ``default``: what holds where nothing is said, in words.
-    - ``path``: of an option that names a file or folder, what is done with it: READ, WRITTEN or RUN.
+    - ``check``: checks a value from Python and returns it in its type.
+    - ``help``: text for ``--help`` and docs/options.md.
+    - ``group``: section of ``--help`` and of docs/options.md.
+    - ``applies``: models or boards that it concerns; empty: all.
+    - ``flag``: its name on the command line; empty: Python only.
+    - ``word``: parser of the word behind the flag; raises ValueError with the right form.
+    - ``words``: the accepted words with their values, if there are few.
+    - ``metavar``: placeholder of the word in ``--help``.
+    - ``default``: the default in words.
+    - ``path``: for an option that names a file or folder, its use: READ, WRITTEN or RUN.
     """
 
     check: Check
@@ -70,8 +72,10 @@ class Option:
 
 
 def option(value: Any, check: Check, help: str, **more: Any) -> Any:
-    """A dataclass field that is an option; ``value``: its default, a mapping's class for an empty one; ``more``: as in
-    :class:`Option`."""
+    """Declare a dataclass field as an option.
+
+    ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`.
+    """
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in meaning.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
         raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
@@ -81,7 +85,7 @@ def option(value: Any, check: Check, help: str, **more: Any) -> Any:
 
 
 def choice(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) -> Any:
-    """A field of one of few values, which are spelled alike in Python and on the command line."""
+    """Declare a field with few accepted values, written alike in Python and on the command line."""
 
     def check(_: str, given: Any) -> Any:
         return validation.choice(name, given, known)
@@ -91,14 +95,12 @@ def choice(value: Any, known: Sequence[Any], help: str, name: str, **more: Any) 
 
 
 def joined(default: Any, parts: Iterable[Any]) -> Any:
-    """What the words behind a flag say together that may be given several times: pairs are a mapping, all else a sequence."""
+    """Combine the words of a flag that is given several times: pairs become a mapping, anything else a sequence."""
     return dict(parts) if isinstance(default, Mapping) else tuple(each for part in parts for each in part)
 
 
-# ---- What a user may choose about a compilation: one table, :class:`Options`, a line or two for each.
-#
-# Python's keywords and their checks, the command line, ``--help``, docs/options.md and refusals derive from it. An option more
-# is a field more. Nothing heavy is imported here, so that help is instant.
+# ---- The table of options. A new option is a new field of :class:`Options`. Nothing heavy is imported here, so that
+# ``--help`` is instant.
 
 __all__ = ["ENDS", "OPTIONS", "PREPARATION", "Bound", "Options", "make_options"]
 
@@ -112,13 +114,14 @@ OPT_LEVELS = (0, 1, 2, 3, 4)
 EXTERNAL_CHOICE = ("cost", "all")
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
-"""What is done to raw inputs, each ``input_...``."""
+"""Preparation steps of raw inputs; each is an option ``input_...``."""
 COLOURS = ("rgb", "bgr", "gray")
 RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
 def _end(flag: str, metavar: str, help: str) -> Any:
+    """Declare an option by the name of inputs or outputs."""
     return option(
         dict,
         option_values.by_name(validation.text),
@@ -132,7 +135,7 @@ def _end(flag: str, metavar: str, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Compilation options. Texts of the command line speak of Python's values, too."""
+    """Compilation options. Help texts use the values of both Python and the command line."""
 
     name: str = option(
         "", validation.text, "the network's name, and the prefix of all C names", default="the model file's name",
@@ -424,37 +427,38 @@ class Options:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def chosen(self) -> dict[str, str]:
-        """What differs from the defaults, in words, for reports; names of files are no part of it."""
+        """Return the options that differ from their defaults as text, for reports; names of files are left out."""
         default = Options()
-        found = {name: getattr(self, name) for name in OPTIONS if name not in _UNSPOKEN}
-        return {name: _words(value) for name, value in found.items() if value != getattr(default, name)}
+        values = {name: getattr(self, name) for name in OPTIONS if name not in _UNREPORTED}
+        return {name: _value_text(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
-"""What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({
+"""Every option by name."""
+_UNREPORTED = frozenset({
     "name", "example_inputs", "class_names", "plugins",
     "dump", "cache", "instruments", "tuned", "plan", "self_test", "external",
 })  # fmt: skip
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """Format a value for a report."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={_words(of)}" for key, of in sorted(value.items()))
+        return " ".join(f"{key}={_value_text(of)}" for key, of in sorted(value.items()))
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        return " ".join(map(_words, value))
+        return " ".join(map(_value_text, value))
     if isinstance(value, (tuple, frozenset)):
         parts = sorted(value) if isinstance(value, frozenset) else value
         return ",".join(str(getattr(part, "name", part)) for part in parts)
     return str(value)
 
 
-_OF_COMPILE = ("board", "check", "progress", "target")
-"""Arguments of microc.compile that are no options, which a typing error may mean."""
+_OTHER_ARGUMENTS = ("board", "check", "progress", "target")
+"""Arguments of :func:`microc.compile` that are no options; suggested for misspelt keywords."""
 
 
 def make_options(**values: Any) -> Options:
-    """Options from keywords; UsageError for one that does not exist or has no such value.
+    """Create options from keywords; UsageError for an unknown keyword or an invalid value.
 
     ``plugins`` may be paths of plugin files, which are loaded.
     """
@@ -462,7 +466,7 @@ def make_options(**values: Any) -> Options:
     if unknown:
         raise UsageError(
             f"there is no option {unknown[0]!r}",
-            hint=suggestion(unknown[0], sorted((*OPTIONS, *_OF_COMPILE)), "options"),
+            hint=suggestion(unknown[0], sorted((*OPTIONS, *_OTHER_ARGUMENTS)), "options"),
         )
     chosen = Options(**{name: OPTIONS[name].check(name, value) for name, value in values.items()})
     if chosen.protocol == "mlperf":

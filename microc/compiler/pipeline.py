@@ -1,4 +1,8 @@
-"""The pipeline on one page: model file -> Graph -> fused Graph -> Module -> planned Module."""
+"""Compile a model: model file -> Graph -> fused Graph -> Module -> planned Module.
+
+:func:`compile_model` reads the model, runs the graph passes, builds kernels and calls, plans memory, and then searches
+for the configuration that fits its limits and costs least (:mod:`microc.compiler.fit.search`).
+"""
 
 from __future__ import annotations
 
@@ -55,24 +59,28 @@ from microc.transform.pass_context import DumpInstrument, PassContext, run_passe
 
 
 def optimise(graph: Graph, options: Options) -> Graph:
-    """All graph passes, and from the whole run to a step of a stream if that is wanted."""
+    """Run all graph passes; convert the network to one streaming step if the options ask for it."""
     return optimised(graph, options)[0]
 
 
 def optimised(
     graph: Graph, options: Options, between: Callable[[Graph], Graph] | None = None
 ) -> tuple[Graph, Streaming | None]:
-    """The same, and how the network streams. ``between``: what is done where formats are spelled alike, and integers are not
-    explicit yet; it is given layers as the formats have them, unless these are streamed or rounded otherwise."""
+    """Run all graph passes; return the graph, and its streaming description if the options ask for streaming.
+
+    ``between`` transforms the graph after the passes that make formats alike and before the passes that make integers
+    explicit. It gets layers as the formats define them, unless these are streamed or use another rounding than TFLite
+    Micro's.
+    """
     instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
     whole = between is not None and not options.stream and options.rounding == "tflm"
-    told = {name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")}
+    pass_options = {name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")}
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={**told, "whole": whole},
+        options={**pass_options, "whole": whole},
     )
     passes = with_own(PASSES, options.passes)
     middle = passes.index(LOWERING[0])
@@ -83,25 +91,25 @@ def optimised(
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
     graph = between(graph) if between else graph
     graph = run_passes(graph, passes[middle:], context, passes)
-    for each in (graph, *graphs_inside(graph)):
-        verify(each, constants=registry.constant_fault)
+    for inner in (graph, *graphs_inside(graph)):
+        verify(inner, constants=registry.constant_fault)
     return graph, streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
-    """The graph as it is read, and fused; where sizes vary, at the largest ones."""
+    """Return the graph as read and the fused graph. Dynamic sizes are set to their maxima."""
     if options.bounds:
         from microc.compiler.sizes.open_functions import open_sizes
 
         sizes, read = open_sizes(source, options)
         graph = read({size.label: size.maximum for size in sizes})
-        return graph, optimise(graph, _of_all_sizes(options))
+        return graph, optimise(graph, _without_size_dependent_passes(options))
     graph = read_model(source, options)
     return graph, optimise(graph, options)
 
 
-def _of_all_sizes(options: Options) -> Options:
-    """Without the passes that use what some sizes have by accident."""
+def _without_size_dependent_passes(options: Options) -> Options:
+    """Disable the passes whose result depends on coincidences of sizes, and the dump."""
     accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels", "parallel_layers"}
     return replace(options, dump=None, disabled=options.disabled | accidents)
 
@@ -109,10 +117,10 @@ def _of_all_sizes(options: Options) -> Options:
 def compile_model(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Module:
-    """The planned module of a model file, or of a graph as it was read.
+    """Compile a model file, or a graph as it was read, to a planned module.
 
-    FitError when it exceeds the flash or the RAM of the options.
-    ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
+    Raises FitError if the network exceeds the flash or RAM budget of the options. ``room``: the capacity of the board
+    (None: unlimited); schedules are chosen to stay within it where possible.
     """
     return compiled(source, target, options, progress, room).module
 
@@ -120,31 +128,31 @@ def compile_model(
 def compiled(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Compiled:
-    """The same, and what its functions were made from; all of it is written where ``options.dump`` says."""
+    """Compile like :func:`compile_model`, and return the kernel builder too. ``options.dump`` writes all stages."""
     refuse_without_memory(options, room)
     target = with_math(target, options)
     if options.bounds:
-        made = _with_sizes(source, target, options, progress, room)
+        network = _compile_dynamic(source, target, options, progress, room)
     else:
-        made = _compiled(read_model(source, options), source_name(source), target, options, progress, room)
-    refuse_large_arrays(made.module, target)
-    made = replace(made, module=replace(made.module, hashes=hashes(source, options)))
+        network = _compile_read(read_model(source, options), source_name(source), target, options, progress, room)
+    refuse_large_arrays(network.module, target)
+    network = replace(network, module=replace(network.module, hashes=hashes(source, options)))
     if options.dump is not None:
         from microc.compiler.lowering.derivation import dump_kernels
 
-        dump_kernels(made, options.dump, progress)
-    return made
+        dump_kernels(network, options.dump, progress)
+    return network
 
 
 def external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """What the backends of the options have code for in a network, to be measured."""
+    """List the regions of a network that the external backends of the options can compute, as measuring tasks."""
     read, target = read_model(source, options), with_math(target, options)
     named = replace(read, name=network_name(read.name))
     return regions(lambda between: optimised(named, options, between), target, options)
 
 
 def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
-    """SHA-256 of what a network is made from: the model's file (or the graph's, as :func:`microc.save` writes it), plugins."""
+    """Return the SHA-256 digests of the model (its file, or the bytes that :func:`microc.save` writes) and of the plugins."""
     data = to_bytes(source) if isinstance(source, Graph) else contents(source)
     plugins = {plugin.source: plugin.digest for plugin in options.plugins if plugin.digest}
     return {"model": hashlib.sha256(data).hexdigest(), **plugins}
@@ -158,23 +166,25 @@ def compile_graph(
     progress: Progress | None = None,
     room: Room | None = None,
 ) -> Module:
-    """The same of a graph as it is; ``source`` says in the generated files where it is from."""
-    return _compiled(read, source, with_math(target, options), options, progress, room).module
+    """Compile a graph as it is. ``source`` is the origin that the generated files name."""
+    return _compile_read(read, source, with_math(target, options), options, progress, room).module
 
 
-def _compiled(
+def _compile_read(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
+    """Check the options that depend on the target, name the network, and compile it."""
     if options.threads > 1 and not FAMILIES[target.isa].threads:
         known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
         raise UsageError(f"{target.cpu} runs no threads", hint=f"leave out threads, which are for computers: {known}")
     named = replace(read, name=network_name(read.name))
-    return _planned(named, source, target, options, progress, room)
+    return _compile_static(named, source, target, options, progress, room)
 
 
-def _planned(
+def _compile_static(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
+    """Compile a graph of static sizes: passes, kernels, plan, then the search for a network that fits its limits."""
     if options.tuned is not None or options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unreadable
 
@@ -184,106 +194,108 @@ def _planned(
     graph, streaming = parts.graph, parts.streaming
     refuse_float64(graph, target)
     refuse_hopeless(graph, source, options, room)
-    least = room.flash if room else 0
-    first = build_within_budget(graph, target, source, options, progress, least, external=parts.external)
-    goal, goals = first.make.goal, first.make.goals
+    board_flash = room.flash if room else 0
+    network = build_within_budget(graph, target, source, options, progress, board_flash, external=parts.external)
+    goal, goals = network.make.goal, network.make.goals
 
-    def planned(made: Module, like: Module | None = None) -> Module:
+    def plan(module: Module, like: Module | None = None) -> Module:
         if progress is not None:
             progress("memory plan", 0, 2)
-        memories = memories_for(made, options, room)
-        made = plan_module(
-            parts.built_from(made),
+        memories = memories_for(module, options, room)
+        module = plan_module(
+            parts.built_from(module),
             io_in_arena=options.io_in_arena,
             memories=memories,
             flash=target.flash_wait,
             like=like,
         )
-        made = code_placed(made, options, room)
+        module = code_placed(module, options, room)
         if progress is not None:
             progress("fingerprint", 1, 2)
-        found = fingerprint(made, target)
-        chosen = {**options.chosen(), **made.options, "protocol": options.protocol}
+        digest = fingerprint(module, target)
+        module_options = {**options.chosen(), **module.options, "protocol": options.protocol}
         return replace(
-            made,
-            fingerprint=found,
+            module,
+            fingerprint=digest,
             nominal_macs=count_macs(read),
             arithmetic=arithmetic_of(graph, options.weight_dtype),
-            streaming=_named(made, streaming),
-            options=chosen,
-            **ends_of(made, read, options),
+            streaming=_streaming_in_c_names(module, streaming),
+            options=module_options,
+            **ends_of(module, read, options),
         )
 
-    def maker(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
+    def kernel_builder(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
         return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
 
-    def changed_to(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
-        made = built(changed, target, source, None, maker(changed, workspaces))
-        return replace(made, module=planned(made.module))
+    def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
+        built_network = built(changed, target, source, None, kernel_builder(changed, workspaces))
+        return replace(built_network, module=plan(built_network.module))
 
-    first = replace(first, module=planned(first.module))
-    limits = [limit for limit in (options.ram, arena_room(first.module, room.ram) if room else 0) if limit]
-    flash = [limit for limit in (options.flash, room.flash if room else 0) if limit]
-    first = by_turns(first, lambda other: optimised(read, other)[0], changed_to, options, limits, flash)
-    first = by_blocks(first, changed_to, options, limits, flash)
-    first = by_opened(first, changed_to, options, limits, flash)
-    graph = first.make.graph
+    network = replace(network, module=plan(network.module))
+    limits = [limit for limit in (options.ram, arena_room(network.module, room.ram) if room else 0) if limit]
+    flash = [limit for limit in (options.flash, board_flash) if limit]
+    # Graph variants come first: records and stripes belong to the kernels of the final graph.
+    network = by_turns(network, lambda other: optimised(read, other)[0], build_graph, options, limits, flash)
+    network = by_blocks(network, build_graph, options, limits, flash)
+    network = by_opened(network, build_graph, options, limits, flash)
+    graph = network.make.graph
 
-    def measured(untuned: Compiled) -> Compiled:
-        """The same with the schedules that the options name."""
+    def with_measured_schedules(untuned: Compiled) -> Compiled:
+        """Build again with the measured schedules that the options name."""
         if options.tuned is None and options.plan is None:
             return untuned
         from microc.compiler.tuned.optimisation_plan import measured_schedules
 
         tuned = measured_schedules(untuned, options, board, min(limits, default=0))
-        made = built(graph, target, source, progress, maker(graph, untuned.make.workspaces, tuned))
-        return replace(made, module=planned(made.module))
+        built_network = built(graph, target, source, progress, kernel_builder(graph, untuned.make.workspaces, tuned))
+        return replace(built_network, module=plan(built_network.module))
 
-    plain = measured(first)
+    plain = with_measured_schedules(network)
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
     streams = Streams(graph, groups, target, goal)
     searches: list[Search] = []
 
-    def streamed(base: Compiled) -> Compiled:
-        """The same with layers row by row, for an arena within the least of the limits."""
+    def with_stripes(base: Compiled) -> Compiled:
+        """Compute chains of layers row by row, so that the arena fits the lowest RAM limit."""
         searches.append(Search(streams, base.module, io_in_arena=options.io_in_arena))
-        tried = [base]
+        candidates = [base]
 
-        def build(chains: tuple[Chain, ...]) -> Module:
-            make = maker(graph, base.make.workspaces, base.make.tuned)
-            found = built(graph, target, source, None, make, [streams.lower(chain) for chain in chains])
-            tried.append(replace(found, module=planned(found.module)))
-            return tried[-1].module
+        def build_chains(chains: tuple[Chain, ...]) -> Module:
+            builder = kernel_builder(graph, base.make.workspaces, base.make.tuned)
+            built_network = built(graph, target, source, None, builder, [streams.lower(chain) for chain in chains])
+            candidates.append(replace(built_network, module=plan(built_network.module)))
+            return candidates[-1].module
 
-        found = stream_within(min(limits), base.module, searches[-1], build)
-        return next(made for made in tried if made.module is found)
+        smallest = stream_within(min(limits), base.module, searches[-1], build_chains)
+        return next(candidate for candidate in candidates if candidate.module is smallest)
 
-    def own(chosen: Compiled) -> Module:
-        chains = [streams.lower(each) for each in chosen.make.origins.values() if isinstance(each, Chain)]
+    def build_without_external(chosen: Compiled) -> Module:
+        chains = [streams.lower(origin) for origin in chosen.make.origins.values() if isinstance(origin, Chain)]
         workspaces = chosen.make.workspaces
-        make = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
-        return planned(built(graph, target, source, None, make, chains).module, like=chosen.module)
+        builder = maker_of(graph, target, goal, options, chosen.make.tuned, workspaces=workspaces, goals=goals)
+        return plan(built(graph, target, source, None, builder, chains).module, like=chosen.module)
 
-    def less() -> Compiled:
-        return measured(within_workspaces(min(limits), first, lambda rooms: changed_to(graph, rooms)))
+    def with_small_workspaces() -> Compiled:
+        return with_measured_schedules(within_workspaces(min(limits), network, lambda rooms: build_graph(graph, rooms)))
 
-    chosen = within_limits(plain, less, streamed, limits, flash)
+    chosen = within_limits(plain, with_small_workspaces, with_stripes, limits, flash)
     if options.ram and arena(chosen.module) > options.ram:
         raise ram_refusal(options.ram, chosen.module, searches[-1])
     if chosen is not plain:
+        # Reports compare with the network before it had to fit.
         before = Plain(arena(plain.module), plain.module.instructions)
         chosen = replace(chosen, module=replace(chosen.module, plain=before))
     if options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import as_planned
 
-        chosen = as_planned(first, chosen, options)
-    return replace(chosen, module=parts.beside(chosen.module, lambda: own(chosen)))
+        chosen = as_planned(network, chosen, options)
+    return replace(chosen, module=parts.beside(chosen.module, lambda: build_without_external(chosen)))
 
 
-def _with_sizes(
+def _compile_dynamic(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
-    """The planned module of a model some of whose sizes are told when it runs."""
+    """Compile a model with dynamic sizes (``--bound``): kernels take sizes as parameters, the plan is for the largest."""
     if options.threads > 1:
         raise UsageError("a network whose sizes vary runs in one thread", hint="leave out threads, or fix the sizes")
     if options.external:
@@ -297,20 +309,23 @@ def _with_sizes(
     from microc.compiler.sizes.open_functions import open_sizes
 
     sizes, read = open_sizes(source, options)
-    family = read_family(sizes, lambda at: optimise(read(at), _of_all_sizes(options)))
+    family = read_family(sizes, lambda at: optimise(read(at), _without_size_dependent_passes(options)))
     refuse_float64(family.largest, target)
     refuse_hopeless(family.largest, source_name(source), options, room)
-    flash = room.flash if room else 0
-    made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
-    memories = memories_for(made.module, options, room)
-    module = plan_module(made.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
+    board_flash = room.flash if room else 0
+    network = build_within_budget(family.largest, target, source_name(source), options, progress, board_flash, family)
+    memories = memories_for(network.module, options, room)
+    module = plan_module(network.module, io_in_arena=options.io_in_arena, memories=memories, flash=target.flash_wait)
     module = code_placed(module, options, room)
     largest = read({size.label: size.maximum for size in sizes})
-    chosen = {**module.options, "protocol": options.protocol}
+    module_options = {**module.options, "protocol": options.protocol}
     module = replace(
-        module, arithmetic=arithmetic_of(family.largest, options.weight_dtype), nominal_macs=count_macs(largest), options=chosen,
+        module,
+        arithmetic=arithmetic_of(family.largest, options.weight_dtype),
+        nominal_macs=count_macs(largest),
+        options=module_options,
         **ends_of(module, largest, options),
-    )  # fmt: skip
+    )
     module = replace(module, fingerprint=fingerprint(module, target))
     if options.ram and arena(module) > options.ram:
         raise FitError(
@@ -318,11 +333,11 @@ def _with_sizes(
             where=module.source,
             hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
         )
-    return replace(made, module=module)
+    return replace(network, module=module)
 
 
-def _named(module: Module, streaming: Streaming | None) -> Streaming | None:
-    """How a network streams, by the names of its C code."""
+def _streaming_in_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
+    """Rename the tensors of ``streaming`` to their names in the C code."""
     if streaming is None:
         return None
     inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}

@@ -1,4 +1,4 @@
-"""What objects look like at a prompt and in a notebook: their name, what goes in and comes out, a few numbers."""
+"""Representations of objects at a prompt and in a notebook: name, inputs, outputs, a few numbers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Tensor = Mapping[str, Any]
 
 
 def signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
-    arrow = " -> ".join(", ".join(map(_typed, tensors)) for tensors in (inputs, outputs))
+    """Format a signature: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
+    arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
     return short(visible(f"{model}({arrow})", ""))
 
 
-def _typed(tensor: Tensor) -> str:
+def _tensor_text(tensor: Tensor) -> str:
     return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 
 
 def table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """A table of HTML with a row for each fact; text from a model is shown, never obeyed."""
+    """Format an HTML table with a row for each fact; text of a model is escaped."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{_cell(name)}</th><td>{_cell(value)}</td></tr>" for name, value in rows
     )

@@ -1,4 +1,4 @@
-"""A function of a user's own as a planned module whose only kernel it is."""
+"""Plan a function of the user's own as a module with a single kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from microc.tir.verify import constants_of, verify
 
 
 def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
-    """The module of a schedule's function; ``constants`` and ``threads`` as in :func:`microc.build`."""
+    """Compile a schedule's function to a planned module; ``constants`` and ``threads`` as in :func:`microc.build`."""
     try:
         ends = ends_of(schedule, constants)
     except ProgramError as error:
@@ -47,7 +47,10 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
 
 
 def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
-    """The module that calls ``kernel``, which the schedule made, on the inputs, outputs and constants of the maker's graph."""
+    """Build the planned module that calls ``kernel`` on the inputs, outputs and constants of ``make.graph``.
+
+    ``schedule``: the schedule that ``kernel`` was lowered from.
+    """
     graph, params = make.graph, schedule.func.params
     builder = Builder(graph, make)
     for param in params:
@@ -84,29 +87,31 @@ def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
 
 
 def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
-    """What a function reads and makes as a graph without nodes, which has its constants as the schedule stores them.
+    """Return the inputs, outputs and constants of a function as a graph without nodes.
 
-    ProgramError where the function makes no sense, UsageError for constants that are missing or do not fit.
+    Constants are laid out as the schedule stores them. Raises ProgramError for an invalid function, UsageError for
+    constants that are missing or do not fit.
     """
     func = schedule.func
     verified(func)
     stored = {buffer.name for buffer in buffers_written(func.body)}
     ends = [p.name for p in func.params if p.scope != "const"]
-    inputs, outputs = (tuple(n for n in ends if (n in stored) == made) for made in (False, True))
+    inputs, outputs = (tuple(n for n in ends if (n in stored) == is_output) for is_output in (False, True))
     if not outputs:
         raise ProgramError(
             f"function {func.name} stores to no parameter", hint="its outputs are those that it stores to"
         )
-    kinds = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
+    types = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
     consts = _constants(schedule, constants)
     verified(func, consts)
-    return Graph(network_name(func.name), inputs, outputs, (), kinds, consts, {}, {})
+    return Graph(network_name(func.name), inputs, outputs, (), types, consts, {}, {})
 
 
 def verified(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) -> None:
-    """ProgramError where the function breaks a rule of TIR.
+    """Raise ProgramError if the function breaks a rule of TIR.
 
-    ``constants``: their numbers, once they are known. Indices in data of the run are the caller's business, as in C.
+    ``constants``: their values, if known. Indices that depend on input data are not checked: the caller must keep them
+    in range, as in C.
     """
     known = {n: (int(a.min()), int(a.max())) for n, a in (constants or {}).items() if a.dtype.kind in "iu" and a.size}
     try:
@@ -118,13 +123,13 @@ def verified(func: ir.PrimFunc, constants: Mapping[str, Array] | None = None) ->
 
 
 def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
-    """The data of every constant parameter, laid out as the schedule stores it."""
+    """Return the data of every constant parameter, laid out as the schedule stores it."""
     params = [param for param in schedule.start.params if param.scope == "const"]
     for name in given:
         if name not in {param.name for param in params}:
             known = ", ".join(param.name for param in params) or "none"
             raise UsageError(f"the function has no constant {name!r}", hint=f"its parameters of scope const: {known}")
-    found = {}
+    packed = {}
     for param in params:
         if param.name not in given:
             raise UsageError(f"constant {param.name!r} has no data", hint=f"constants={{{param.name!r}: array}}")
@@ -134,5 +139,5 @@ def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]
                 f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}",
                 hint="give it as the function reads it without a schedule; its shape cannot depend on sizes",
             )
-        found[param.name] = schedule.packed(param, array)
-    return found
+        packed[param.name] = schedule.packed(param, array)
+    return packed

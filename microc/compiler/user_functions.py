@@ -1,6 +1,7 @@
-"""Functions of a user's own, without a network around them: a PrimFunc or a schedule becomes a library or a program.
+"""Build functions of the user's own, without a network: a PrimFunc or a schedule becomes a library or a program.
 
-``microc.build(func)`` compiles the loops as they are; :func:`default_schedule` makes those that the compiler's rules choose.
+``microc.build(func)`` compiles the loops as they are; :func:`default_schedule` applies the compiler's schedule rules
+first.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from microc.tir import ir
 
 Function = ir.PrimFunc | Schedule
 Named = Mapping[str, Any] | None
-"""Data of constants, or bounds of sizes."""
+"""Data of constants, or bounds of sizes, by name."""
 OPENCL = "opencl"
-"""What is no core: an accelerator behind a driver."""
+"""The target that is no core: an accelerator behind an OpenCL driver."""
 _GOALS: Mapping[str, Goal] = {"speed": SPEED, "size": SIZE}
-"""In between lies a price of flash, which a whole network sets."""
+"""Goals of a single function. ``balanced`` needs a price of flash, which only a whole network defines."""
 
 _OPERATORS = ("", "dense", "matmul")
-"""Rules are told of an operator: a function of a user's own is tried as one of a kind, as layers and as products of data."""
+"""Operators under which a function is offered to the schedule rules: none, layers (dense) and products of data (matmul)."""
 
 
 @overload
@@ -83,23 +84,27 @@ def build(
     bounds: Named = None,
     threads: int = 1,
 ) -> Any:
-    """Compile functions: ``what`` is a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of
-    them, which become a dictionary by their names. A project that was written (its folder, or what ``microc.open_project``
-    gives) becomes a firmware.
+    """Compile functions.
 
-    Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs, the others
-    its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs it as any network
-    (:func:`microc.bundle` puts several into one firmware). Parameters of scope ``const`` are weights: ``constants`` has their
-    data by name, as the function without a schedule reads them. ``target``: ``host``, or the core whose intrinsics may be called;
-    its instructions are used where this computer has them, else they are portable C; ``opencl``: an accelerator, for loops that
-    are bound to its groups and items (:meth:`Schedule.bind`), which gives an :class:`OpenCLFunction`. ``threads`` share large
-    loops of a library, as in :func:`microc.compile`, with the same results for any number.
+    ``what`` is a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of them, which
+    become a dictionary by name. A written project (its folder, or the result of ``microc.open_project``) becomes a
+    firmware.
 
-    ``bounds``: sizes that are told when it runs, by name, as ``microc.compile`` takes them; for a PrimFunc of symbolic extents,
-    or a Python function ``(n, m) -> PrimFunc or Schedule``, which is called at several sizes and makes the same loops at all.
+    Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs,
+    the others its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs the function like
+    a network (:func:`microc.bundle` combines several into one firmware). Parameters of scope ``const`` are weights:
+    ``constants`` has their data by name, in the layout of the unscheduled function. ``target``: ``host``, or the core
+    whose intrinsics may be called; its instructions are used if this computer has them, else portable C is; ``opencl``:
+    an accelerator, for loops that are bound to its groups and items (:meth:`Schedule.bind`), which gives an
+    :class:`OpenCLFunction`. ``threads`` share large loops of a library, as in :func:`microc.compile`; the results do
+    not depend on their number.
 
-    Raises ProgramError where a function makes no sense, UsageError for constants that are missing or do not fit and sizes that no
-    input tells, UnsupportedError for loops that differ from size to size by no rule.
+    ``bounds``: dynamic sizes by name, as ``microc.compile`` takes them; for a PrimFunc of symbolic extents, or for a
+    Python function ``(n, m) -> PrimFunc or Schedule``, which is called at several sizes and must return the same loops
+    at all of them.
+
+    Raises ProgramError for an invalid function, UsageError for constants that are missing or do not fit and for sizes
+    that no input determines, UnsupportedError for loops whose dependence on the sizes follows no rule.
     """
     if isinstance(what, (str, os.PathLike)):
         what = board_project.open_project(validation.path("a project", what))
@@ -134,25 +139,25 @@ def build(
 
 
 def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str = "speed") -> Schedule:
-    """What the rules of the compiler make of ``func``, a function that no operator stands behind, the best by the cost model.
+    """Schedule ``func``, a function without an operator, by the compiler's rules, and return the best by the cost model.
 
-    Blocks that are called as those of operators (``acc``: the reduction, ``out``: the elementwise work behind it, ``patch``: rows
-    of im2col) are treated as those are. ``target``: a core; ``optimize``: the goal, ``speed``, ``size`` or ``balanced``. Raises
-    UsageError for a core or a goal that there is not, and ProgramError for a function that makes no sense.
+    Blocks named as those of operators (``acc``: the reduction, ``out``: its elementwise epilogue, ``patch``: im2col
+    rows) are treated like these. ``target``: a core; ``optimize``: the goal, ``speed``, ``size`` or ``balanced``.
+    Raises UsageError for an unknown core or goal, and ProgramError for an invalid function.
     """
     verified(func)
     core = _core(target)
     if optimize not in _GOALS:
         raise UsageError(f"optimize={optimize!r} is no goal", hint="one of: " + ", ".join(_GOALS))
-    found = [as_written(func, core)]
+    schedules = [as_written(func, core)]
     for op in _OPERATORS:
-        with suppress(ScheduleError):  # a rule that wants blocks of other names
-            found += candidates(func, op, core, _GOALS[optimize])
-    return choose(found, core, _GOALS[optimize]).schedule
+        with suppress(ScheduleError):  # a rule that expects blocks of other names
+            schedules += candidates(func, op, core, _GOALS[optimize])
+    return choose(schedules, core, _GOALS[optimize]).schedule
 
 
 def _core(target: str) -> Target:
-    """A core by its name; ``host`` and ``portable`` are this computer without its vectors, ``native`` is it with them."""
+    """Return a core by name; ``host`` and ``portable`` are this computer without its vectors, ``native`` with them."""
     name = validation.text("a target", target)
     return library_core(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
