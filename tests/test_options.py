@@ -89,6 +89,13 @@ def test_what_streaming_allows_is_what_the_pass_knows() -> None:
         make_options(stream=1, stream_allow="future")
 
 
+def test_help_is_a_short_noun_phrase() -> None:
+    long = [name for name, option in OPTIONS.items() if len(option.help) > 80]
+    assert not long, f"conditions and exceptions belong into details: {long}"
+    assert not [name for name, option in OPTIONS.items() if option.help.endswith(".") or "; " in option.help]
+    assert all(option.details[-1:] in ("", ".") for option in OPTIONS.values())
+
+
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert page == options_markdown(), "write it again: make docs"

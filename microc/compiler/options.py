@@ -43,7 +43,8 @@ class Option:
     """An option.
 
     - ``check``: checks a value from Python and returns it in its type.
-    - ``help``: text for ``--help`` and docs/options.md.
+    - ``help``: noun phrase for ``--help``, at most 80 characters.
+    - ``details``: conditions and exceptions for docs/options.md, as sentences.
     - ``group``: section of ``--help`` and of docs/options.md.
     - ``applies``: models or boards that it concerns; empty: all.
     - ``flag``: its name on the command line; empty: Python only.
@@ -56,6 +57,7 @@ class Option:
 
     check: Check
     help: str
+    details: str = ""
     group: str = COMPILING
     applies: str = ""
     flag: str = ""
@@ -67,8 +69,13 @@ class Option:
 
     @property
     def text(self) -> str:
-        """The help with the default behind it."""
+        """The help with the default, for ``--help``."""
         return f"{self.help} (default: {self.default})" if self.default else self.help
+
+    @property
+    def description(self) -> str:
+        """The help with default and details, for the documentation."""
+        return f"{self.text}. {self.details}" if self.details else self.text
 
 
 def option(value: Any, check: Check, help: str, **more: Any) -> Any:
@@ -120,12 +127,13 @@ RESIZING = ("bilinear", "nearest")
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
-def _end(flag: str, metavar: str, help: str) -> Any:
+def _end(flag: str, metavar: str, help: str, details: str) -> Any:
     """Declare an option by the name of inputs or outputs."""
     return option(
         dict,
         option_values.by_name(validation.text),
         help,
+        details=details,
         group=READING,
         flag=flag,
         word=option_values.wish,
@@ -138,13 +146,18 @@ class Options:
     """Compilation options. Help texts use the values of both Python and the command line."""
 
     name: str = option(
-        "", validation.text, "the network's name, and the prefix of all C names", default="the model file's name",
-        group=READING, flag="--name", metavar="NAME",
-    )  # fmt: skip
+        "",
+        validation.text,
+        "name of the network and prefix of all C names",
+        default="the model file's name",
+        group=READING,
+        flag="--name",
+        metavar="NAME",
+    )
     input_shapes: Mapping[str, tuple[int, ...]] = option(
         dict,
         option_values.by_name(validation.integers, every=""),
-        "shape of an input with symbolic dimensions; * speaks of every input",
+        "shape of an input with symbolic dimensions, * for every input",
         group=READING,
         flag="--input-shape",
         word=option_values.shape,
@@ -153,36 +166,60 @@ class Options:
     example_inputs: Any = option(
         (),
         option_values.examples,
-        "a tensor or array for every input of a torch.nn.Module, or a dict of such by name; their shapes "
-        "and dtypes are the network's",
+        "example input for every input of a torch.nn.Module",
+        details=("Tensors or arrays, in order or as a dict by name. Their shapes and dtypes become the network's."),
         group=READING,
         applies="PyTorch",
     )
     inputs: tuple[str, ...] = option(
-        (), validation.names, "cut the network: begin at these tensors (microc check --tensors lists all)",
-        group=READING, flag="--inputs", word=option_values.names, metavar="NAME,...",
-    )  # fmt: skip
+        (),
+        validation.names,
+        "tensors at which the network is cut to begin",
+        details="`microc check --tensors` lists all tensors.",
+        group=READING,
+        flag="--inputs",
+        word=option_values.names,
+        metavar="NAME,...",
+    )
     outputs: tuple[str, ...] = option(
-        (), validation.names, "cut the network: end at these tensors",
-        group=READING, flag="--outputs", word=option_values.names, metavar="NAME,...",
-    )  # fmt: skip
+        (),
+        validation.names,
+        "tensors at which the network is cut to end",
+        group=READING,
+        flag="--outputs",
+        word=option_values.names,
+        metavar="NAME,...",
+    )
     state: Mapping[str, str] = option(
-        dict, option_values.by_name(validation.text, every=""), "keep an input as state of the network: zero at first, then what "
-        "the output was at the run before", group=READING, flag="--state", word=option_values.feedback, metavar="INPUT=OUTPUT",
-    )  # fmt: skip
+        dict,
+        option_values.by_name(validation.text, every=""),
+        "input that is kept as state and updated from an output",
+        details="The state is zero at first, then the value of the output in the previous run.",
+        group=READING,
+        flag="--state",
+        word=option_values.feedback,
+        metavar="INPUT=OUTPUT",
+    )
     input_dtype: Mapping[str, str] = _end(
-        "--input-dtype", "[NAME=]DTYPE",
-        "type of the input: float32 where the network is quantised, int8 where it quantises it",
-    )  # fmt: skip
+        "--input-dtype",
+        "[NAME=]DTYPE",
+        "dtype of the input: float32 if quantised, int8 if the network quantises it",
+        details=("With float32, microc adds the quantisation of the input; with int8, it removes the network's own."),
+    )
     input_layout: Mapping[str, str] = _end(
-        "--input-layout", "[NAME=]NCHW|NHWC",
-        "order of the input's axes, channels first or last; all images unless named",
-    )  # fmt: skip
+        "--input-layout",
+        "[NAME=]NCHW|NHWC",
+        "axis order of the input, by default for all images",
+        details="Channels first (NCHW) or last (NHWC).",
+    )
     input_normalize: Mapping[str, option_values.Normalization] = option(
         dict,
         option_values.by_name(option_values.normalization),
-        "raw numbers come in, and (x - MEAN) / STD is what the network takes: one "
-        "number, or one for each of its channels between commas; uint8 unless --input-dtype says another type",
+        "mean and deviation by which raw inputs are normalised",
+        details=(
+            "The network gets (x - MEAN) / STD. Each is one number, or one for each channel separated by "
+            "commas. Raw inputs are uint8 unless `--input-dtype` sets another dtype."
+        ),
         group=READING,
         flag="--input-normalize",
         word=option_values.parse_normalization,
@@ -191,8 +228,11 @@ class Options:
     input_colour: Mapping[str, str] = option(
         dict,
         option_values.by_name(option_values.one_of(COLOURS)),
-        "channels of the camera's frame; bgr: those of the network reversed; gray "
-        "is repeated, or made of three (ITU-R BT.601), as the network has three or one",
+        "colour channels of the camera's frame",
+        details=(
+            "`bgr`: the reverse of the network's order. `gray`: one channel, repeated if the network has "
+            "three. Frames of three channels are converted to one (ITU-R BT.601) if the network has one."
+        ),
         group=READING,
         flag="--input-colour",
         word=option_values.wish,
@@ -201,21 +241,28 @@ class Options:
     input_frame: Mapping[str, tuple[int, int]] = option(
         dict,
         option_values.by_name(option_values.pixels),
-        "size of the camera's frame, uint8 and with channels last unless --input-dtype and "
-        "--input-layout say else; it is resized to what the network takes",
+        "size of the camera's frame, which is resized to the network's input",
+        details="The frame is uint8 with channels last unless `--input-dtype` and `--input-layout` differ.",
         group=READING,
         flag="--input-frame",
         word=option_values.parse_pixels,
         metavar="[NAME=]HEIGHTxWIDTH",
     )
     input_crop: Mapping[str, tuple[int, int]] = option(
-        dict, option_values.by_name(option_values.pixels), "the middle of the frame, which alone is used", default="all of it",
-        group=READING, flag="--input-crop", word=option_values.parse_pixels, metavar="[NAME=]HEIGHTxWIDTH",
-    )  # fmt: skip
+        dict,
+        option_values.by_name(option_values.pixels),
+        "centred part of the frame that is used",
+        default="all of it",
+        group=READING,
+        flag="--input-crop",
+        word=option_values.parse_pixels,
+        metavar="[NAME=]HEIGHTxWIDTH",
+    )
     input_resize: Mapping[str, str] = option(
         dict,
         option_values.by_name(option_values.one_of(RESIZING)),
-        "how, between centres of pixels; integers are rounded to the nearest",
+        "interpolation for resizing the frame",
+        details="Pixels are aligned by their centres. Integers are rounded to the nearest.",
         default="bilinear",
         group=READING,
         flag="--input-resize",
@@ -223,37 +270,53 @@ class Options:
         metavar="[NAME=]" + "|".join(RESIZING),
     )
     output_dtype: Mapping[str, str] = _end(
-        "--output-dtype", "[NAME=]DTYPE",
-        "type of the output: float32 where the network is quantised, int8 where it dequantises it",
-    )  # fmt: skip
+        "--output-dtype",
+        "[NAME=]DTYPE",
+        "dtype of the output: float32 if quantised, int8 if the network dequantises it",
+        details=(
+            "With float32, microc adds the dequantisation of the output; with int8, it removes the network's own."
+        ),
+    )
     output_layout: Mapping[str, str] = _end(
-        "--output-layout", "[NAME=]NCHW|NHWC",
-        "order of the output's axes, channels first or last; all images unless named",
-    )  # fmt: skip
+        "--output-layout",
+        "[NAME=]NCHW|NHWC",
+        "axis order of the output, by default for all images",
+        details="Channels first (NCHW) or last (NHWC).",
+    )
     rename: Mapping[str, str] = option(
         dict,
         option_values.by_name(option_values.identifier, every=""),
-        "what an input or output is called in C, and by all commands that read the project",
+        "name of an input or output in C and in later commands",
         group=READING,
         flag="--rename",
         word=option_values.renaming,
         metavar="NAME=NEW",
     )
     plugins: tuple[Plugin, ...] = option(
-        (), option_values.plugins, "operators of your own (examples/custom_operator); the file's code runs",
-        group=READING, flag="--plugin", word=option_values.path, path=RUN, metavar="FILE.py",
-    )  # fmt: skip
+        (),
+        option_values.plugins,
+        "Python file with operators of your own",
+        details="The file's code runs. See examples/custom_operator.",
+        group=READING,
+        flag="--plugin",
+        word=option_values.path,
+        path=RUN,
+        metavar="FILE.py",
+    )
     bounds: Mapping[str, Bound] = option(
-        dict, option_values.by_name(option_values.bound, every="", what="bound"),
-        "leave a symbolic dimension open up to a largest size: the application tells the size of every run (--bound batch=4 "
-        "--bound seq=64); one without a name is INPUT:AXIS",
-        flag="--bound", word=option_values.parse_bound, metavar="NAME=[MIN:]MAX[:STEP]",
-    )  # fmt: skip
+        dict,
+        option_values.by_name(option_values.bound, every="", what="bound"),
+        "range of a symbolic dimension that the application sets for every run",
+        details=("For example `--bound batch=4 --bound seq=64`. A dimension without a name is written INPUT:AXIS."),
+        flag="--bound",
+        word=option_values.parse_bound,
+        metavar="NAME=[MIN:]MAX[:STEP]",
+    )
     class_names: tuple[str, ...] = option(
         (),
         option_values.class_names,
-        "names of the classes, one a line, in the order of the output that tells them apart: the header "
-        "has an enumeration and a table of them",
+        "file of class names, one per line, in the order of the output",
+        details="The header gets an enumeration and a table of them.",
         flag="--class-names",
         word=option_values.lines,
         path=READ,
@@ -262,107 +325,184 @@ class Options:
     self_test: Path | None = option(
         None,
         option_values.folder,
-        "samples that the network checks itself with at boot, in flash: inputs by name along the first "
-        "axis, and outputs if they are known; <network>_self_test does it in a firmware of your own",
+        "samples that the network checks itself with at boot",
+        details=(
+            "The file has the inputs by name along the first axis, and optionally the outputs. The samples "
+            "are stored in flash. A firmware of your own calls <network>_self_test."
+        ),
         flag="--self-test",
         word=Path,
         path=READ,
         metavar="FILE.npz",
     )
     opt_level: int = choice(
-        4, OPT_LEVELS, "graph passes, those of lower levels too: 0, what nothing compiles without; 1, fusion; 2, constants and "
-        "what does nothing; 3, scales into weights, needless channels, common work; 4, layers of one input become one",
-        "the optimisation level", flag="--opt-level",
-    )  # fmt: skip
+        4,
+        OPT_LEVELS,
+        "level of graph optimisation, including all lower levels",
+        "the optimisation level",
+        details=(
+            "0: required passes only. 1: fusion. 2: constant folding and removal of identities. 3: folding "
+            "of scales into weights, removal of unneeded channels, common subexpressions. 4: merging of "
+            "layers that read the same input."
+        ),
+        flag="--opt-level",
+    )
     disabled: frozenset[str] = option(
         frozenset(),
         option_values.check_names,
-        "leave out a graph pass",
+        "graph pass to leave out",
         flag="--disable-pass",
         word=option_values.names,
         metavar="PASS",
     )
     required: frozenset[str] = option(
-        frozenset(), option_values.check_names, "graph passes that run whatever the level"
+        frozenset(),
+        option_values.check_names,
+        "graph passes that run at every level",
     )
     io_in_arena: bool = option(
-        True, validation.truth, "where inputs and outputs live: in the arena, whose memory intermediate tensors share, or at the "
-        "caller's", flag="--io", words={"arena": True, "caller": False}, default="arena",
-    )  # fmt: skip
+        True,
+        validation.truth,
+        "memory of inputs and outputs: in the arena or the caller's buffers",
+        details="In the arena, intermediate tensors reuse the memory of inputs and outputs.",
+        flag="--io",
+        words={"arena": True, "caller": False},
+        default="arena",
+    )
     threads: int = option(
-        1, option_values.threads,
-        "threads that share the large loops of a library for computers; results are the same, bit for bit, for any number",
-        default="1", flag="--threads", word=option_values.count, metavar="N", applies="computers",
-    )  # fmt: skip
+        1,
+        option_values.threads,
+        "threads that share large loops of a library",
+        details="Results are bit-identical for any number.",
+        default="1",
+        flag="--threads",
+        word=option_values.count,
+        metavar="N",
+        applies="computers",
+    )
     protocol: str = choice(
-        "rpc", PROTOCOLS,
-        "what the firmware answers: microc; the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01), which keeps "
-        "inputs outside the arena; or microc, which may also load code into RAM and call it: never ship that",
-        "protocol", flag="--protocol",
-    )  # fmt: skip
+        "rpc",
+        PROTOCOLS,
+        "serial protocol: rpc, mlperf, or tuning (runs uploaded code, development only)",
+        "protocol",
+        details=(
+            "`rpc`: microc's protocol. `mlperf`: the EEMBC runner of MLPerf Tiny; name the network kws01, "
+            "vww01, ic01 or ad01; inputs are outside the arena. `tuning`: rpc plus code upload to RAM, which"
+            " is insecure: never ship it."
+        ),
+        flag="--protocol",
+    )
     relocatable: bool = option(
         False,
         validation.truth,
-        "the network is loaded: the project has a firmware with two slots, the same for all networks of a "
-        "board, and the network as code that may lie anywhere, which microc load sends over the line",
+        "position-independent network that microc load sends to a running firmware",
+        details=(
+            "The project has a firmware with two slots, the same for all networks of a board, and the "
+            "network as position-independent code."
+        ),
         flag="--relocatable",
         applies="Cortex-M and RISC-V",
     )
     requantize: str = choice(
-        "float", REQUANTIZE, "how integers are requantised: as ONNX defines it, or in fixed point, faster on small cores",
-        "requantize", flag="--requantize", applies="QDQ",
-    )  # fmt: skip
+        "float",
+        REQUANTIZE,
+        "requantisation arithmetic: float (as ONNX defines) or fixed point",
+        "requantize",
+        details="`fixed` is faster on small cores.",
+        flag="--requantize",
+        applies="QDQ",
+    )
     hybrid: str = choice(
-        "float", HYBRID, "layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT "
-        "does", "hybrid", flag="--hybrid", applies="TFLite",
-    )  # fmt: skip
+        "float",
+        HYBRID,
+        "arithmetic of float layers with integer weights",
+        "hybrid",
+        details=("`float`: weights are converted to float. `dynamic`: data is quantised row by row, as in LiteRT."),
+        flag="--hybrid",
+        applies="TFLite",
+    )
     rounding: str = choice(
-        "tflm", ROUNDING, "how integers are rounded: as TFLite Micro and CMSIS-NN do, twice, bit for bit; as LiteRT, whose dense "
-        "layers round once; or once everywhere, as with TFLITE_SINGLE_ROUNDING", "rounding", flag="--rounding", applies="TFLite",
-    )  # fmt: skip
+        "tflm",
+        ROUNDING,
+        "rounding of integer results",
+        "rounding",
+        details=(
+            "`tflm`: twice, bit-exact with TFLite Micro and CMSIS-NN. `litert`: as LiteRT, whose dense "
+            "layers round once. `single`: once everywhere, as with TFLITE_SINGLE_ROUNDING."
+        ),
+        flag="--rounding",
+        applies="TFLite",
+    )
     math: str = choice(
-        "exact", MATH, "floats: infinities and NaN as the formats have them, functions of the C library; or fast, in Winograd's "
-        "convolutions too, which let infinities and NaN spread to outputs beside them and err as sums in order do, on computers "
-        "with vectors up to 1e-5 of the largest output, and with exp, tanh, erf and log in arithmetic, within 3.8e-7 of the "
-        "result, on cores that compute floats; or half, as fast, and convolutions and dense layers on factors in float16, "
-        "up to 32 products at a time added in it, within 1.7e-2 of the sum of their sizes, on Cortex-M55",
-        "the math", flag="--math",
-    )  # fmt: skip
+        "exact",
+        MATH,
+        "float arithmetic: exact, fast approximations, or fast with float16 products",
+        "the math",
+        details=(
+            "`exact`: infinities and NaN as the formats define them, functions of the C library. `fast`: "
+            "also Winograd convolutions, which may spread infinities and NaN to neighbouring outputs; their "
+            "error is that of reordered sums, with vectors on computers up to 1e-5 of the largest output; "
+            "exp, tanh, erf and log are approximated within 3.8e-7 of the result on cores with an FPU. "
+            "`half`: as fast, with convolutions and dense layers on float16 factors; up to 32 products are "
+            "added in float16, within 1.7e-2 of the sum of their magnitudes (Cortex-M55)."
+        ),
+        flag="--math",
+    )
     weight_dtype: str = choice(
-        "model", WEIGHTS, "how weights of layers of floats are stored: as float16 or bfloat16, rounded to the nearest, widened "
-        "as they are read; or with the numbers that the model has, in 16 bits where these hold them and the goal prefers it",
-        "the dtype of weights", flag="--weight-dtype", applies="floats",
-    )  # fmt: skip
+        "model",
+        WEIGHTS,
+        "storage dtype of float weights",
+        "the dtype of weights",
+        details=(
+            "`float16`, `bfloat16`: rounded to the nearest and widened when loaded. `model`: the model's "
+            "values, in 16 bits if these represent them exactly and the goal prefers it."
+        ),
+        flag="--weight-dtype",
+        applies="floats",
+    )
     optimize: str = choice(
-        "balanced", GOALS,
-        "what the code is made for; balanced: a percent of the time is worth four percent of the flash, on computers nothing",
-        "optimize", flag="--optimize",
-    )  # fmt: skip
+        "balanced",
+        GOALS,
+        "optimisation goal",
+        "optimize",
+        details=("`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size."),
+        flag="--optimize",
+    )
     flash: int = option(
         0,
         option_values.budget("a flash budget"),
-        "what weights and code may take together, 256K for example: where they take more, schedules are chosen again, for "
-        "the fewest instructions that fit",
+        "flash limit for weights plus code, e.g. 256K",
+        details="Over the limit, microc chooses the schedules with the fewest instructions that fit.",
         default="what the board has",
         flag="--flash",
         word=option_values.bytes,
         metavar="BYTES",
     )
     ram: int = option(
-        0, option_values.budget("a budget for the arena"),
-        "what the arena may take, 30K for example: where that is needed to keep within it, schedules take smaller workspaces and "
-        "layers are computed row by row",
-        default="what the board has", flag="--ram", word=option_values.bytes, metavar="BYTES",
-    )  # fmt: skip
+        0,
+        option_values.budget("a budget for the arena"),
+        "RAM limit for the arena, e.g. 30K",
+        details="Over the limit, kernels get smaller workspaces and layers are computed row by row.",
+        default="what the board has",
+        flag="--ram",
+        word=option_values.bytes,
+        metavar="BYTES",
+    )
     code_in_ram: bool = option(
-        False, validation.truth, "run the kernels that gain most by it from RAM, where the board's file names a memory for code "
-        "(docs/memories.md)", flag="--code-in-ram",
-    )  # fmt: skip
+        False,
+        validation.truth,
+        "execution of the hottest kernels from RAM",
+        details="The board file must name a memory for code (docs/memories.md).",
+        flag="--code-in-ram",
+    )
     tuned: Path | None = option(
         None,
         option_values.folder,
-        "schedules that microc tune measured, where it has records of them: balanced takes the fastest in "
-        "no more flash than without, speed the fastest, size the smallest",
+        "file of measured schedules, written by microc tune",
+        details=(
+            "`balanced` takes the fastest schedules within the flash of the default ones, `speed` the "
+            "fastest, `size` the smallest."
+        ),
         flag="--tuned",
         word=Path,
         path=READ,
@@ -371,56 +511,111 @@ class Options:
     plan: Path | None = option(
         None,
         option_values.folder,
-        "the schedules that an optimisation plan chooses, which microc tune --plan writes and a person may "
-        "edit; one that does not fit the network is refused",
+        "optimisation plan whose schedules are used",
+        details=(
+            "`microc tune --plan` writes it; a person may edit it. A plan that does not fit the network is an error."
+        ),
         flag="--plan",
         word=Path,
         path=WRITTEN,
         metavar="FILE",
     )
     shipped: bool = option(
-        True, validation.truth, "choose all schedules anew: for kernels of shapes that many networks have they come with microc "
-        "(docs/tuning.md)", flag="--no-shipped",
-    )  # fmt: skip
-    external: Mapping[str, str] = option(
-        dict, option_values.external, "layers in other people's code, where it takes less than ours: cmsis-nn=PATH of "
-        "a copy, ethos-u (the board's) or ethos-u=ACCELERATOR, cblas, or a plugin's backend (docs/external.md)",
-        flag="--external", word=option_values.parse_external, path=RUN, metavar="NAME[=PATH]",
-    )  # fmt: skip
-    external_choice: str = choice(
-        "cost", EXTERNAL_CHOICE, "which layers that is: those where that takes less, as measured (tuned) or else by cost, or all "
-        "that a backend has code for",
-        "external_choice", flag="--external-choice",
-    )  # fmt: skip
-    stream: Mapping[str, int] = option(
-        dict, option_values.by_name(option_values.axis),
-        "the input's time axis: a run takes the next frames, and gives what the whole sequence gives",
-        group=STREAMING, flag="--stream", word=option_values.parse_axis, metavar="[INPUT=]AXIS",
-    )  # fmt: skip
-    hop: int = option(
-        0, option_values.frames, "frames that a run takes", default="as few as the strides allow",
-        group=STREAMING, flag="--hop", word=option_values.count, metavar="FRAMES",
-    )  # fmt: skip
-    stream_allow: frozenset[str] = option(
-        frozenset(), option_values.some_of(LATE),
-        "window: layers that need all frames see the last ones, anew in every run; lookahead: padding behind the sequence's end "
-        "becomes a delay",
-        group=STREAMING, flag="--stream-allow", word=option_values.names, metavar=",".join(LATE),
-    )  # fmt: skip
-    dump: Path | None = option(
-        None, option_values.folder, "write every stage: the graph after every pass; for every kernel its tensor expression, all "
-        "candidates with their cost, the function after every step and lowering pass, its C",
-        flag="--dump", word=Path, path=WRITTEN, metavar="DIR",
-    )  # fmt: skip
-    cache: bool = option(
-        True, validation.truth, "compile anew, and keep nothing: the files of networks that were compiled before lie in a cache, "
-        "MICROC_CACHE or the user's folder for such", flag="--no-cache",
-    )  # fmt: skip
-    passes: tuple[Pass, ...] = option(
-        (), option_values.passes, "graph passes of your own, each before the one that it names"
+        True,
+        validation.truth,
+        "do not use the pre-tuned schedules bundled with microc",
+        details="They exist for kernel shapes that many networks share (docs/tuning.md).",
+        flag="--no-shipped",
     )
-    instruments: tuple[Instrument, ...] = option((), option_values.instruments, "objects that watch the graph passes")
-    schedules: tuple[ScheduleRule, ...] = option((), option_values.schedules, "schedule rules of your own")
+    external: Mapping[str, str] = option(
+        dict,
+        option_values.external,
+        "external library for the layers that it computes faster, e.g. cmsis-nn=PATH",
+        details=(
+            "`cmsis-nn=PATH` of a copy, `ethos-u` (the board's) or `ethos-u=ACCELERATOR`, `cblas`, or a "
+            "plugin's backend (docs/external.md)."
+        ),
+        flag="--external",
+        word=option_values.parse_external,
+        path=RUN,
+        metavar="NAME[=PATH]",
+    )
+    external_choice: str = choice(
+        "cost",
+        EXTERNAL_CHOICE,
+        "layers for external code: the faster ones (cost) or all supported ones",
+        "external_choice",
+        details="`cost` compares measured times (`tuned`), or else estimates.",
+        flag="--external-choice",
+    )
+    stream: Mapping[str, int] = option(
+        dict,
+        option_values.by_name(option_values.axis),
+        "time axis of the input for streaming",
+        details="Each run takes the next frames and gives the results of the whole sequence for them.",
+        group=STREAMING,
+        flag="--stream",
+        word=option_values.parse_axis,
+        metavar="[INPUT=]AXIS",
+    )
+    hop: int = option(
+        0,
+        option_values.frames,
+        "frames per run",
+        default="as few as the strides allow",
+        group=STREAMING,
+        flag="--hop",
+        word=option_values.count,
+        metavar="FRAMES",
+    )
+    stream_allow: frozenset[str] = option(
+        frozenset(),
+        option_values.some_of(LATE),
+        "approximations that streaming may make",
+        details=(
+            "`window`: layers that need all frames are computed over the last ones in every run. "
+            "`lookahead`: padding behind the end of the sequence becomes a delay."
+        ),
+        group=STREAMING,
+        flag="--stream-allow",
+        word=option_values.names,
+        metavar=",".join(LATE),
+    )
+    dump: Path | None = option(
+        None,
+        option_values.folder,
+        "folder for all intermediate stages",
+        details=(
+            "The graph after every pass; for every kernel its tensor expression, all candidates with their "
+            "costs, the function after every step and lowering pass, and its C."
+        ),
+        flag="--dump",
+        word=Path,
+        path=WRITTEN,
+        metavar="DIR",
+    )
+    cache: bool = option(
+        True,
+        validation.truth,
+        "bypass the compilation cache ($MICROC_CACHE or the user cache directory)",
+        flag="--no-cache",
+    )
+    passes: tuple[Pass, ...] = option(
+        (),
+        option_values.passes,
+        "graph passes of your own",
+        details="Each runs before the pass that it names.",
+    )
+    instruments: tuple[Instrument, ...] = option(
+        (),
+        option_values.instruments,
+        "objects that observe the graph passes",
+    )
+    schedules: tuple[ScheduleRule, ...] = option(
+        (),
+        option_values.schedules,
+        "schedule rules of your own",
+    )
 
     def __post_init__(self) -> None:
         for name in ("input_shapes", "state", "rename", "bounds", "external", "stream", *ENDS):

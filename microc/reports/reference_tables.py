@@ -206,7 +206,11 @@ def rows() -> Iterator[Row]:
     for name, option in OPTIONS.items():
         value = "|".join(option.words) or option.metavar
         yield Row(
-            name, f"{option.flag} {value}".strip() if option.flag else "", option.group, option.applies, option.text
+            name,
+            f"{option.flag} {value}".strip() if option.flag else "",
+            option.group,
+            option.applies,
+            option.description,
         )
 
 
