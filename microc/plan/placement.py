@@ -1,4 +1,7 @@
-"""Placing units in the arena: first fit, priority orders, beam search."""
+"""Placement of units in the arena: first fit in priority orders, hill climbing over orders, beam search, and an exact search.
+
+:func:`placed` runs all planners and returns the smallest placement.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,40 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.plan.liveness import Demand, Placement, Room, Unit, conflicts, lower_bound, pressures, size_of
 
-# ---- Thousands of placed units in arrays, so that the gap for one more is found without a look at each of them in
-# Python.
+# ---- Interval index: placed units in arrays, so that a gap among thousands of them is found without a Python loop.
 
 MANY = 1 << 8
 """Units from which arrays are faster than a list."""
 
 
 class Shelf:
-    """Placed units by rising offset. A row of ``spans`` each: offset, end, first call, last call, how many were placed before."""
+    """Placed units by rising offset.
+
+    Columns of ``spans``: offset, end, first call, last call, number of the unit in order of placement.
+    """
 
     def __init__(self, placed: Mapping[Unit, int]) -> None:
-        """With what is placed already."""
+        """Start with units that are placed already."""
         self.placed, self.numbers = Placement(), dict[Unit, int]()
         self.spans = np.zeros((0, 5), np.int64)
         for unit, at in placed.items():
             self.put(unit, at)
 
     def put(self, unit: Unit, at: int) -> None:
-        """One more."""
+        """Add a unit."""
         self.placed[unit], self.numbers[unit] = at, len(self.numbers)
         row = int(np.searchsorted(self.spans[:, 0], at))
         self.spans = np.insert(self.spans, row, (at, at + unit.size, unit.first, unit.last, self.numbers[unit]), axis=0)
 
     def lowest_gap(self, unit: Unit, rooms: Mapping[Unit, Room]) -> int:
-        """The lowest aligned offset for ``unit`` at an allowed distance from all that it conflicts with.
+        """Return the lowest aligned offset for ``unit`` at an allowed distance from all units that it conflicts with.
 
-        Those that it may overlap, by ``rooms``, are looked at one by one; between the others there are gaps.
+        The units of ``rooms``, which it may overlap, are examined one by one; the others leave gaps.
         """
         near = {other: room for other, room in rooms.items() if other in self.placed and other.conflicts(unit)}
         starts, ends = self._gaps(unit, [self.numbers[other] for other in near])
         offset, settled = 0, -1
+        # Offsets only rise: repeat until gaps and all neighbours agree.
         while offset != settled:
             settled = offset
             offset = max(offset, int(ends[np.searchsorted(starts, offset + unit.size)]))
@@ -58,71 +64,78 @@ class Shelf:
         return offset
 
     def _gaps(self, unit: Unit, without: list[int]) -> tuple[Array, Array]:
-        """Where the gaps that hold ``unit`` end, and where it may begin in each; the last one is open."""
+        """Return the ends of the gaps that hold ``unit``, and the first offset for it in each; the last gap is open."""
         at, end, first, last, number = self.spans.T
-        beside = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, without)
-        begins = np.append(0, np.maximum.accumulate(end[beside]))
+        conflicting = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, without)
+        begins = np.append(0, np.maximum.accumulate(end[conflicting]))
         begins += -begins % unit.align
-        stops = np.append(at[beside], np.iinfo(np.int64).max)
+        stops = np.append(at[conflicting], np.iinfo(np.int64).max)
         wide = stops - begins >= unit.size
         return stops[wide], begins[wide]
 
 
-# ---- How much work the searches for memory may do. It is counted in steps of the search, never in seconds, so that a
-# network is planned alike on every machine.
+# ---- Effort limits of the searches, counted in steps, never in seconds, so that plans are the same on every machine.
 #
-# What is below a bound is searched in full, as nearly all networks are; beyond it a search follows fewer ways, or ends with
-# the best that it has. No search is needed for a plan to be right.
+# Nearly all networks stay below the limits and are searched in full. Beyond a limit a search follows fewer branches, or returns
+# its best result. The correctness of a plan does not depend on any search.
 
 ORDERING = 1 << 17
-"""Calls that are put behind a partial order (:mod:`microc.plan.plan`); every place in the order has an equal share."""
+"""Calls appended to partial orders (:mod:`microc.plan.plan`), shared equally between the positions of the order."""
 BEAM = 1 << 18
-"""Neighbours that partial placements are held against, in each order of units (:mod:`microc.plan.placement`)."""
+"""Comparisons of partial placements with neighbours, for each order of units (:func:`microc.plan.placement.beam_search`)."""
 CLIMBING = 1 << 22
-"""Pairs of units that conflict, over all placements of :func:`microc.plan.placement.hill_climbing`."""
+"""Pairs of conflicting units, summed over all placements of :func:`microc.plan.placement.hill_climbing`."""
 EXACT = 1 << 16
-"""Places that are looked for by :func:`microc.plan.placement.exact`."""
+"""Gaps that :func:`microc.plan.placement.exact` searches."""
 SPLITS = 1 << 12
-"""Values that :func:`microc.plan.memories.split` puts into a memory to try, in its search; whole splits are few among them."""
+"""Tentative assignments of values to memories in the branch and bound of :func:`microc.plan.memories.split`."""
 PLACEMENTS = 1 << 1
-"""Memories of whole splits that all planners try to place, after the quick ones. Those of few values, which are placed exactly,
-do not count."""
+"""Memories of complete splits on which all planners run, after the quick ones failed.
+
+Memories with few values, which are placed exactly, do not count.
+"""
 PAIRS = 1 << 22
-"""Pairs of values that quick planners look at for it: beyond, only what fits in any order is known to fit."""
+"""Pairs of values that quick planners examine in this search; beyond, only values that fit in any order count as fitting."""
 BRANCHED = 1 << 8
-"""Values up to which its search follows branches, one below the other: of more, so few steps would hardly leave the first."""
+"""Most values for branch and bound: with more, SPLITS steps would hardly leave the first branch."""
 COPIES = 1 << 7
-"""Constants, those that gain most by a byte, that are thought of as copies in a memory."""
+"""Constants, those with the largest gain per byte, that are considered for a copy in RAM."""
 HOT = 1 << 7
-"""Kernels, those that gain most by a byte, that are thought of in a memory for code (:mod:`microc.plan.memories`)."""
+"""Kernels, those with the largest gain per byte, that are considered for a memory for code (:mod:`microc.plan.memories`)."""
 MOVES = 1 << 9
-"""Values that it moves, before that, into a better memory."""
+"""Moves of values into a better memory before branch and bound."""
 
 CHAINS = 1 << 12
-"""Chains of layers that :mod:`microc.compiler.fit.striping` appraises before it takes what it knows."""
+"""Chains of layers that :mod:`microc.compiler.fit.striping` estimates before it uses what it has."""
 LOWERED = 1 << 8
-"""Chains that it lowers, to know their scratch."""
+"""Chains that it lowers to know their scratch."""
 
 
 def affordable(wanted: Demand, effort: int, most: int) -> int:
-    """How often, up to ``most`` times, all units can be held against their neighbours. A unit counts as one of its own."""
+    """Return how often, up to ``most`` times, all units can be compared with their neighbours.
+
+    A unit counts as its own neighbour.
+    """
     return min(most, effort // max(conflicts(wanted) + len(wanted.units), 1))
 
 
-# ---- Beam search: units settle one by one next to those that they may overlap; many partial placements are followed
-# at once.
+# ---- Beam search: units are placed one by one next to those that they may overlap, in many partial placements at once.
 #
-# First fit puts every unit as low as it can, which is wrong for a chain of kernels that each write a little below what they
-# read: the chain drifts down and needs to start high. Here offsets may be negative, and what counts is the distance from the
-# lowest to the highest byte in use.
+# First fit places every unit as low as possible, which is wrong for a chain of kernels that each write a little below their
+# operand: the chain drifts down, so it must start high. Here offsets may be negative, and the size of a placement is the
+# distance from the lowest to the highest byte in use.
 
 WIDTH = 32
-"""Partial placements that are kept."""
+"""Partial placements that are kept at each step."""
 
 
 @frozen
 class _Partial:
-    """Units placed so far: the lowest and highest byte, offsets of those with neighbours to come, and the unit placed last."""
+    """A partial placement, as a linked list from the last unit.
+
+    ``low``, ``high``: the lowest and highest byte; ``near``: offsets of the units that conflict with later ones;
+    ``unit``, ``at``: the last unit and its offset.
+    """
 
     low: int
     high: int
@@ -132,18 +145,20 @@ class _Partial:
     before: _Partial | None = None
 
     def ends(self, at: int, size: int) -> tuple[int, int]:
-        """The lowest and highest byte with a block more."""
+        """Return the lowest and highest byte with another block."""
         return (at, at + size) if self.unit is None else (min(at, self.low), max(at + size, self.high))
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What the units to come can see of it."""
+        """Key of placements that are equal for all later units: their size, and relative offsets of the units near them."""
         return self.high - self.low, *[at - self.low for at in self.near.values()]
 
 
 def beam_search(wanted: Demand) -> Placement | None:
-    """The best of three orders: with time, against it, and from the largest unit on both ways. None where that is too much, or
-    where nothing is below the limit."""
+    """Return the best placement of three orders: by time, against time, and outwards from the largest unit.
+
+    None if the effort is too large, or if nothing is below the limit.
+    """
     width = affordable(wanted, BEAM, WIDTH)
     if not width:
         return None
@@ -151,18 +166,19 @@ def beam_search(wanted: Demand) -> Placement | None:
         return {}
     start = min(wanted.units, key=lambda u: (-u.size, u.first, u.name))
 
-    def away(unit: Unit) -> int:
+    def time_from_start(unit: Unit) -> int:
         return max(unit.first - start.last, start.first - unit.last, 0)
 
     orders = (
         sorted(wanted.units, key=lambda u: (u.first, -u.size, u.name)),
         sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
-        sorted(wanted.units, key=lambda u: (away(u), -u.size, u.name)),
+        sorted(wanted.units, key=lambda u: (time_from_start(u), -u.size, u.name)),
     )
     bound, best = lower_bound(wanted), None
     for order in orders:
         placement = settle(wanted, order, width)
         if placement is not None and size_of(placement) < wanted.limit:
+            # Later orders only need to look for smaller placements.
             best, wanted = placement, replace(wanted, limit=size_of(placement))
         if wanted.limit <= bound:
             break
@@ -170,38 +186,47 @@ def beam_search(wanted: Demand) -> Placement | None:
 
 
 def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
-    """Place units in this order; it should bring units that conflict close together. None where all come to the limit: what is
-    in use never shrinks, so that a partial placement that does is not followed."""
+    """Place units in this order, which should bring units that conflict close together.
+
+    None if all placements reach the limit. The size in use never shrinks, so a partial placement that reaches the limit
+    is dropped.
+    """
     states = [_Partial(0, 0, {})]
     last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
+        # `disjoint` units must not overlap this one, `near` ones may; `unfinished` units conflict with later ones.
         rooms = wanted.rooms[unit]
-        apart = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
-        near = [(u, rooms[u], rooms[u].turned()) for u in order[:k] if u in rooms]
-        waiting = [u for u in order[: k + 1] if last[u] > k]
-        places: list[tuple[int, int, _Partial]] = []
+        disjoint = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
+        near = [(u, rooms[u], rooms[u].reverse()) for u in order[:k] if u in rooms]
+        unfinished = [u for u in order[: k + 1] if last[u] > k]
+        extensions: list[tuple[int, int, _Partial]] = []
         for state in states:
-            taken = _merged((state.near[u] - unit.size, state.near[u] + u.size) for u in apart)
-            for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in near], taken):
+            forbidden = _merge_intervals((state.near[u] - unit.size, state.near[u] + u.size) for u in disjoint)
+            for at in _offset_candidates(
+                state, unit, [(state.near[u], room, reverse_room) for u, room, reverse_room in near], forbidden
+            ):
                 low, high = state.ends(at, unit.size)
                 if high - low < wanted.limit:
-                    places.append((high - low, at, state))
-        states = _smallest(places, unit, waiting, width)
-    return _offsets(states[0]) if states else None
+                    extensions.append((high - low, at, state))
+        states = _smallest(extensions, unit, unfinished, width)
+    return _shifted_offsets(states[0]) if states else None
 
 
 def _smallest(
-    places: list[tuple[int, int, _Partial]], unit: Unit, waiting: Sequence[Unit], width: int
+    places: list[tuple[int, int, _Partial]], unit: Unit, unfinished: Sequence[Unit], width: int
 ) -> list[_Partial]:
-    """``width`` different placements of a unit, of the fewest bytes: from (bytes in use, its offset, what there was before)."""
-    found: dict[tuple[int, ...], _Partial] = {}
+    """Return the ``width`` smallest different placements.
+
+    ``places``: bytes in use, offset of the unit, placement before it.
+    """
+    partials: dict[tuple[int, ...], _Partial] = {}
     for _, at, state in sorted(places, key=itemgetter(0)):
         near = {**state.near, unit: at}
-        new = _Partial(*state.ends(at, unit.size), {u: near[u] for u in waiting}, unit, at, state)
-        found.setdefault(new.key, new)
-        if len(found) == width:
+        new = _Partial(*state.ends(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state)
+        partials.setdefault(new.key, new)
+        if len(partials) == width:
             break
-    return list(found.values())
+    return list(partials.values())
 
 
 Near = list[tuple[int, Room, Room]]
@@ -209,19 +234,20 @@ Near = list[tuple[int, Room, Room]]
 
 
 @frozen
-class _Taken:
-    """Rising stretches without their ends, which do not meet; no unit starts there."""
+class _Intervals:
+    """Rising open intervals that do not meet; no unit may start inside of one."""
 
     lows: list[int]
     highs: list[int]
 
     def around(self, offset: int) -> tuple[int, int]:
-        """The ends of the stretch that an offset lies in; twice the offset, if it lies in none."""
+        """Return the ends of the interval that contains an offset; the offset twice if there is none."""
         k = bisect_left(self.lows, offset) - 1
         return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
 
 
-def _merged(stretches: Iterable[tuple[int, int]]) -> _Taken:
+def _merge_intervals(stretches: Iterable[tuple[int, int]]) -> _Intervals:
+    """Merge overlapping intervals."""
     lows, highs = list[int](), list[int]()
     for low, high in sorted(stretches):
         if highs and low < highs[-1]:
@@ -229,55 +255,58 @@ def _merged(stretches: Iterable[tuple[int, int]]) -> _Taken:
         else:
             lows.append(low)
             highs.append(high)
-    return _Taken(lows, highs)
+    return _Intervals(lows, highs)
 
 
-def _places(state: _Partial, unit: Unit, near: Near, taken: _Taken) -> list[int]:
-    """Offsets worth trying: at either end of what is in use and taken, and at the ends of every neighbour's allowed distances."""
-    starts = {state.low, state.high - unit.size, *taken.lows, *taken.highs}
+def _offset_candidates(state: _Partial, unit: Unit, near: Near, forbidden: _Intervals) -> list[int]:
+    """Return offsets worth trying.
+
+    These are at both ends of the bytes in use and of forbidden intervals, and at the ends of neighbours' allowed
+    distances.
+    """
+    starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
     for at, room, _ in near:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return sorted({_settled(start, unit, near, taken, up) for start in starts for up in (True, False)})
+    return sorted({_nearest_allowed(start, unit, near, forbidden, up) for start in starts for up in (True, False)})
 
 
-def _settled(start: int, unit: Unit, near: Near, taken: _Taken, up: bool) -> int:
-    """The nearest allowed offset at or above (or below) a start."""
-    offset, settled = start - start % unit.align, None
-    while offset != settled:
-        settled = offset
-        offset = taken.around(offset)[up]
+def _nearest_allowed(start: int, unit: Unit, near: Near, forbidden: _Intervals, up: bool) -> int:
+    """Return the nearest allowed offset at or above (or below) ``start``."""
+    offset, previous = start - start % unit.align, None
+    while offset != previous:
+        previous = offset
+        offset = forbidden.around(offset)[up]
         offset += -offset % unit.align if up else -(offset % unit.align)
-        for at, room, turned in near:
+        for at, room, reverse_room in near:
             if up:
                 offset = at + room.next(offset - at)
                 offset += -offset % unit.align
             else:
-                offset = at - turned.next(at - offset)
+                offset = at - reverse_room.next(at - offset)
                 offset -= offset % unit.align
     return offset
 
 
-def _offsets(state: _Partial) -> Placement:
-    """All offsets, moved so that the lowest (rounded down to the alignment) is 0."""
-    found: Placement = {}
+def _shifted_offsets(state: _Partial) -> Placement:
+    """Return all offsets, moved so that the lowest (rounded down to the alignment) is 0."""
+    offsets: Placement = {}
     link: _Partial | None = state
     while link is not None and link.unit is not None:
-        found[link.unit] = link.at
+        offsets[link.unit] = link.at
         link = link.before
-    base = state.low - state.low % max((unit.align for unit in found), default=1)
-    return {unit: at - base for unit, at in found.items()}
+    base = state.low - state.low % max((unit.align for unit in offsets), default=1)
+    return {unit: at - base for unit, at in offsets.items()}
 
 
-# ---- Placing units in the arena. Every planner is a priority order given to one first-fit placement, or a search
-# over orders.
+# ---- Planners: a priority order for first fit, or a search over orders.
 
 Planner = Callable[[Demand], Placement | None]
-"""None where there are too many units for it, or where it sees that it finds nothing below the limit."""
+"""Returns a placement; None if there are too many units for it, or if it finds nothing below the limit."""
 
-HILL_CLIMBING_STEPS = 400
+HILL_CLIMBING_STEPS = 400  # swaps at most
 EXACT_LIMIT = 9
-"""Units up to which all orders that matter are searched."""
+"""Most units for the exact search."""
 
 
 def first_fit(
@@ -287,13 +316,13 @@ def first_fit(
     before: Mapping[Unit, int] = MappingProxyType({}),
     near: Mapping[Unit, Sequence[Unit]] | None = None,
 ) -> Placement:
-    """Place units one by one at the lowest offset that every unit placed before allows, up to one that exceeds ``limit``.
+    """Place units one by one at the lowest offset that all earlier units allow, up to the first that exceeds ``limit``.
 
-    ``before``: where the first ones of the order are placed; they are not placed again. ``near``: by unit, those that it
-    conflicts with, where that is known.
+    ``before``: offsets of the first units of the order, which are not placed again. ``near``: by unit, those that it
+    conflicts with, if known.
     """
     if len(order) > MANY:
-        return _of_many(wanted, order, limit, before)
+        return _first_fit_indexed(wanted, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
         beside = placed if near is None else {other: placed[other] for other in near[unit] if other in placed}
@@ -303,8 +332,8 @@ def first_fit(
     return placed
 
 
-def _of_many(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
-    """The same placement, found faster."""
+def _first_fit_indexed(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
+    """Compute the placement of :func:`first_fit` with the interval index."""
     shelf = Shelf(before)
     for unit in order[len(before) :]:
         at = shelf.lowest_gap(unit, wanted.rooms[unit])
@@ -315,14 +344,15 @@ def _of_many(wanted: Demand, order: Sequence[Unit], limit: float, before: Mappin
 
 
 def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
-    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
+    """Return the lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
     rooms, size, align, first, last = wanted.rooms[unit], unit.size, unit.align, unit.first, unit.last
-    beside = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
-    beside.sort(key=itemgetter(0))
+    conflicting = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
+    conflicting.sort(key=itemgetter(0))
     offset, settled = 0, -1
+    # Repeated, since the distance to a unit that was passed already changes, and may be forbidden then.
     while offset != settled:
         settled = offset
-        for at, other in beside:
+        for at, other in conflicting:
             if at >= offset + size:
                 break
             if at + other.size <= offset:
@@ -337,18 +367,18 @@ def _by_size(unit: Unit) -> tuple[int, int, str]:
 
 
 def greedy_by_size(wanted: Demand) -> Placement:
-    """Largest first."""
+    """Place the largest units first."""
     return first_fit(wanted, sorted(wanted.units, key=_by_size))
 
 
 def greedy_by_conflicts(wanted: Demand) -> Placement:
-    """Units that share their time with the most bytes first."""
+    """Place units first that are alive together with the most bytes."""
     pressure = pressures(wanted)
     return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_by_size(u))))
 
 
 def hill_climbing(wanted: Demand) -> Placement:
-    """Start from the best greedy order; swap two units while that does not make the arena larger. Deterministic."""
+    """Start from the best greedy order; swap two units while the arena does not grow. Deterministic."""
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
@@ -357,10 +387,12 @@ def hill_climbing(wanted: Demand) -> Placement:
     for _ in range(steps):
         if size_of(best) == bound:
             break
+        # The arena shrinks only if the unit at its top gets lower, so that is one of the two.
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
+        # Units before the first of the two keep their offsets.
         placement = first_fit(wanted, trial, size_of(best), {unit: best[unit] for unit in order[: min(i, j)]}, near)
         if size_of(placement) <= size_of(best):
             order, best = trial, placement
@@ -368,28 +400,29 @@ def hill_climbing(wanted: Demand) -> Placement:
 
 
 def exact(wanted: Demand) -> Placement:
-    """Branch and bound over placement orders: the best first-fit placement.
+    """Return the best first-fit placement, by branch and bound over placement orders.
 
-    Without rooms that is an optimum, and orders of rising offsets suffice. (Take any optimal placement, sort by offset, and
-    let every unit sink as first fit does: nothing gets higher.) Beyond :data:`EXACT` looks the best so far is taken.
+    Without overlaps that is an optimum, and orders of rising offsets suffice: take any optimal placement, sort it by
+    offset, and let every unit sink as first fit does; none gets higher. Beyond :data:`EXACT` gaps the best so far is
+    returned.
     """
     bound = lower_bound(wanted)
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
-    looks = count()
+    gaps = count()
 
     def search(rising: Placement, left: tuple[Unit, ...], limit: int, lowest: float = -inf) -> Placement | None:
         if not left:
             return rising
         result = None
         for unit in left:
-            if next(looks) >= EXACT:
+            if next(gaps) >= EXACT:
                 break
             at = lowest_gap(wanted, unit, rising)
             if at + unit.size >= limit or at < lowest:
                 continue
-            deeper = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
-            if deeper is not None:
-                result, limit = deeper, size_of(deeper)
+            completed = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
+            if completed is not None:
+                result, limit = completed, size_of(completed)
                 if limit == bound:
                     return result
         return result
@@ -408,7 +441,7 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 
 
 def placed(wanted: Demand) -> tuple[str, Placement]:
-    """The smallest placement that any planner finds, and the name of that one: the first of those that are equal."""
+    """Return the smallest placement of all planners, and the name of its planner; of equal ones the first."""
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
     bound, name, best = lower_bound(wanted), "", Placement()
     for tried, planner in planners:

@@ -1,4 +1,4 @@
-"""The memory plan of a module, and the order of its calls."""
+"""Plan the memory of a module: an order of its calls, a memory and an offset for every value, checked independently."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from microc.plan.placement import ORDERING, placed
 from microc.plan.plan_check import check_plan
 from microc.target import Memory
 
-# ---- The order of calls that needs the least memory at once, where a network branches.
+# ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
-# The search goes through sets of finished calls, level by level, and keeps the best few at each: exact while there are no more
-# than :data:`WIDTH` of them, and while a level takes no more than its share of :data:`~microc.plan.placement.ORDERING`. A chain
-# has one order only.
+# Beam search over sets of finished calls: level k has the sets of k calls, of which the best few are kept. It is exact while
+# there are at most :data:`WIDTH` sets, and while a level takes no more than its share of
+# :data:`~microc.plan.placement.ORDERING`. A chain has only one order.
 
-WIDTH = 64
+WIDTH = 64  # sets of calls that are kept at each level  # sets of calls that are kept at each level
 
 
 @frozen
 class _State:
-    """Calls done so far: the largest need until now, the bytes alive, what is done and alive (bits by number), the last call.
+    """A set of finished calls, with the best order found for it.
 
-    ``place``: of the orders that are compared, in alphabetical order, the number of the one that the last call is put behind.
+    ``peak``: the largest need so far; ``size``: bytes alive; ``call``: the last call; ``done``, ``live``: finished
+    calls and live values as bits by number; ``place``: rank of the order before the last call, among the compared
+    orders sorted lexicographically.
     """
 
     peak: int
@@ -42,10 +44,11 @@ class _State:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
+        """Sort key: a smaller peak, then fewer bytes, then a fixed order."""
         return self.peak, self.size, self.place, self.call
 
     def order(self) -> tuple[int, ...]:
-        """The calls, one after the other."""
+        """Return the calls in order."""
         found, state = list[int](), self
         while state.before is not None:
             found.append(state.call)
@@ -54,18 +57,20 @@ class _State:
 
 
 def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
-    """``module`` with its calls in a topological order of small peak; as it is, if no other order is better."""
+    """Reorder the calls topologically for a small peak; return ``module`` unchanged if no order is better."""
     search = Search(module, overlaps, io_in_arena=io_in_arena)
+    # A chain: every call depends on the one before.
+    # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
         return module
-    found = search.best()
-    if found.peak >= search.along(range(len(module.calls))).peak:
+    best = search.best()
+    if best.peak >= search.along(range(len(module.calls))).peak:
         return module
-    return replace(module, calls=tuple(module.calls[k] for k in found.order()))
+    return replace(module, calls=tuple(module.calls[k] for k in best.order()))
 
 
 def ordered_as(module: Module, other: Module) -> Module:
-    """``module``, with its calls in the order of ``other``, which computes the same values; as it is where that does not."""
+    """Reorder the calls like those of ``other``, which computes the same values; return ``module`` unchanged if it does not."""
     places = {call.writes: k for k, call in enumerate(other.calls)}
     if other is module or any(call.writes not in places for call in module.calls):
         return module
@@ -73,20 +78,20 @@ def ordered_as(module: Module, other: Module) -> Module:
 
 
 def _needs(module: Module) -> list[set[int]]:
-    """For every call the earlier ones that must stay in front of it: it reads what they write, or writes what they touch.
+    """Return for each call the earlier ones that must precede it: it reads their results, or writes what they read or wrote.
 
-    Parts of a concatenation are written in any order.
+    Parts of a concatenation may be written in any order.
     """
     bases = {name: module.base_of(name)[0] for name in module.values}
-    readers, writers, makers = (defaultdict[str, set[int]](set) for _ in range(3))
-    found: list[set[int]] = []
+    readers, writers, writers_by_name = (defaultdict[str, set[int]](set) for _ in range(3))
+    dependences: list[set[int]] = []
     for k, call in enumerate(module.calls):
         reads, writes = ({bases[name] for name in names} for names in (call.reads, call.writes))
-        found.append(
+        dependences.append(
             set[int]().union(
                 *(writers[base] for base in reads),
                 *(readers[base] for base in writes),
-                *(makers[name] for name in call.writes),
+                *(writers_by_name[name] for name in call.writes),
             )
         )
         for base in reads:
@@ -94,14 +99,14 @@ def _needs(module: Module) -> list[set[int]]:
         for base in writes:
             writers[base].add(k)
         for name in call.writes:
-            makers[name].add(k)
-    return found
+            writers_by_name[name].add(k)
+    return dependences
 
 
 class Search:
-    """Sizes, uses and savings of a module's calls. ``needs``: for every call those that must run before it.
+    """Sizes, uses and savings of a module's calls. ``needs``: for each call those that must run before it.
 
-    Sets of calls and of values are the bits of a number.
+    Sets of calls and of values are bit sets.
     """
 
     def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
@@ -133,18 +138,20 @@ class Search:
         self._savings: dict[tuple[int, frozenset[int], frozenset[int]], int] = {}
 
     def after(self, state: _State, k: int, place: int = 0) -> _State:
-        """The state when call ``k`` has run, too."""
+        """Return the state after call ``k``."""
         done, touched = state.done | 1 << k, self.touched[k]
         starting = frozenset(n for n in touched if not state.live >> n & 1)
         ending = frozenset(n for n in touched if n not in self.kept and not self.users[n] & ~done)
         during = state.size + sum(self.sizes[n] for n in starting)
+        # A call's results may overlap the operands that die with it.
+        # A call's results may overlap the operands that die with it.
         need = during + self.scratch[k] - self._shared(k, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
         live = (state.live | _bits(starting)) & ~_bits(ending)
         return _State(max(state.peak, need), left, place, k, done, live, state)
 
     def _shared(self, k: int, ending: frozenset[int], starting: frozenset[int]) -> int:
-        """The most bytes that values of a call may have in common."""
+        """Return the most bytes that values of a call may share."""
         key = k, ending, starting
         if key not in self._savings:
             call = self.calls[k]
@@ -154,31 +161,31 @@ class Search:
         return self._savings[key]
 
     def along(self, order: Sequence[int]) -> _State:
-        """The state after some calls in order."""
+        """Return the state after some calls in order."""
         state = self.start
         for k in order:
             state = self.after(state, k)
         return state
 
     def best(self) -> _State:
-        """The state after all calls, in the best order found."""
+        """Return the state after all calls, in the best order found."""
         states, ready = [self.start], dict[int, list[int]]()
         share = max(ORDERING // max(len(self.calls), 1), 1)
         for _ in self.calls:
             places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.place, s.call)))}
             earlier, ready = ready, dict[int, list[int]]()
-            found: dict[int, _State] = {}
-            for state, k in islice(self._ways(states, earlier, ready), share):
+            best_by_set: dict[int, _State] = {}
+            for state, k in islice(self._extensions(states, earlier, ready), share):
                 new = self.after(state, k, places[state.done])
-                if new.done not in found or new.rank < found[new.done].rank:
-                    found[new.done] = new
-            states = sorted(found.values(), key=lambda state: state.rank)[:WIDTH]
+                if new.done not in best_by_set or new.rank < best_by_set[new.done].rank:
+                    best_by_set[new.done] = new
+            states = sorted(best_by_set.values(), key=lambda state: state.rank)[:WIDTH]
         return states[0]
 
-    def _ways(
+    def _extensions(
         self, states: Iterable[_State], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
     ) -> Iterator[tuple[_State, int]]:
-        """States, each with every call that may run next; these go into ``ready``, by what is done.
+        """Yield states with each call that may run next; these calls are stored in ``ready``, by set of finished calls.
 
         ``earlier``: the same for the states before.
         """
@@ -186,24 +193,27 @@ class Search:
             if state.before is None:
                 ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
             else:
+                # Only followers of the last call can have become ready.
+                # Only followers of the last call can have become ready.
                 freed = (k for k in self.followers[state.call] if not self.earlier[k] & ~state.done)
                 ready[state.done] = sorted({*earlier[state.before.done], *freed} - {state.call})
             yield from ((state, k) for k in ready[state.done])
 
 
 def _bits(numbers: Iterable[int]) -> int:
-    found = 0
+    """Return numbers as a bit set."""
+    bits = 0
     for number in numbers:
-        found |= 1 << number
-    return found
+        bits |= 1 << number
+    return bits
 
 
-# ---- The memory plan of a module: an order of calls, memories for its values, the best of several planners, checked.
+# ---- Entry points.
 
 ARENA_ALIGN = 8
-"""Bytes, unless a value asks for more."""
+"""Alignment of the arena in bytes, unless a value needs more."""
 LARGEST = (1 << 31) - 1
-"""Indices are int32."""
+"""Largest arena in bytes: generated code indexes with int32."""
 
 
 def plan_module(
@@ -214,17 +224,16 @@ def plan_module(
     flash: float = 0.0,
     like: Module | None = None,
 ) -> Module:
-    """``module`` with its calls in the order that needs least memory, or in that of ``like`` (it may be ``module``), and
-    offsets for everything in the arena.
+    """Order the calls of ``module`` and assign offsets to everything in the arena.
 
-    Inputs and outputs lie inside it by choice. ``memories``: where the board has several for tensors, the one with the stack
-    first: then there are several arenas, and calls say how long they wait for what lies in them. ``flash``: cycles that a byte
-    of constants waits where it is linked.
+    The order needs the least memory, or is that of ``like`` (it may be ``module``). ``io_in_arena``: inputs and outputs
+    are inside. ``memories``: for a board with several memories for tensors, the one of the stack first; then there are
+    several arenas, and calls have their waits for operands. ``flash``: cycles that a byte of constants waits in flash.
     """
     overlaps = Overlaps(module)
     module = order_calls(module, overlaps, io_in_arena=io_in_arena) if like is None else ordered_as(module, like)
     wanted = demand(module, overlaps, io_in_arena=io_in_arena)
-    plan = plan_in_memories(module, wanted, memories, flash) if memories else _in_one(wanted)
+    plan = plan_in_memories(module, wanted, memories, flash) if memories else _plan_one_arena(wanted)
     if plan.size > LARGEST:
         raise FitError(
             f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {LARGEST:,}",
@@ -240,7 +249,7 @@ def plan_module(
 
 
 def in_one_arena(module: Module, flash: float = 0.0) -> Module:
-    """A planned module as for a board with one memory: for what places its arena by itself, and hot code."""
+    """Plan again for a board with one memory, for builds that place a single arena; hot code is kept."""
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
@@ -249,7 +258,8 @@ def in_one_arena(module: Module, flash: float = 0.0) -> Module:
     return planned.with_plan(replace(planned.plan, code=plan.code))
 
 
-def _in_one(wanted: Demand) -> Plan:
+def _plan_one_arena(wanted: Demand) -> Plan:
+    """Place all values in one arena."""
     name, best = placed(wanted)
     offsets = {unit.name: at for unit, at in best.items()}
     return Plan(dict(sorted(offsets.items())), -(-size_of(best) // 4) * 4, lower_bound(wanted), name)

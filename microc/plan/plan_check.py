@@ -1,4 +1,8 @@
-"""The checker: replays every access on an arena of owners. It shares no code with the planner."""
+"""Check a plan by replaying every access on an arena of owners.
+
+The checker shares no code with the planner, nor with the analysis that it trusts
+(:mod:`microc.tir.analysis.access_order`).
+"""
 
 from __future__ import annotations
 
@@ -19,20 +23,19 @@ from microc.tir.ir import Buffer, PrimFunc
 from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars
 
-# ---- For the checker: the way to every access of a lowered function, through statements in a row, guards, names and
-# loops.
+# ---- Access paths: the path to every access of a lowered function, through sequences, guards, names and loops.
 
 
 @frozen
 class Slot:
-    """So many ticks on."""
+    """An advance of the clock by ``start`` ticks."""
 
     start: int
 
 
 @frozen
 class Turns:
-    """The turns of a loop, ``span`` ticks each, at most ``longest`` of them."""
+    """The iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
 
     loop: ir.For
     span: int
@@ -41,7 +44,7 @@ class Turns:
 
 @frozen
 class Guard:
-    """Only where the condition comes out so."""
+    """A condition with the outcome for which the access happens."""
 
     condition: ir.Expr
     holds: bool
@@ -49,7 +52,7 @@ class Guard:
 
 @frozen
 class Name:
-    """A value that has a name from here on."""
+    """A named value, visible from here on."""
 
     var: ir.Var
     value: ir.Expr
@@ -61,7 +64,7 @@ Way = tuple[Step, ...]
 
 @frozen
 class Access:
-    """How to get to an access, and what it touches."""
+    """The path to an access, and the elements that it touches."""
 
     way: Way
     buffer: ir.Buffer
@@ -73,37 +76,42 @@ class Access:
 
 _ENDLESS = ir.const(ir.ENDLESS, "int32")
 LEAF = 3
-"""Ticks of a statement: reads, writes, and reads that go on while a call writes."""
+"""Ticks of a statement: 0 reads, 1 writes, 2 reads that continue while a call writes."""
 
 
 def accesses(func: ir.PrimFunc) -> Iterator[Access]:
-    """Everything that a lowered function touches."""
-    return _row(func.body, (), _Ticks())
+    """Yield all accesses of a lowered function."""
+    return _sequence_accesses(func.body, (), _Ticks())
 
 
 class _Ticks:
-    """How long statements last at most; each is measured once, after the loops around it."""
+    """Upper bounds of the duration of statements. Each is computed once, after the loops around it."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
         self._reach: dict[ir.Var, tuple[int, int]] = {}
 
     def of(self, stmt: ir.Stmt) -> int:
+        """Return the duration of a statement."""
         if id(stmt) not in self._known:
             self._known[id(stmt)] = (stmt, sum(self.item(item) for item in _flat(stmt)))
         return self._known[id(stmt)][1]
 
     def item(self, item: ir.Stmt | Name) -> int:
+        """Return the duration of one item of a sequence."""
         match item:
             case ir.For(_, _, body):
-                return self.turns(item) * self.of(body) + LEAF
+                return self.iterations(item) * self.of(body) + LEAF
             case ir.If(_, then, otherwise):
                 return LEAF + self.of(then) + (self.of(otherwise) if otherwise else 0)
             case _:
                 return LEAF
 
-    def turns(self, loop: ir.For) -> int:
-        """The most turns of a loop, by those of the loops around it; two for an endless one, whose turns are alike."""
+    def iterations(self, loop: ir.For) -> int:
+        """Return the most iterations of a loop, from those of the loops around it.
+
+        An endless loop counts as two iterations, which are equal.
+        """
         most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
         if not isinstance(most, int):
             raise InternalError("the order in a loop without a bound is not known")
@@ -111,84 +119,90 @@ class _Ticks:
         return max(most, 0)
 
 
-def _row(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Access]:
+def _sequence_accesses(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Access]:
+    """Yield the accesses of a statement, at the end of the path ``way``."""
     start = 0
     for item in _flat(stmt):
         here = (*way, Slot(start))
         start += ticks.item(item)
         match item:
             case ir.Store(buffer, indices, value):
-                yield from _operands((*indices, value), here)
+                yield from _operand_accesses((*indices, value), here)
                 yield Access((*here, Slot(1)), buffer, indices, 1, True)
             case ir.Evaluate(value):
-                yield from _operands((value,), here)
+                yield from _operand_accesses((value,), here)
             case ir.If(condition, then, otherwise):
-                yield from _operands((condition,), here)
-                yield from _row(then, (*here, Slot(LEAF), Guard(condition, True)), ticks)
+                yield from _operand_accesses((condition,), here)
+                yield from _sequence_accesses(then, (*here, Slot(LEAF), Guard(condition, True)), ticks)
                 if otherwise is not None:
-                    past = Slot(LEAF + ticks.of(then))
-                    yield from _row(otherwise, (*here, past, Guard(condition, False)), ticks)
+                    after_then = Slot(LEAF + ticks.of(then))
+                    yield from _sequence_accesses(otherwise, (*here, after_then, Guard(condition, False)), ticks)
             case ir.For(_, extent, body):
-                longest = ticks.turns(item)
+                longest = ticks.iterations(item)
                 turns = Turns(item, ticks.of(body), longest)
-                yield from _row(body, (*here, turns), ticks)
-                yield from _operands((extent,), (*here, Slot(turns.longest * turns.span)))  # asked once more at the end
+                yield from _sequence_accesses(body, (*here, turns), ticks)
+                # The condition of the loop is evaluated once more at its end.
+                yield from _operand_accesses((extent,), (*here, Slot(turns.longest * turns.span)))
             case Name():
-                yield from _operands((item.value,), here)
+                yield from _operand_accesses((item.value,), here)
                 way = (*way, item)
             case _:
                 raise InternalError(f"{type(item).__name__} was not lowered")
 
 
 def _flat(stmt: ir.Stmt) -> Iterator[ir.Stmt | Name]:
-    """Statements in order; a let is a statement that names a value for those behind it."""
-    waiting = [stmt]
-    while waiting:
-        match waiting.pop():
+    """Yield statements in order; a let becomes a :class:`Name` for the statements behind it."""
+    pending = [stmt]
+    while pending:
+        match pending.pop():
             case ir.Seq(body):
-                waiting.extend(reversed(body))
+                pending.extend(reversed(body))
             case ir.Let(var, value, body):
                 yield Name(var, value)
-                waiting.append(body)
+                pending.append(body)
             case ir.Alloc(_, body):
-                waiting.append(body)
+                pending.append(body)
             case other:
                 yield other
 
 
-def _operands(exprs: tuple[ir.Expr, ...], way: Way) -> Iterator[Access]:
-    """Reads come first and writes through pointers second. A call that does both may read until it ends."""
+def _operand_accesses(exprs: tuple[ir.Expr, ...], way: Way) -> Iterator[Access]:
+    """Yield the accesses of expressions.
+
+    Reads come before writes through pointers, but a call that does both may read until it ends.
+    """
     for expr in exprs:
-        yield from _expression(expr, way, during=False)
+        yield from _expression_accesses(expr, way, during=False)
 
 
-def _expression(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
+def _expression_accesses(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
+    """Yield the accesses of an expression. ``during``: it is read while the call around it writes."""
     match expr:
         case ir.Load(buffer, indices):
             yield Access((*way, Slot(2 if during else 0)), buffer, indices, 1, False)
             for index in indices:
-                yield from _expression(index, way, during=during)
+                yield from _expression_accesses(index, way, during=during)
         case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
             yield Access((*way, Slot(tick)), buffer, indices, extent, writes, step)
             for index in indices:
-                yield from _expression(index, way, during=during)
+                yield from _expression_accesses(index, way, during=during)
         case ir.Call(_, args):
             stores = any(isinstance(a, ir.AddressOf) and a.writes for a in args)
             for a in args:
-                yield from _expression(a, way, during=during or (stores and isinstance(a, ir.AddressOf)))
+                yield from _expression_accesses(a, way, during=during or (stores and isinstance(a, ir.AddressOf)))
         case ir.Select(condition, a, b):
-            yield from _expression(condition, way, during=during)
-            yield from _expression(a, (*way, Guard(condition, True)), during=during)
-            yield from _expression(b, (*way, Guard(condition, False)), during=during)
+            yield from _expression_accesses(condition, way, during=during)
+            yield from _expression_accesses(a, (*way, Guard(condition, True)), during=during)
+            yield from _expression_accesses(b, (*way, Guard(condition, False)), during=during)
         case ir.Bin(("and" | "or") as op, a, b):
-            yield from _expression(a, way, during=during)
-            yield from _expression(b, (*way, Guard(a, op == "and")), during=during)
+            yield from _expression_accesses(a, way, during=during)
+            yield from _expression_accesses(b, (*way, Guard(a, op == "and")), during=during)
         case ir.Bin(_, a, b):
-            yield from _expression(a, way, during=during)
-            yield from _expression(b, way, during=during)
+            yield from _expression_accesses(a, way, during=during)
+            yield from _expression_accesses(b, way, during=during)
         case ir.Un(_, a) | ir.Cast(_, a):
-            yield from _expression(a, way, during=during)
+            yield from _expression_accesses(a, way, during=during)
         case ir.Const() | ir.Var():
             return
         case _:
@@ -196,35 +210,35 @@ def _expression(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
 
 
 def variables(access: Access) -> set[ir.Var]:
-    """Variables on which it depends whether and where the access happens."""
-    found = {var for index in access.indices for var in free_vars(index)}
+    """Return the variables that decide whether and where the access happens."""
+    needed = {var for index in access.indices for var in free_vars(index)}
     for step in reversed(access.way):
         match step:
             case Guard(condition):
-                found |= free_vars(condition)
+                needed |= free_vars(condition)
             case Turns(loop):
-                found |= free_vars(loop.extent)
-            case Name(var, value) if var in found:
-                found |= free_vars(value)
-    return found
+                needed |= free_vars(loop.extent)
+            case Name(var, value) if var in needed:
+                needed |= free_vars(value)
+    return needed
 
 
-# ---- For the checker: when a call touches every byte of some operands, by walking down to each access and running it
-# in order.
+# ---- Replay: the times of the first write and last touch of every byte of a call's operands.
 #
-# It shares no code with the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`) and works the other way
-# round: the analysis collects accesses from the inside out, works out when their addresses come up and ignores guards; here the
-# way to each access is walked from the outside in (:mod:`microc.plan.plan_check`), all executions side by side in arrays, and
-# guards turn back those that do not pass. A loop that an access does not depend on runs its first and its last turn only: those
-# between touch the same bytes.
+# It works the other way round than the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`). That one
+# collects accesses from the inside out, derives the times of addresses and ignores guards. Here the path to each access is
+# walked from the outside in, with all executions side by side in arrays, and guards drop those that do not pass. A loop that
+# an access does not depend on runs only its first and last iteration: those between touch the same bytes.
 
-NEVER = 1 << 62
+NEVER = (
+    1 << 62
+)  # time of the first write of a byte that is not written  # time of the first write of a byte that is not written
 _CHUNK = 1 << 18
-"""Executions of an access that are followed side by side."""
+"""Executions of an access that are computed side by side."""
 
 
 Values = Mapping[ir.Var, Array | None]
-"""Variables, one number for each of some executions side by side; None for data."""
+"""Variables, one number for each of some executions side by side; None if it depends on data."""
 
 
 class Replay:
@@ -238,19 +252,20 @@ class Replay:
                 self._follow(access)
 
     def _follow(self, access: Access) -> None:
-        """Run one access."""
+        """Replay one access."""
         for values, when in _walk(access.way, variables(access), {}, np.zeros(1, np.int64)):
             self._touch(access, values, when)
 
     def _touch(self, access: Access, values: Values, when: Array) -> None:
+        """Record an access in some executions."""
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
         numbers = [_value(index, values) for index in access.indices]
         known, inside = np.zeros_like(when), np.ones(len(when), bool)
-        unknown = np.zeros(1, np.int64)  # an index made of data stands anywhere along its axis
+        unknown = np.zeros(1, np.int64)  # an index that depends on data may be any along its axis
         for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
             if number is None:
                 unknown = (unknown[:, None] + np.arange(extent) * stride).reshape(-1)
-            else:  # behind a guard that is made of data, anything may stand
+            else:  # behind a guard that depends on data, indices may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
         known, first, last = _spans(known[inside], when[inside])
@@ -262,15 +277,16 @@ class Replay:
             self._mark(access, touched, first[part, None, None], last[part, None, None])
 
     def _mark(self, access: Access, touched: Array, first: Array, last: Array) -> None:
+        """Record the times of touched bytes."""
         touched, first, last = (part.reshape(-1) for part in np.broadcast_arrays(touched, first, last))
         np.maximum.at(self.last_touch[access.buffer], touched, last)
         if access.write:
             np.minimum.at(self.first_write[access.buffer], touched, first)
 
 
-def _spans(places: Array, when: Array) -> tuple[Array, Array, Array]:
-    """Every place once, with the earliest and the latest of its times."""
-    distinct, number = np.unique(places, return_inverse=True)
+def _spans(positions: Array, when: Array) -> tuple[Array, Array, Array]:
+    """Return every position once, with the earliest and the latest of its times."""
+    distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
     np.minimum.at(first, number, when)
     np.maximum.at(last, number, when)
@@ -278,38 +294,40 @@ def _spans(places: Array, when: Array) -> tuple[Array, Array, Array]:
 
 
 def _walk(way: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """Executions of what lies at the end of a way: variables and times side by side."""
+    """Yield the executions that reach the end of a path: values of variables, and times."""
     for position, step in enumerate(way):
         match step:
             case Slot(start):
                 when = when + start
             case Guard(condition, holds):
-                values, when = _guarded(condition, holds, values, when)
+                values, when = _filter_by_guard(condition, holds, values, when)
             case Name(var, value) if var in wanted:
                 named = _value(value, values)
                 values = {**values, var: None if named is None else np.broadcast_to(named, when.shape)}
             case Turns():
-                for inner, then in _turns(step, wanted, values, when):
+                for inner, then in _iterate(step, wanted, values, when):
                     yield from _walk(way[position + 1 :], wanted, inner, then)
                 return
     yield values, when
 
 
-def _guarded(condition: ir.Expr, holds: bool, values: Values, when: Array) -> tuple[Values, Array]:
-    """The executions that a guard lets pass; one that is made of data lets all pass."""
+def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Array) -> tuple[Values, Array]:
+    """Return the executions that pass a guard; a guard that depends on data passes all."""
+    # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
+    # `a and b` holds if both hold, `a or b` fails if both fail: each part is a guard, even if the other depends on data.
     if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
         for part in (condition.a, condition.b):
-            values, when = _guarded(part, holds, values, when)
+            values, when = _filter_by_guard(part, holds, values, when)
         return values, when
     outcome = _value(condition, values)
     if outcome is None:
         return values, when
     chosen = np.broadcast_to(outcome.astype(bool) == holds, when.shape)
-    return _picked(values, chosen), when[chosen]
+    return _select(values, chosen), when[chosen]
 
 
-def _turns(step: Turns, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
-    """The turns of a loop, some at a time; the first and the last only, if the access does not depend on the loop."""
+def _iterate(step: Turns, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
+    """Yield the iterations of a loop, some at a time; only the first and the last if the access does not depend on the loop."""
     loop = step.loop
     extents = _value(loop.extent, values)
     if extents is None or loop.kind == "parallel":
@@ -320,24 +338,25 @@ def _turns(step: Turns, wanted: set[ir.Var], values: Values, when: Array) -> Ite
         extents = np.minimum(extents, step.longest)
     extents = np.broadcast_to(extents, when.shape)
     count = int(extents.max(initial=0))
-    turns = np.arange(count if loop.var in wanted else min(count, 2))
+    iterations = np.arange(count if loop.var in wanted else min(count, 2))
     at_once = max(1, _CHUNK // max(len(when), 1))
-    for start in range(0, len(turns), at_once):
-        some = turns[start : start + at_once]
-        parent, number = np.repeat(np.arange(len(when)), len(some)), np.tile(some, len(when))
+    for start in range(0, len(iterations), at_once):
+        batch = iterations[start : start + at_once]
+        parent, number = np.repeat(np.arange(len(when)), len(batch)), np.tile(batch, len(when))
         if loop.var not in wanted:
             number = number * (extents[parent] - 1)
-        chosen = (number >= 0) & (number < extents[parent])
-        parent, number = parent[chosen], number[chosen]
-        yield {**_picked(values, parent), loop.var: number}, when[parent] + number * step.span
+        is_run = (number >= 0) & (number < extents[parent])
+        parent, number = parent[is_run], number[is_run]
+        yield {**_select(values, parent), loop.var: number}, when[parent] + number * step.span
 
 
-def _picked(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
+def _select(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
+    """Select executions."""
     return {var: None if array is None else array[chosen] for var, array in values.items()}
 
 
 def _value(expr: ir.Expr, values: Values) -> Array | None:
-    """An integer expression for every execution; None where data decides."""
+    """Evaluate an integer expression for every execution; None if it depends on data."""
     match expr:
         case ir.Const(int() as value):
             return np.array(value)
@@ -359,17 +378,22 @@ def _value(expr: ir.Expr, values: Values) -> Array | None:
             return None
 
 
-# ---- The checker: executes the call sequence on an arena of owners. It shares no code with the planners.
+# ---- The checker: executes the calls on an arena of owners.
 #
-# Every byte of every arena remembers whose value it holds. A read of a byte that holds something else or a place outside of the
-# arenas is a defect of the plan. Where operands of one call overlap, the call's loops are run to see in which order they touch
-# each byte (:mod:`microc.plan.plan_check`).
+# Every byte of every arena has an owner, the value that was written there last. A read of a byte with another owner, or
+# outside of the arenas, is a defect of the plan. If operands of one call overlap, its loops are replayed for the order in
+# which they touch each byte.
 
 _KEPT = 1 << 15
-"""Bytes of operands whose replay is kept for the next call of the same kernel; it takes 16 times as many."""
+"""Bytes of operands up to which a replay is kept for the next call of the same kernel; it takes 16 times as much memory."""
 
 
 class _Arena:
+    """The owner of every byte.
+
+    Bytes between two neighbouring ends of values always have the same owner, so they share an element of ``owner``.
+    """
+
     def __init__(self, module: Module) -> None:
         assert module.plan is not None
         self.module, self.plan = module, module.plan
@@ -380,24 +404,24 @@ class _Arena:
         self.replays: dict[tuple[object, ...], Replay] = {}
 
     def cells(self, place: slice) -> slice:
-        """The stretches between neighbouring edges that a place covers: their bytes share all their owners."""
+        """Return the elements that a range of bytes covers."""
         first, last = np.searchsorted(self.edges, (place.start, place.stop))
         return slice(int(first), int(last))
 
     def place(self, name: str) -> tuple[slice, int] | None:
-        """The bytes of a value (or view) and the number of its owner; None when it lives outside the arena."""
+        """Return the bytes of a value (or view) and the number of its owner; None if it is outside of the arena."""
         nbytes, offset = self.module.values[name].nbytes, 0
-        seen = name
+        base = name
         links = {v.name: v for v in self.module.views}
-        while seen in links:
-            offset += links[seen].offset
-            seen = links[seen].base
-        if offset + nbytes > self.module.values[seen].nbytes:
-            raise InternalError(f"view {name} reaches beyond {seen}")
-        start = self.plan.offsets.get(seen)
+        while base in links:
+            offset += links[base].offset
+            base = links[base].base
+        if offset + nbytes > self.module.values[base].nbytes:
+            raise InternalError(f"view {name} reaches beyond {base}")
+        start = self.plan.offsets.get(base)
         if start is None:
-            if self.module.values[seen].storage in ("intermediate", "workspace", "state"):
-                raise InternalError(f"{seen} has no place in the arena")
+            if self.module.values[base].storage in ("intermediate", "workspace", "state"):
+                raise InternalError(f"{base} has no place in the arena")
             return None
         start += offset
         if start < 0 or start + nbytes > self.plan.size:
@@ -406,37 +430,39 @@ class _Arena:
             a.start <= start and start + nbytes <= a.start + a.size for a in self.plan.arenas
         ):
             raise InternalError(f"{name} lies in no arena, or in two")
-        if start % self.module.values[seen].align and not offset:
+        if start % self.module.values[base].align and not offset:
             raise InternalError(f"{name} is misaligned")
-        return slice(start, start + nbytes), self.numbers[seen]
+        return slice(start, start + nbytes), self.numbers[base]
 
     def write(self, name: str) -> None:
+        """Make a value the owner of its bytes."""
         place = self.place(name)
         if place is not None:
             self.owner[self.cells(place[0])] = place[1]
 
     def read(self, name: str, who: str) -> None:
+        """Check that a value owns its bytes."""
         place = self.place(name)
         if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
             raise InternalError(f"{who} reads {name}, whose memory was overwritten")
 
 
 def _shared(a: slice, b: slice) -> slice:
-    """The bytes that two places have in common; an empty or backward slice if there are none."""
+    """Return the bytes that two ranges share; an empty or backward slice if there are none."""
     return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def _check_call(arena: _Arena, call: Call) -> None:
-    """Operands of one call keep out of each other's way: where they share bytes, one is done before the other comes.
+    """Check operands of one call that share bytes: one must be done before the other is written.
 
-    What is written for later (not for this call only) has to come last.
+    A result, which later calls read, must be written last.
     """
-    places = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.place(name))}
+    ranges = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.place(name))}
     pairs = [
         (one, other)
         for one in (*call.writes, *call.workspace)
-        for other in places
-        if one in places and one != other and _length(_shared(places[one], places[other])) > 0
+        for other in ranges
+        if one in ranges and one != other and _length(_shared(ranges[one], ranges[other])) > 0
     ]
     if not pairs:
         return
@@ -444,12 +470,12 @@ def _check_call(arena: _Arena, call: Call) -> None:
     if kernel is None:
         raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
     names = {name for pair in pairs for name in pair}
-    for sizes in _tried(arena.module) if kernel.func.scalars else [{}]:
-        _check_pairs(_Order(arena, kernel.func, sizes, call, names), call, places, pairs)
+    for sizes in _replay_sizes(arena.module) if kernel.func.scalars else [{}]:
+        _check_pairs(_Order(arena, kernel.func, sizes, call, names), call, ranges, pairs)
 
 
 def _check_pairs(order: _Order, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
-    """Operands that share bytes, at some sizes."""
+    """Check operands that share bytes, at one choice of sizes."""
     for one, other in pairs:
         common = _shared(places[one], places[other])
         free = order.done_before(other, one, places, common) & (other not in call.writes)
@@ -462,8 +488,11 @@ def _check_pairs(order: _Order, call: Call, places: Mapping[str, slice], pairs: 
             raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type")
 
 
-def _tried(module: Module) -> list[dict[str, int]]:
-    """Sizes at which calls are replayed: the largest and the smallest, their neighbours, one large only, the middle."""
+def _replay_sizes(module: Module) -> list[dict[str, int]]:
+    """Return sizes at which calls are replayed.
+
+    These are the largest, the smallest, their neighbours, the middle, and one size large with the others small.
+    """
     most = [(size.maximum - size.minimum) // size.step for size in module.sizes]
     steps = [most, [0 for _ in most], [min(n, 1) for n in most], [max(n - 1, 0) for n in most], [n // 2 for n in most]]
     steps += [[n if j == k else 0 for j, n in enumerate(most)] for k in range(len(most))]
@@ -478,12 +507,12 @@ def _length(place: slice) -> int:
 
 
 def _may_alias(one: set[str], other: set[str]) -> bool:
-    """C lets characters alias everything, and other types themselves only."""
+    """Test whether C allows accesses of these dtypes to the same memory: only characters may alias other types."""
     return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
 
 
 class _Order:
-    """When a call touches the bytes of some operands."""
+    """Times at which a call touches the bytes of some operands."""
 
     def __init__(self, arena: _Arena, func: PrimFunc, sizes: Mapping[str, int], call: Call, names: set[str]) -> None:
         func = instantiate(func, sizes)
@@ -496,7 +525,7 @@ class _Order:
             arena.replays[key] = self.replay
 
     def done_before(self, first: str, second: str, places: Mapping[str, slice], common: slice) -> Array:
-        """By byte: whether ``first`` is touched for the last time before ``second`` is written for the first time."""
+        """Test for each byte whether ``first`` is touched for the last time before ``second`` is first written."""
 
         def part(times: Mapping[Buffer, Array], name: str) -> list[Array]:
             base = places[name].start
@@ -508,7 +537,10 @@ class _Order:
 
 
 def _check_arenas(plan: Plan) -> None:
-    """Arenas keep apart, and within their memories; only the first may be too large, for which a board is refused."""
+    """Check that arenas are disjoint and within their memories.
+
+    Only the first may exceed its memory: the fit of the firmware is checked elsewhere, and refuses the board.
+    """
     end = 0
     for arena in plan.used:
         if arena.start < end or arena.start + arena.size > plan.size:
@@ -519,7 +551,7 @@ def _check_arenas(plan: Plan) -> None:
 
 
 def check_plan(module: Module) -> None:
-    """Raise InternalError if the plan lets any value be damaged before its last use."""
+    """Raise InternalError if the plan lets any value be overwritten before its last use."""
     arena = _Arena(module)
     _check_arenas(arena.plan)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]

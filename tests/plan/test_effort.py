@@ -64,7 +64,7 @@ def test_what_conflicts_is_counted() -> None:
 @pytest.mark.parametrize("count", [30, 150, 2000])
 def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every partial placement is held against its neighbours; in each of the three orders so many times in all."""
-    looked, merged = 0, beam._merged
+    looked, merged = 0, beam._merge_intervals
 
     def counted(stretches: object) -> object:
         nonlocal looked
@@ -72,7 +72,7 @@ def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> 
         looked += len(found)
         return merged(found)
 
-    monkeypatch.setattr(beam, "_merged", counted)
+    monkeypatch.setattr(beam, "_merge_intervals", counted)
     wanted = crowd(count)
     placement = beam.beam_search(wanted)
     assert looked <= 3 * effort.BEAM

@@ -212,9 +212,9 @@ spans = st.lists(st.integers(-9, 14), unique=True).map(sorted)
 
 @given(spans, st.integers(-15, 25))
 def test_rooms(allowed: list[int], distance: int) -> None:
-    """``next``, ``turned`` and ``shared`` against their definitions."""
+    """``next``, ``reverse`` and ``shared`` against their definitions."""
     room = Room(15, 10, tuple(range(d, d + 1) for d in allowed))
     everything = {*range(-40, -9), *allowed, *range(15, 60)}
     assert room.next(distance) == min(d for d in everything if d >= distance)
-    assert room.turned().next(distance) == min(-d for d in everything if -d >= distance)
+    assert room.reverse().next(distance) == min(-d for d in everything if -d >= distance)
     assert room.shared == max([min(15, d + 10) - max(0, d) for d in allowed], default=0)
