@@ -1,3 +1,5 @@
-"""Floor 5: parts of a network that somebody else's code computes. ``backend`` says what a backend is, ``partition`` which parts
-it gets, ``kernel`` what becomes of its C, and a file for each backend of the wheel.
+"""Floor 5: regions of a network that external code computes.
+
+``backend`` defines backends, ``partition`` finds their regions and makes kernels of their C; each bundled backend has
+its own file or folder.
 """

@@ -1,4 +1,4 @@
-"""External backends: patterns of layers, the C of a region."""
+"""External backends: patterns of layers, and the C code of a matched region."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from microc.graph.match import Op
 from microc.module import Sources
 from microc.target import Target
 
-# ---- What a backend is: patterns of layers that it computes, with checks; how a region becomes its C; what that is
-# built from.
+# ---- A backend has patterns of layers with checks, functions that generate the C of a region, and the sources of its library.
 #
 # ::
 #
@@ -26,15 +25,17 @@ from microc.target import Target
 #
 #     BACKEND = Backend("vendor", (Entry("relu", P.op("relu"), code, check),), open=vendor_sources, headers=("vendor.h",))
 #
-# Patterns are those of :mod:`microc.graph.match`, over operators as the formats have them (docs/operators.md): quantisation is on
-# the types, layouts are canonical, paddings and activations are attributes of their layers.
+# Patterns are those of :mod:`microc.graph.match`, over operators as the formats define them (docs/operators.md): quantisation is
+# part of the types, layouts are canonical, paddings and activations are attributes of their layers.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Region:
-    """Nodes that a pattern found, alone: ``graph`` has what they read from others as its inputs, what others read of them as
-    its outputs, and their constants. ``nodes`` and ``values`` are the pattern's captures, ``root`` its last node; ``target`` is
-    what the code is for."""
+    """The nodes that a pattern matched, as a graph of their own.
+
+    Its inputs are the values that the nodes read from others, its outputs those that others read. ``nodes`` and
+    ``values`` are the pattern's captures, ``root`` its last node; ``target`` is the target of the compilation.
+    """
 
     graph: Graph
     root: Node
@@ -46,11 +47,11 @@ class Region:
         return f"<Region of {'+'.join(node.op for node in self.graph.nodes)}>"
 
     def type(self, value: str) -> TensorType:
-        """The type of a value by its name in the graph."""
+        """Return the type of a value by its name in the graph."""
         return self.graph.types[value]
 
     def const(self, value: str) -> Array | None:
-        """The data of a value; None where they are not known when compiling."""
+        """Return the data of a value; None if it is not constant."""
         return self.graph.consts.get(value)
 
     @property
@@ -64,19 +65,21 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A region as C.
+    """The C code of a region.
 
-    - ``lines``: statements, the body of a function whose parameters are ``in_0``, ``in_1`` ... (the region's inputs, const),
-      ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, a multiple of 4) if ``workspace`` is
-      not 0. Tensors lie in row-major order; none overlaps another.
-    - ``data``: constants in flash, by parameter; each name is an identifier of C.
+    - ``lines``: statements, the body of a function whose parameters are ``in_0``, ``in_1`` ... (the region's inputs,
+      const), ``out_0`` ... (its outputs), the names in ``data``, and ``scratch`` (``uint8_t *``, a multiple of 4) if
+      ``workspace`` is not 0. Tensors are in row-major order and do not overlap.
+    - ``data``: constants in flash, by parameter; each name is a C identifier.
     - ``workspace``: bytes of the arena that the code may use while it runs.
-    - ``instructions``, ``code_bytes``: what it costs, by the backend's own model; the first is compared with our code's.
-    - ``functions``: of the library that it calls, so that what they need is built.
-    - ``align``: of ``data`` and ``scratch``, in bytes, where whole words are not enough: a power of two.
-    - ``fails``: the lines end in ``return`` of an ``int``. Where it is not 0 the network's run ends with ``ERROR_EXTERNAL``.
-    - ``differs``: where its results may be others than our code's by more than the backend's bound, as the end of a sentence;
-      such a region is taken where a user asks for all of them.
+    - ``instructions``, ``code_bytes``: its cost by the backend's own model; ``instructions`` is compared with that of
+      our code.
+    - ``functions``: functions of the library that it calls, so that they are built.
+    - ``align``: alignment of ``data`` and ``scratch`` in bytes, a power of two, at least 4.
+    - ``fails``: the lines end in ``return`` of an ``int``. If it is not 0 the network's run ends with
+      ``ERROR_EXTERNAL``.
+    - ``differs``: how results may differ from our code's by more than the backend's bound, as the end of a sentence;
+      such a region is used only if the user asks for all regions.
     """
 
     lines: tuple[str, ...]
@@ -96,25 +99,28 @@ class Code:
 
 
 def always(region: Region) -> str:
-    """A check that nothing fails."""
+    """Accept every region."""
     return ""
 
 
 def as_said(place: str, target: Target) -> str:
-    """For backends to which a board adds nothing."""
+    """Return the user's configuration unchanged, for backends to which a board adds nothing."""
     return place
 
 
 def always_whole(region: Region) -> Mapping[str, str]:
-    """For what takes every region as it is."""
+    """Leave no layers out, for backends that take every region unchanged."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A pattern of as many connected layers as there are, for a library that is a compiler: those against which
-    ``refuses(graph, node)`` says nothing (a sentence's end). ``leaves(region)``: of a region, the layers that it does not take
-    after all, by their first outputs, each with why; what is around them is looked through again."""
+    """A pattern of as many connected layers as possible, for a library that is a compiler.
+
+    It matches the layers for which ``refuses(graph, node)`` returns no reason (the end of a sentence).
+    ``leaves(region)`` returns the layers that it does not take after all, by first output, each with the reason; the
+    layers around them are matched again.
+    """
 
     refuses: Callable[[Graph, Node], str]
     leaves: Callable[[Region], Mapping[str, str]] = always_whole
@@ -122,8 +128,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of a backend's table: the pattern called ``name``, how a region of it becomes C, and ``check``: why one does not,
-    as the end of a sentence, or nothing where it does."""
+    """A row of a backend's table: a pattern, the generator of its code, and a check.
+
+    ``check`` returns the reason against a region as the end of a sentence, empty if there is none.
+    """
 
     name: str
     pattern: Op | Span
@@ -132,24 +140,25 @@ class Entry:
 
 
 def whole(place: str) -> str:
-    """For backends of which the user says nothing but where they are."""
+    """Return the whole configuration as the path, for backends configured by a path alone."""
     return place
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Somebody's code.
+    """An external library.
 
-    - ``name``: what users call it: ``--external NAME=PATH``.
-    - ``entries``: its table; of two patterns that fit a node the larger is taken, of two as large the first.
-    - ``open(place, target, functions)``: what the ``functions`` that regions call are built from, taken from where the user says
-      that the library is (empty: nothing was said). UsageError where that is no such library, or not for the target.
-    - ``headers``: what the code includes.
-    - ``bound``: by what floats may differ from our code's, as a share of the largest magnitude; 0: in no bit.
-    - ``given(place)``: the backend for what the user says behind its name, where that is more than a place. UsageError where it
-      makes no sense.
-    - ``folder(place)``: the end of what the user says that is a path of code, or nothing where there is none.
-    - ``on(place, target)``: what the user says, with what the target's board adds. UsageError where they differ.
+    - ``name``: its name in ``--external NAME=PATH``.
+    - ``entries``: its table; if two patterns match a node, the larger one wins, of equal ones the first.
+    - ``open(place, target, functions)``: returns the sources of the ``functions`` that regions call, from the library's
+      location (empty: none given). Raises UsageError if there is no such library, or if it is not for the target.
+    - ``headers``: headers that the code includes.
+    - ``bound``: largest difference of float results from our code's, relative to the largest magnitude; 0: bit-exact.
+    - ``given(place)``: returns the backend for a configuration that is more than a path. Raises UsageError if it is
+      invalid.
+    - ``folder(place)``: returns the end of the configuration that is a path of code, empty if there is none.
+    - ``on(place, target)``: adds facts of the target's board to the configuration. Raises UsageError if they contradict
+      it.
     """
 
     name: str
@@ -166,12 +175,12 @@ class Backend:
         object.__setattr__(self, "headers", tuple(self.headers))
 
     def beside(self, place: str, home: Path) -> str:
-        """What the user says in a file that lies in ``home``, with the path from there."""
+        """Return a configuration read from a file in the folder ``home``, with its path relative to that folder resolved."""
         path = self.folder(place)
         return f"{place.removesuffix(path)}{home / path}" if path else place
 
 
-# ---- The backends that there are: those of the wheel, which plugins extend.
+# ---- The registry of backends: the bundled ones, which plugins extend.
 
 BACKENDS: Registry[Backend] = Registry(
     "a backend",
@@ -181,4 +190,4 @@ BACKENDS: Registry[Backend] = Registry(
         "ethos-u": Later("microc.external.ethos_u", "BACKEND"),
     },
 )
-"""Every backend by what ``--external`` calls it: :attr:`Backend.name`."""
+"""Every backend by its name in ``--external``: :attr:`Backend.name`."""

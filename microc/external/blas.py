@@ -1,8 +1,9 @@
-"""A BLAS for large products of floats on a computer: ``cblas_sgemm`` of OpenBLAS or another that is there. Off unless asked for.
+"""BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS or another installed BLAS. Off by default.
 
-The bound: a sum of K products in another order differs by about sqrt(K) u of the sum of their magnitudes (u = 2**-24, rounding
-errors of random signs: Higham and Mary 2019), which is about sqrt(K) / 6 of the largest result where terms are random, too. So
-K u / 6 of the largest result on either side, 8e-5 in all for the 4096 products that are taken at most.
+Error bound: a sum of K products in another order differs by about sqrt(K) u times the sum of their magnitudes (u =
+2**-24, rounding errors of random signs: Higham and Mary 2019), which is about sqrt(K) / 6 times the largest result if
+the terms are random too. So each side is within K u / 6 of the largest result; both together differ by 8e-5 for the
+4096 products that are accepted at most.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from microc.target import Target
 
 NAME, HEADER = "cblas", "microc_cblas.h"
 LEAST, DEEPEST = 1 << 15, 4096
-"""Products in all that a call is worth; products of one sum at most, for the bound."""
+"""Fewest products in all for which a call pays; most products of one sum, for the error bound."""
 BOUND = 1e-4
 CALL, PRODUCT = 20000.0, 0.55
-"""Of a call, which packs its operands and perhaps wakes threads; of a product: as many instructions as the cost model gives
-code of ours that takes as long, measured with vectors of 16 floats in one thread (docs/external.md)."""
+"""Cost of a call, which packs its operands and may wake threads, and of a product.
+
+In instructions of the cost model for our code that takes the same time, measured with vectors of 16 floats in one
+thread (docs/external.md).
+"""
 _NAMES = ("openblas", "cblas", "blas")
 _GET = "apt-get install libopenblas-dev, or --external cblas=FOLDER that has one"
 _DECLARED = b"""/* What is called of a BLAS; its own header is not needed. Enumerations of CBLAS are ints. */
@@ -45,21 +49,21 @@ _EPILOGUES = {
     "relu": "out_0[i] = out_0[i] < 0.0f ? 0.0f : out_0[i];",
     "relu6": "out_0[i] = out_0[i] < 0.0f ? 0.0f : out_0[i] > 6.0f ? 6.0f : out_0[i];",
 }
-"""What is done to a result of each activation; NaN stays NaN."""
+"""Statement applied to every result, by activation; NaN stays NaN."""
 
 
 def check(region: Region) -> str:
-    """Why a product is not for a BLAS."""
+    """Return the reason against computing a product by BLAS."""
     node = region.root
-    kinds = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
-    if any(kind.dtype != "float32" for kind in kinds):
-        return f"it is of {', '.join(dict.fromkeys(kind.dtype for kind in kinds))}"
+    types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
+    if any(type_.dtype != "float32" for type_ in types):
+        return f"it is of {', '.join(dict.fromkeys(type_.dtype for type_ in types))}"
     if node.attrs.get("activation", "") not in _EPILOGUES:
         return f"its activation is {node.attr('activation')}"
-    if node.op == "matmul" and (len(kinds[1].shape) != 2 or any(node.attrs.get(f"axes_{x}") for x in "ab")):
+    if node.op == "matmul" and (len(types[1].shape) != 2 or any(node.attrs.get(f"axes_{x}") for x in "ab")):
         return "its matrices are several, or turned"
     if node.op == "conv2d":
-        g = geometry(node.attrs, kinds[0].shape, kinds[1].shape)
+        g = geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "its window has more than a pixel"
     rows, units, depth = _extents(region)
@@ -69,7 +73,7 @@ def check(region: Region) -> str:
 
 
 def product(region: Region) -> Code:
-    """``cblas_sgemm``: rows of data with rows of weights (``matmul``: with columns)."""
+    """Generate the call of ``cblas_sgemm``: rows of data times rows of weights (``matmul``: times columns)."""
     node, (rows, units, depth) = region.root, _extents(region)
     data, operands = {}, list[str]()
     for name, role in zip(node.inputs, ("data", "weight", "bias"), strict=False):
@@ -79,41 +83,42 @@ def product(region: Region) -> Code:
         if name:
             operands.append(role if array is not None else f"in_{region.graph.inputs.index(name)}")
     a, b, *bias = operands
-    turn, stride = ("MICROC_AS_IS", units) if node.op == "matmul" else ("MICROC_TRANSPOSED", depth)
+    weight_order, stride = ("MICROC_AS_IS", units) if node.op == "matmul" else ("MICROC_TRANSPOSED", depth)
     epilogue = _EPILOGUES[str(node.attrs.get("activation", ""))]
-    filled = (
+    # With a bias the results start from it, and beta = 1 adds the products.
+    bias_fill = (
         f"for (int32_t r = 0; r < {rows}; ++r) {{",
         f"    (void)memcpy(&out_0[r * {units}], {bias[0] if bias else ''}, {4 * units});",
         "}",
     )
-    ended = (f"for (int32_t i = 0; i < {rows * units}; ++i) {{", f"    {epilogue}", "}")
+    epilogue_loop = (f"for (int32_t i = 0; i < {rows * units}; ++i) {{", f"    {epilogue}", "}")
     call = (
-        f"cblas_sgemm(MICROC_ROWS, MICROC_AS_IS, {turn}, {rows}, {units}, {depth}, 1.0f, {a}, {depth}, {b}, {stride}, "
+        f"cblas_sgemm(MICROC_ROWS, MICROC_AS_IS, {weight_order}, {rows}, {units}, {depth}, 1.0f, {a}, {depth}, {b}, {stride}, "
         f"{'1.0f' if bias else '0.0f'}, out_0, {units});"
     )
     cost = CALL + PRODUCT * rows * units * depth + (2.0 if epilogue else 0.5) * rows * units
-    return Code((*(filled if bias else ()), call, *(ended if epilogue else ())), data, 0, cost, 200)
+    return Code((*(bias_fill if bias else ()), call, *(epilogue_loop if epilogue else ())), data, 0, cost, 200)
 
 
 def _extents(region: Region) -> tuple[int, int, int]:
-    """Rows, units and depth of the product."""
+    """Return rows, units and depth of the product."""
     units, weight = region.output_types[0].shape[-1], region.type(region.root.inputs[1])
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
 
 def find(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """The BLAS in a folder, or of this computer; ToolError where there is none."""
+    """Find the BLAS in a folder, or of this computer; ToolError if there is none."""
     if not FAMILIES[target.isa].threads:
         raise UsageError(f"{NAME} is for computers, not for {target.cpu}", hint="leave out external")
-    library, folders = _here() if not place else _in_folder(Path(place))
+    library, folders = _installed_library() if not place else _in_folder(Path(place))
     if not library:
         where = f"in {place}" if place else "on this computer"
         raise ToolError(f"there is no BLAS {where}", where=place, hint=_GET)
     return Sources(NAME, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
 
 
-def _here() -> tuple[str, tuple[str, ...]]:
-    """As the linker is told: by its file where it has the number of its version alone."""
+def _installed_library() -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of an installed BLAS, and no folders; by file name if only a versioned file exists."""
     for name in _NAMES:
         found = ctypes.util.find_library(name)
         if found:

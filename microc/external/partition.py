@@ -1,4 +1,4 @@
-"""Regions of a graph that a backend gets, and their kernels."""
+"""Partition a graph into regions for backends, and make kernels of their code."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from microc.ops.meaning import expanded
 from microc.target import Target
 from microc.tir import ir
 
-# ---- Regions of a graph: whether one is convex, what it is alone, and the graph with one node in its place.
+# ---- Operations on regions: convexity, extraction, replacement by one node.
 
 
 def convex(graph: Graph, nodes: Iterable[Node]) -> bool:
-    """Whether no path between nodes of a region goes through one that is not of it."""
+    """Test whether a region is convex: no path between its nodes goes through a node outside."""
     inside = {id(node) for node in nodes}
-    made = {name for node in nodes for name in node.outputs if name}
-    behind: set[str] = set()
+    results = {name for node in nodes for name in node.outputs if name}
+    dependent: set[str] = set()
     for node in graph.nodes:
         if id(node) in inside:
-            if not behind.isdisjoint(node.inputs):
+            if not dependent.isdisjoint(node.inputs):
                 return False
-        elif not (made | behind).isdisjoint(node.inputs):
-            behind.update(name for name in node.outputs if name)
+        elif not (results | dependent).isdisjoint(node.inputs):
+            dependent.update(name for name in node.outputs if name)
     return True
 
 
 def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
-    """Some nodes as a graph of their own."""
+    """Return some nodes as a graph of their own."""
     own = {id(node) for node in chosen}
     nodes = [node for node in graph.nodes if id(node) in own]
-    made = {name for node in nodes for name in node.outputs if name}
-    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
+    results = {name for node in nodes for name in node.outputs if name}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in results)
     inputs = tuple(name for name in read if name not in graph.consts)
     outside = {name for node in graph.nodes if id(node) not in own for name in node.inputs if name}
     wanted = outside | {*graph.outputs, *graph.updates.values()}
@@ -50,66 +50,66 @@ def part_of(graph: Graph, chosen: Sequence[Node]) -> Graph:
 
 
 def contracted(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
-    """The graph with one node in the place of a convex region's."""
+    """Replace a convex region by one node."""
     inside = {id(node) for node in nodes}
     node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
     before: list[Node] = []
     after: list[Node] = []
-    behind = set(region.outputs)
-    for each in graph.nodes:
-        if id(each) in inside:
+    dependent = set(region.outputs)
+    for other in graph.nodes:
+        if id(other) in inside:
             continue
-        if behind.isdisjoint(each.inputs):
-            before.append(each)
+        if dependent.isdisjoint(other.inputs):
+            before.append(other)
         else:
-            behind.update(name for name in each.outputs if name)
-            after.append(each)
+            dependent.update(name for name in other.outputs if name)
+            after.append(other)
     return graph.with_nodes((*before, node, *after))
 
 
-# ---- Regions as large as they can be: connected layers of a kind, cut where another layer stands between two of
-# them.
+# ---- Maximal regions: connected layers of a kind, cut where another layer is between two of them.
 #
-# A layer's level is how often a path from the network's inputs to it changes between layers of the kind and others, at most.
-# Layers of the kind that are connected and of one level are a region. It is convex, since a path that leaves it meets another
-# layer, and from there on levels are higher; for the same reason all regions together have an order.
+# The level of a layer is the largest number of changes, on any path from the network's inputs to it, between layers of the kind
+# and others. Connected layers of the kind with one level form a region. It is convex: a path that leaves it meets another layer,
+# behind which levels are higher. For the same reason the regions can be ordered.
 
 ROUNDS = 8
-"""How often a graph is looked through again, because a library leaves layers out."""
+"""Most repetitions of the search, if a library leaves layers out."""
 Spanned = tuple[tuple[Node, ...], Region]
 
 
 def spanned(graph: Graph, span: Span, target: Target) -> tuple[list[Spanned], list[tuple[str, str]]]:
-    """All regions of a span, the largest first; by place in the model, why other layers are in none."""
+    """Return all regions of a span, the largest first, and for layers in none the reason, by location in the model."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[Spanned]()
     for _ in range(ROUNDS):
         regions = [(nodes, region_of(graph, nodes, target)) for nodes in connected(graph, why)]
-        left = {name: said for _, region in regions for name, said in span.leaves(region).items()}
+        left = {name: reason for _, region in regions for name, reason in span.leaves(region).items()}
         if not left:
             break
         why |= left
     else:
         regions = []
-    places = {node.outputs[0]: str(node.loc) for node in graph.nodes}
-    return sorted(regions, key=lambda each: -len(each[0])), [(places[name], said) for name, said in why.items()]
+    locations = {node.outputs[0]: str(node.loc) for node in graph.nodes}
+    return sorted(regions, key=lambda each: -len(each[0])), [(locations[name], reason) for name, reason in why.items()]
 
 
 def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
+    """Return connected nodes as a region without captures."""
     return Region(part_of(graph, nodes), nodes[-1], {}, {}, target)
 
 
 def connected(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...]]:
-    """The regions of all nodes but ``others``, known by their first outputs."""
-    made = {name: node for node in graph.nodes for name in node.outputs if name}
+    """Yield the regions of all nodes except ``others``, which are given by first output."""
+    producers = {name: node for node in graph.nodes for name in node.outputs if name}
     level: dict[str, int] = {}
     group: dict[str, list[Node]] = {}
     for node in graph.nodes:
         key = node.outputs[0]
-        kind = key not in others
-        before = list(dict.fromkeys(made[name].outputs[0] for name in node.inputs if name in made))
-        level[key] = max((level[each] + (kind is (each in others)) for each in before), default=int(kind))
-        if kind:
+        is_kind = key not in others
+        before = list(dict.fromkeys(producers[name].outputs[0] for name in node.inputs if name in producers))
+        level[key] = max((level[each] + (is_kind is (each in others)) for each in before), default=int(is_kind))
+        if is_kind:
             group[key] = [node]
             for each in before:
                 if each in group and level[each] == level[key] and group[each] is not group[key]:
@@ -122,16 +122,15 @@ def connected(graph: Graph, others: Collection[str]) -> Iterator[tuple[Node, ...
         yield tuple(sorted(nodes, key=lambda node: order[node.outputs[0]]))
 
 
-# ---- Which parts of a network a backend gets: regions that its patterns find, the largest first, each convex. Spans,
-# which are as large as they can be, come before all others.
+# ---- Partition: spans first, then the regions of patterns, the largest first, each convex.
 #
-# A region is convex if no path leaves it and comes back: everything that it reads is there before it runs. Regions are taken
-# one by one out of the graph as those before have left it, so that all of them together have an order, too.
+# A region is convex if no path leaves it and comes back: everything that it reads is available before it runs. Regions are
+# replaced one by one in the graph that the earlier ones have left, so that all of them together can be ordered too.
 
 
 @frozen
 class Taken:
-    """A region that has become a node: whose it is, by which pattern, its code, and where it is from."""
+    """A region that became a node: its backend and pattern, its code, and its origin."""
 
     backend: Backend
     entry: Entry
@@ -140,14 +139,16 @@ class Taken:
 
     @property
     def key(self) -> str:
-        """What the region is known by: the value that its root makes."""
+        """Key of the region: the value that its root computes."""
         return self.region.root.outputs[0]
 
 
 @frozen
 class Partition:
-    """A graph with its regions as nodes of operator ``external``, by the number in their attribute ``code``. ``refused``: by
-    place in the model, why a pattern's region is not for its backend."""
+    """A graph with regions as nodes of operator ``external``, by the number in their attribute ``code``.
+
+    ``refused``: by location in the model, the reason against a region that a pattern matched.
+    """
 
     graph: Graph
     taken: tuple[Taken, ...] = ()
@@ -155,8 +156,10 @@ class Partition:
 
 
 def partition(graph: Graph, backends: Sequence[Backend], target: Target, without: Collection[str] = ()) -> Partition:
-    """The graph with all regions taken that ``backends`` have code for; those whose root makes a value of ``without`` stay.
-    From here on no operator names others, but in the regions that backends are given."""
+    """Replace all regions that ``backends`` have code for by nodes; regions whose root computes a value of ``without`` stay.
+
+    Behind this step no operator refers to others, except in the regions that backends get.
+    """
     taken: list[Taken] = []
     refused: list[tuple[str, str]] = []
 
@@ -174,13 +177,15 @@ def partition(graph: Graph, backends: Sequence[Backend], target: Target, without
         for nodes, region in regions:
             if region.root.outputs[0] not in without:
                 take(backend, entry, region, nodes)
-    found = [each for each in _candidates(graph, backends) if each.match.root.outputs[0] not in without]
-    for each in sorted(found, key=lambda each: -len(each.nodes)):
+    candidates = [
+        candidate for candidate in _candidates(graph, backends) if candidate.match.root.outputs[0] not in without
+    ]
+    for candidate in sorted(candidates, key=lambda candidate: -len(candidate.nodes)):
         here = {id(node) for node in graph.nodes}
-        if all(id(node) in here for node in each.nodes) and convex(graph, each.nodes):
-            match = each.match
-            region = Region(part_of(graph, each.nodes), match.root, match.nodes, match.values, target)
-            take(each.backend, each.entry, region, each.nodes)
+        if all(id(node) in here for node in candidate.nodes) and convex(graph, candidate.nodes):
+            match = candidate.match
+            region = Region(part_of(graph, candidate.nodes), match.root, match.nodes, match.values, target)
+            take(candidate.backend, candidate.entry, region, candidate.nodes)
     return Partition(expanded(graph), tuple(taken), tuple(refused))
 
 
@@ -196,7 +201,7 @@ class _Candidate:
 
 
 def _candidates(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidate]:
-    """What patterns find, once for every pattern and root."""
+    """Yield the matches of all patterns, one for each pattern and root."""
     scope = Scope(graph)
     scope.producers.update({name: node for node in graph.nodes for name in node.outputs if name})
     for node in graph.nodes:
@@ -214,10 +219,10 @@ def _spans(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry, Span]]
                 yield backend, entry, entry.pattern
 
 
-# ---- A region's code as a kernel of ours: its parameters, and a body that says what it reads and writes.
+# ---- The kernel of a region: its parameters, and a body that declares its accesses.
 #
-# For the planner and its checker the body is one call that is given all of every operand: it writes its results and its workspace
-# before it is done with its operands, so that nothing may share memory. What is printed is the backend's text.
+# For the planner and its checker the body is one call with all elements of every operand: it writes results and workspace before
+# it is done with its operands, so that nothing may share memory. The generated C contains the backend's text instead.
 
 SCRATCH = "scratch"
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -225,9 +230,9 @@ _INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
 def function(taken: Taken) -> tuple[ir.PrimFunc, External]:
-    """The function of a region, whose parameters are its inputs, its constants, its outputs and its workspace, in this order."""
+    """Return the function of a region; its parameters are inputs, constants, outputs and workspace, in this order."""
     code, region = taken.code, taken.region
-    _check(taken)
+    _check_code(taken)
     reads = [_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
     consts = [ir.Buffer(name, (array.size,), str(array.dtype), "const") for name, array in code.data.items()]
     writes = [_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
@@ -256,8 +261,8 @@ def _buffer(name: str, kind: TensorType) -> ir.Buffer:
     return ir.Buffer(name, (kind.size,), kind.dtype)
 
 
-def _check(taken: Taken) -> None:
-    """ProgramError where a backend's code is not whole."""
+def _check_code(taken: Taken) -> None:
+    """Raise ProgramError if the code of a backend is malformed."""
     code, where = taken.code, f"{taken.backend.name}, pattern {taken.entry.name}"
     data: Mapping[str, Array] = code.data
     for name in data:

@@ -1,8 +1,7 @@
-"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN), from the user's own copy: the layers of int8 and
-int16 networks on Cortex-M.
+"""CMSIS-NN (https://github.com/ARM-software/CMSIS-NN) from the user's copy: int8 and int16 layers on Cortex-M.
 
-``library`` finds a copy and what of it is needed; ``layers``, ``windows``, ``recurrent`` and ``lstm`` say what its functions
-compute, ``workspace`` what they need for it, ``rows`` of which layers they do not.
+``cmsis_library`` finds a copy and the files that it needs; ``weighted_layers``, ``window_layers`` and
+``recurrent_layers`` check layers and generate the calls.
 """
 
 from microc.external.backend import Backend, Entry

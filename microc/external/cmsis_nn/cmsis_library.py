@@ -1,4 +1,4 @@
-"""A copy of CMSIS-NN on disk: its version, files, structures and workspaces."""
+"""A copy of CMSIS-NN on disk: its version, files, structures and workspace sizes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from microc.target import Target
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
-# ---- What CMSIS-NN's structures hold, from a region: integers as the legalised layer has them, and extents.
+# ---- Contents of CMSIS-NN's structures for a region: integers of the legalised layer, and extents.
 
 MVE, DSP, PLAIN = "mve", "dsp", "plain"
 _SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
 def kind_of(target: Target) -> str:
-    """Which of the library's three versions a core compiles."""
+    """Return the version of the library (MVE, DSP, plain C) that is compiled for a core."""
     sets = {each.name for each in CORES[target.cpu].sets}
     return next((kind for name, kind in _SETS if name in sets), PLAIN)
 
 
 @frozen
 class Scaled:
-    """The requantisation of a layer: ``multiplier`` and ``shift`` (positive to the left) of each channel, or of all."""
+    """The requantisation of a layer: ``multiplier`` and ``shift`` (positive: left) per channel, or one for all."""
 
     multiplier: Array
     shift: Array
@@ -47,30 +47,30 @@ class Scaled:
 
 
 def core_of(region: Region) -> dict[str, Node]:
-    """The region's core operators by name; none where there are several of one, or integers do not do it."""
+    """Return the region's core operators by name; empty if one occurs twice, or if there is no integer form."""
     try:
         nodes = legalize(region.graph, PassContext()).nodes
     except MicrocError:
         return {}
-    found = {node.op: node for node in nodes}
-    return found if len(found) == len(nodes) else {}
+    by_name = {node.op: node for node in nodes}
+    return by_name if len(by_name) == len(nodes) else {}
 
 
 def scaled(region: Region) -> Scaled:
-    """The requantisation of a region that a check has passed."""
+    """Return the requantisation of a region that passed its check."""
     graph = legalize(region.graph, PassContext())
     return requantisation(graph, next(node for node in graph.nodes if node.op == "requantize"))
 
 
 def requantisation(graph: Graph, node: Node) -> Scaled:
-    """The numbers of a ``requantize`` of a legalised graph."""
+    """Return the parameters of a ``requantize`` of a legalised graph."""
     operands = [graph.consts[name] for name in node.inputs[1:] if name]
     numbers = []
     for name in ("multiplier", "shift"):
         value = node.attr(name)
         numbers.append(np.array([value]) if value is not None else operands.pop(0).reshape(-1))
     multiplier, shift = (array.astype(np.int32) for array in numbers)
-    if node.attr("rounding") == Multiplier.WIDE:  # the upper half, which the library takes of a whole one
+    if node.attr("rounding") == Multiplier.WIDE:  # a 16-bit multiplier; the library uses the upper half of 32 bits
         multiplier = multiplier << 16
     return Scaled(multiplier, shift, node.attr("zero_point"), node.attr("minimum"), node.attr("maximum"))
 
@@ -82,7 +82,7 @@ def zero_point(region: Region, value: str) -> int:
 
 
 SUFFIXES = {"int8": "s8", "int16": "s16"}
-"""What functions' names end with, by the dtype of data."""
+"""Suffix of function names, by the dtype of data."""
 
 
 def suffix_of(region: Region) -> str:
@@ -90,12 +90,12 @@ def suffix_of(region: Region) -> str:
 
 
 def refused(region: Region, ops: Sequence[str]) -> str:
-    """Why a region's numbers are not for the library: dtypes of data, rounding, and what the layer is in integers."""
+    """Return the reason against a region's dtypes, rounding or integer form; empty if the library supports them."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
-    for kind in types:
-        if kind.dtype not in SUFFIXES or kind.dtype != types[0].dtype:
-            return f"it has data of {kind.dtype}, the library of {' or '.join(SUFFIXES)}"
-        if kind.quant is None or kind.quant.axis is not None:
+    for type_ in types:
+        if type_.dtype not in SUFFIXES or type_.dtype != types[0].dtype:
+            return f"it has data of {type_.dtype}, the library of {' or '.join(SUFFIXES)}"
+        if type_.quant is None or type_.quant.axis is not None:
             return "its data are not quantised, or by channel"
     if region.root.attrs.get("rounding", Rounding.DOUBLE) != Rounding.DOUBLE:
         return f"it is rounded as {region.root.attr('rounding')}, the library rounds twice, as TFLite Micro does"
@@ -106,34 +106,35 @@ def refused(region: Region, ops: Sequence[str]) -> str:
 
 
 def structure(kind: str, name: str, **fields: object) -> str:
-    """A constant of one of the library's structures, member by member."""
-    return f"const {kind} {name} = {{{', '.join(f'.{key} = {_words(value)}' for key, value in fields.items())}}};"
+    """Format a constant of one of the library's structures, member by member."""
+    return f"const {kind} {name} = {{{', '.join(f'.{key} = {_initialiser(value)}' for key, value in fields.items())}}};"
 
 
-def _words(value: object) -> str:
+def _initialiser(value: object) -> str:
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'.{key} = {_words(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'.{key} = {_initialiser(part)}' for key, part in value.items())}}}"
     return str(value)
 
 
 def dims(name: str, *extents: int) -> str:
-    """Of images or rows, height, width, channels."""
+    """Format dimensions: number of images or rows, height, width, channels."""
     return structure("cmsis_nn_dims", name, **dict(zip("nhwc", extents, strict=True)))
 
 
 def tile(extents: Sequence[int]) -> dict[str, int]:
-    """Of height and width."""
+    """Return height and width as a ``cmsis_nn_tile``."""
     return {"w": extents[1], "h": extents[0]}
 
 
 def context(workspace: int) -> str:
+    """Format the context with the workspace."""
     return structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
 
 
-# ---- A copy of CMSIS-NN on disk: whether it is one that we can call, and which of its files some functions need.
+# ---- A copy of CMSIS-NN on disk: the check of its signatures, and the files that some functions need.
 #
-# Files are found by text: a function's is the one that defines it, and it needs what the names in it say. Nothing of a copy runs
-# here; what is read is bounded, and nothing outside of its folder is.
+# Files are found by text: the file of a function defines it, and needs the files of the names that occur in it. Nothing of a copy
+# is executed here. Reads are bounded, and limited to its folder.
 
 NAME, HEADER = "cmsis-nn", "arm_nnfunctions.h"
 FUNCTIONS: Mapping[str, int] = {
@@ -158,12 +159,12 @@ FUNCTIONS: Mapping[str, int] = {
     "arm_svdf_s8": 18,
     "arm_svdf_state_s16_s8": 17,
 }
-"""What is called, with its number of parameters: releases differ in them, and C would take a wrong one for a cast."""
+"""Called functions with their number of parameters: it differs between releases, and C would accept a wrong call after a cast."""
 _STATEFUL = re.compile(r"_lstm_")
-"""Functions that keep a hidden state between calls only where their structure of buffers has one."""
+"""Functions that keep a hidden state between calls only if their structure of buffers has a member for it."""
 _GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"
 _PLACES = ("", "CMSIS/NN", "CMSIS-NN")
-"""Where a folder may have it: a clone, a pack, CMSIS 5."""
+"""Subfolders that may contain it: of a clone, a pack, CMSIS 5."""
 _MOST_FILES, _MOST_BYTES = 600, 1 << 20
 _FLOATS = re.compile(r"_(f16|f32|flt)\.[ch]$")
 _WORD = re.compile(r"\b\w*arm_\w+")
@@ -173,7 +174,7 @@ _NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidde
 
 
 def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """What ``functions`` are built from, out of the copy at ``place``."""
+    """Return the sources of ``functions`` from the copy at ``place``."""
     if not place:
         raise UsageError(f"{NAME} is not part of microc", hint=_GET)
     if FAMILIES[target.isa].flash_space:
@@ -182,11 +183,11 @@ def open_copy(place: str, target: Target, functions: Iterable[str]) -> Sources:
     root = _root(Path(place))
     declared = _read(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
-        _check(name, declared, place)
+        _check_signature(name, declared, place)
     if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read(root, root / "Include" / _TYPES):
         raise UsageError("LSTM of this copy of CMSIS-NN begins anew with every call", where=place, hint=_NEWER)
     files = _files(root)
-    chosen = _needed(files, functions)
+    chosen = _source_files(files, functions)
     headers = {path: data for path, data in files.items() if path.endswith(".h")}
     licence = root / "LICENSE"
     kept = {"LICENSE": _read(root, licence)} if licence.is_file() else {}
@@ -206,26 +207,26 @@ def _root(folder: Path) -> Path:
     raise UsageError(f"there is no copy of CMSIS-NN in {folder}", where=str(folder), hint=_GET)
 
 
-def _check(name: str, header: str, place: str) -> None:
-    """UsageError where a copy has not the function that we call."""
-    found = re.search(rf"\b{name}\s*\(([^;{{]*)\)\s*;", header)
-    count = found[1].count(",") + 1 if found else 0
+def _check_signature(name: str, header: str, place: str) -> None:
+    """Raise UsageError if a copy lacks a function, or declares it with another number of parameters."""
+    declaration = re.search(rf"\b{name}\s*\(([^;{{]*)\)\s*;", header)
+    count = declaration[1].count(",") + 1 if declaration else 0
     if count != FUNCTIONS[name]:
-        what = f"takes {count} arguments, not {FUNCTIONS[name]}" if found else "is not there"
+        what = f"takes {count} arguments, not {FUNCTIONS[name]}" if declaration else "is not there"
         raise UsageError(f"{name} of this copy of CMSIS-NN {what}", where=place, hint=_GET)
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    """C files and headers of integers, by path."""
-    found: dict[str, bytes] = {}
+    """Read the C files and headers without those for floats, by path."""
+    files: dict[str, bytes] = {}
     for folder in ("Include", "Source"):
         for path in sorted((root / folder).rglob("*.[ch]")):
             if path.is_symlink() or not path.is_file() or _FLOATS.search(path.name):
                 continue
-            if len(found) == _MOST_FILES:
+            if len(files) == _MOST_FILES:
                 raise UsageError(f"the copy of CMSIS-NN has more than {_MOST_FILES} files", where=str(root), hint=_GET)
-            found[path.relative_to(root).as_posix()] = _read(root, path)
-    return found
+            files[path.relative_to(root).as_posix()] = _read(root, path)
+    return files
 
 
 def _read(root: Path, path: Path) -> bytes:
@@ -239,24 +240,24 @@ def _read(root: Path, path: Path) -> bytes:
     raise UsageError("a file leads out of the copy of CMSIS-NN", where=str(path), hint=_GET)
 
 
-def _needed(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
-    """The C files that define some functions, and what these call."""
+def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
+    """Return the C files that define some functions, and everything that these call."""
     texts = {path: data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".c")}
-    makers = {name: path for path, text in texts.items() for name in _defined(text)}
+    definitions = {name: path for path, text in texts.items() for name in _defined_functions(text)}
     tables = [path for path in texts if path.endswith(_TABLES)]
     chosen: dict[str, None] = {}
-    waiting = [makers[name] for name in functions if name in makers]
-    while waiting:
-        path = waiting.pop()
+    pending = [definitions[name] for name in functions if name in definitions]
+    while pending:
+        path = pending.pop()
         if path not in chosen:
             chosen[path] = None
-            waiting += [makers[word] for word in _library_words(texts[path]) if word in makers]
-            waiting += tables if "arm_nn_tables.h" in texts[path] else []
+            pending += [definitions[word] for word in _library_words(texts[path]) if word in definitions]
+            pending += tables if "arm_nn_tables.h" in texts[path] else []
     return sorted(chosen)
 
 
 @lru_cache(maxsize=1024)
-def _defined(text: str) -> tuple[str, ...]:
+def _defined_functions(text: str) -> tuple[str, ...]:
     return tuple(_DEFINED.findall(text))
 
 
@@ -266,7 +267,7 @@ def _library_words(text: str) -> frozenset[str]:
 
 
 def _version(root: Path) -> str:
-    """The newest release that the pack's description names, if there is one."""
+    """Return the newest release that the pack's description names, else an empty string."""
     return next(_releases(root), "")
 
 
@@ -275,31 +276,37 @@ def _releases(root: Path) -> Iterator[str]:
         yield from re.findall(r'<release version="([0-9][\w.\-]*)"', _read(root, path).decode("utf-8", "replace"))
 
 
-# ---- Bytes of workspace that the library's functions ask for, in the version that a core compiles: what its own
-# ``arm_*_get_buffer_size`` functions say, against which a copy's are held by the tests.
+# ---- Workspace bytes of the library's functions, by version: the results of its ``arm_*_get_buffer_size`` functions, with
+# which the tests compare them.
 
 BLOCK = 124
-"""Channels that the version for MVE takes at once of a depthwise layer of bytes (``CH_IN_BLOCK_MVE``)."""
+"""Channels that the MVE version of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE``)."""
 _LARGEST = 512
-"""Taps from which on a depthwise layer of int16 goes without."""
+"""Taps from which on an int16 depthwise layer uses no workspace."""
 
 
 def convolution_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
-    """``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``: patches of the data, four with MVE, else two of int16."""
+    """Return the workspace of ``arm_convolve_wrapper_s8`` or (``wide``) ``_s16``.
+
+    It holds four patches of the data with MVE, else two patches of int16.
+    """
     depth = g.kernel[0] * g.kernel[1] * g.channels
     if wide:
-        return 8 * _whole(depth, 8) if kind == MVE else 4 * depth
+        return 8 * _round_up(depth, 8) if kind == MVE else 4 * depth
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not any(g.padding[:2]):
-        return 4 * g.channels if kind == DSP and g.strides == (1, 1) else 0  # of one compiler: another needs nothing
+        # Only one of the supported C compilers needs the DSP buffer.
+        return 4 * g.channels if kind == DSP and g.strides == (1, 1) else 0
     if kind != MVE:
-        return 4 * _whole(depth, 4)
+        return 4 * _round_up(depth, 4)
     row = (g.kernel[1] + g.padding[1]) * g.channels if g.height == 1 else 0
-    return _whole(max(4 * _whole(depth, 16), row), 4)
+    return _round_up(max(4 * _round_up(depth, 16), row), 4)
 
 
 def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
-    """``arm_depthwise_conv_wrapper_s8`` or ``_s16``: a patch of int16, or four of blocks of channels, where the library has a
-    fast way."""
+    """Return the workspace of ``arm_depthwise_conv_wrapper_s8`` or ``_s16``, if the library has a fast version.
+
+    It is an int16 patch, or four patches of a block of channels.
+    """
     taps = g.kernel[0] * g.kernel[1]
     fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if wide else g.batch == 1)
     if not fast or kind not in (MVE, DSP):
@@ -307,13 +314,14 @@ def depthwise_bytes(g: Geometry, kind: str, *, wide: bool) -> int:
     if kind == MVE:
         return 8 * g.channels * taps + 8 if wide else 4 * BLOCK * taps
     small = g.kernel == (3, 3) and max(g.padding[:2]) <= 1
-    return 0 if small and not wide else _whole(2 * g.channels * taps, 4)
+    return 0 if small and not wide else _round_up(2 * g.channels * taps, 4)
 
 
 def average_bytes(channels: int, kind: str) -> int:
-    """``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
+    """Return the workspace of ``arm_avgpool_s8`` and ``_s16``: a sum for every channel."""
     return 4 * channels if kind == DSP else 0
 
 
-def _whole(count: int, step: int) -> int:
+def _round_up(count: int, step: int) -> int:
+    """Round up to a multiple of ``step``."""
     return -(-count // step) * step

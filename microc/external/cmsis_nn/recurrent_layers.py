@@ -28,22 +28,22 @@ from microc.ops.meaning import expanded
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
-# ---- LSTM over a sequence, whose hidden state and cell the library moves on where they lie, so that it gets copies
-# to do so.
+# ---- LSTM over a sequence. The library updates hidden state and cell in place, so it gets copies of them.
 #
-# The library adds the recurrent product to the sum of a gate before it saturates either; we saturate the product too, as TFLite
-# Micro does. Where weights prove that it fits into 16 bits, every bit is ours; else the code says by how much gates differ.
+# The library adds the recurrent product to the sum of a gate before it saturates either; our code saturates the product too,
+# as TFLite Micro does. If the weights prove that it fits into 16 bits, results are bit-exact; else ``differs`` bounds the
+# difference.
 
 GATES = ("input", "forget", "cell", "output")
-"""As our weights have them."""
+"""Gates in the order of our weights."""
 CURVE, ELEMENT = {"mve": 43.0, "dsp": 55.0, "plain": 27.0}, {"mve": 12.0, "dsp": 30.0, "plain": 40.0}
-"""Instructions for a sigmoid or a tanh, for a product of two numbers (docs/external.md)."""
-_SHORT = 1 << 15
+"""Instructions for a sigmoid or tanh, and for a product of two numbers (docs/external.md)."""
+_SHORT = 1 << 15  # int16 saturates just below
 
 
 @frozen
-class _Turn:
-    """What a turn of our loop computes, in integers."""
+class _LoopBody:
+    """The legalised body of the loop that our code runs for an LSTM."""
 
     graph: Graph
 
@@ -52,17 +52,18 @@ class _Turn:
 
     @property
     def clip(self) -> int:
-        """What the cell is held within; 0: what 16 bits hold."""
+        """Limit of the cell's magnitude; 0: the range of int16."""
         low, high = (self.nodes("clip")[1].attr(name) for name in ("minimum", "maximum"))
         return 0 if low < -high else int(high)
 
 
-def _turn(region: Region) -> _Turn:
+def _loop_body(region: Region) -> _LoopBody:
     (loop,) = (node for node in expanded(region.graph).nodes if node.op == "loop")
-    return _Turn(legalize(loop.attr("body"), PassContext()))
+    return _LoopBody(legalize(loop.attr("body"), PassContext()))
 
 
 def check_lstm(region: Region) -> str:
+    """Return the reason against computing an LSTM by the library."""
     why = refused(region, ("lstm",))
     if why:
         return why
@@ -73,59 +74,59 @@ def check_lstm(region: Region) -> str:
         return "its rows or its state are read by nobody"
     if region.type(hidden).quant != region.type(region.root.outputs[0]).quant:
         return "its rows and its state are not quantised alike"
-    turn = _turn(region)
-    products = turn.nodes("requantize")
-    if len(products) != 2 or len(turn.nodes("qmul")) != 3 or len(turn.nodes("qsigmoid16")) != 5:
+    body = _loop_body(region)
+    products = body.nodes("requantize")
+    if len(products) != 2 or len(body.nodes("qmul")) != 3 or len(body.nodes("qsigmoid16")) != 5:
         return "a turn of it is more than two layers, five curves and three products"
-    return _of_sums(region, turn, products) or _of_cell(region, turn)
+    return _sum_mismatch(region, body, products) or _cell_mismatch(region, body)
 
 
-def _of_sums(region: Region, turn: _Turn, products: list[Node]) -> str:
-    """Why the library's sums of the gates are others than ours."""
+def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
+    """Return why the library's sums of the gates differ from ours; empty if they do not."""
     for node in products:
-        found = requantisation(turn.graph, node)
-        by_gate = [array.reshape(4, -1) for array in _by_row(found, 4 * _units(region))]
+        quant = requantisation(body.graph, node)
+        by_gate = [array.reshape(4, -1) for array in _by_row(quant, 4 * _units(region))]
         if any((array != array[:, :1]).any() for array in by_gate):
             return "weights of a gate have several scales"
-        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest(found) >= 1 << 30:
+        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest(quant) >= 1 << 30:
             return "its sums do not fit into 32 bits"
     return ""
 
 
-def _differs(region: Region, turn: _Turn) -> str:
-    """Where the library's gates are others than ours, by the largest recurrent product that weights allow."""
+def _differs(region: Region, body: _LoopBody) -> str:
+    """Describe how the library's gates differ from ours, bounded by the largest recurrent product that the weights allow."""
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
     most = np.abs(_lstm_const(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
-    multiplier, shift = _by_row(requantisation(turn.graph, turn.nodes("requantize")[1]), 4 * _units(region))
+    multiplier, shift = _by_row(requantisation(body.graph, body.nodes("requantize")[1]), 4 * _units(region))
     product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
     over = (product.max() - (_SHORT - 1)) / (1 << 12)
     return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
 
 
-def _of_cell(region: Region, turn: _Turn) -> str:
-    """Why the library's cell is another than ours."""
+def _cell_mismatch(region: Region, body: _LoopBody) -> str:
+    """Return why the library's cell differs from ours; empty if it does not."""
     quant = region.type(region.root.inputs[4]).quant
     assert quant is not None
     scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
     if scale != 2.0**power or not -15 <= power <= -1 or any(quant.zero_point):
         return "the scale of its cell is no power of two from 2**-15 to a half"
-    bent = turn.nodes("qsigmoid16")[-1]
+    bent = body.nodes("qsigmoid16")[-1]
     if math.ldexp(bent.attr("multiplier"), -bent.attr("shift")) != math.ldexp(3, power + 12):
         return "the scale of its cell is rounded"
-    return "" if turn.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
+    return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
 
 
 def lstm(region: Region) -> Code:
-    """``arm_lstm_unidirectional_s8`` or ``_s16``."""
-    node, kind, turn = region.root, kind_of(region.target), _turn(region)
+    """Generate the call of ``arm_lstm_unidirectional_s8`` or ``_s16``."""
+    node, kind, body = region.root, kind_of(region.target), _loop_body(region)
     data, _, _, hidden, cell, *_ = node.inputs
     (first, second, depth), (batch, units) = region.type(data).shape, region.type(hidden).shape
     steps = first if node.attr("time_major") else second
     kept = [f"in_{region.graph.inputs.index(name)}" for name in (hidden, cell)]
     rows, *last = (f"out_{region.graph.outputs.index(name)}" for name in node.outputs)
-    layers = [_layer(region, turn, number) for number in range(2)]
+    layers = [_layer(region, body, number) for number in range(2)]
     gates: dict[str, object] = {}
     for k, gate in enumerate(GATES):
         fields: dict[str, object] = {}
@@ -138,7 +139,7 @@ def lstm(region: Region) -> Code:
                 f"{name}_effective_bias": f"&{name}_bias[{k * units}]",
             }
         gates[f"{gate}_gate"] = {**fields, "activation_type": "ARM_TANH" if gate == "cell" else "ARM_SIGMOID"}
-    forget, new, out = turn.nodes("qmul")
+    forget, new, out = body.nodes("qmul")
     function = f"arm_lstm_unidirectional_{suffix_of(region)}"
     part = -(-2 * batch * units // 4) * 4
     quant = region.type(cell).quant
@@ -153,7 +154,7 @@ def lstm(region: Region) -> Code:
             time_steps=steps, input_size=depth, hidden_size=units, input_offset=-zero_point(region, data),
             forget_to_cell_multiplier=forget.attr("multiplier"), forget_to_cell_shift=forget.attr("shift"),
             input_to_cell_multiplier=new.attr("multiplier"), input_to_cell_shift=new.attr("shift"),
-            cell_clip=turn.clip, cell_scale_power=round(math.log2(quant.scale[0])),
+            cell_clip=body.clip, cell_scale_power=round(math.log2(quant.scale[0])),
             output_multiplier=out.attr("multiplier"), output_shift=out.attr("shift"),
             output_offset=out.attr("zero_point"), **gates,
         ),
@@ -168,33 +169,34 @@ def lstm(region: Region) -> Code:
     }
     each = 4 * (ROW[kind] * (depth + units) + 2 * RESULT[kind]) + 5 * CURVE[kind] + 3 * ELEMENT[kind]
     cost = CALL + batch * steps * units * each
-    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_differs(region, turn))
+    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_differs(region, body))
 
 
 @frozen
 class _Layer:
-    """Weights, the bias with what zero points add, multiplier and shift of each row."""
+    """Weights, bias with the terms of zero points, multiplier and shift of each row."""
 
     weights: Array
     bias: Array
     rows: tuple[Array, Array]
 
 
-def _layer(region: Region, turn: _Turn, number: int) -> _Layer:
+def _layer(region: Region, body: _LoopBody, number: int) -> _Layer:
     weights = _lstm_const(region, region.root.inputs[1 + number])
     dtype = np.int32 if region.output_types[0].dtype == "int8" else np.int64
-    dense = turn.nodes("dense")[number]
-    bias = turn.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
-    found = requantisation(turn.graph, turn.nodes("requantize")[number])
+    dense = body.nodes("dense")[number]
+    bias = body.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
+    found = requantisation(body.graph, body.nodes("requantize")[number])
     return _Layer(weights, bias.reshape(-1).astype(dtype), _by_row(found, len(weights)))
 
 
 def _by_row(found: Scaled, rows: int) -> tuple[Array, Array]:
+    """Return multiplier and shift for every row."""
     return np.broadcast_to(found.multiplier, rows), np.broadcast_to(found.shift, rows)
 
 
 def _largest(found: Scaled) -> float:
-    """The largest of the scales."""
+    """Return the largest of the scales."""
     return float(np.ldexp(found.multiplier.astype(np.float64), found.shift - 31).max())
 
 
@@ -208,13 +210,14 @@ def _lstm_const(region: Region, name: str) -> Array:
     return array
 
 
-# ---- SVDF: a dense layer over time whose state the library moves on where it lies, so that it gets a copy to do so.
+# ---- SVDF, a dense layer over time. The library updates its state in place, so it gets a copy.
 
 FUNCTIONS = {"int8": "arm_svdf_s8", "int16": "arm_svdf_state_s16_s8"}
-"""By the dtype of the state."""
+"""The function by the dtype of the state."""
 
 
 def check_svdf(region: Region) -> str:
+    """Return the reason against computing an SVDF by the library."""
     why = refused(region, ("qsvdf",))
     if why:
         return why
@@ -232,7 +235,7 @@ def check_svdf(region: Region) -> str:
 
 
 def svdf(region: Region) -> Code:
-    """``arm_svdf_s8``, or ``arm_svdf_state_s16_s8``."""
+    """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
     node, kind = core_of(region)["qsvdf"], kind_of(region.target)
     data, *names, state = region.root.inputs
     feature, time, bias = (_const(region, name) for name in names)

@@ -26,27 +26,29 @@ from microc.external.cmsis_nn.cmsis_library import (
 )
 from microc.ops.convolution.geometry import Geometry, geometry
 
-# ---- Convolutions of bytes that the library has ways of its own for, and of which these do not compute what is
-# meant.
+# ---- int8 convolutions for which the library has special versions that assume more than the layer guarantees.
 #
-# Over windows of one number it takes what there is of the data for results that padding behind it makes. Over one row MVE
-# computes the first, the middle and the last results apart (``arm_convolve_1_x_n_s8``): padding is to be alike on both sides,
-# on the right one more perhaps, and the last windows are to begin where nothing but padding is missing at their ends.
+# The 1x1 version reads data for results that padding behind the image produces. Over one row the MVE version computes the first,
+# the middle and the last results separately (``arm_convolve_1_x_n_s8``): it assumes equal padding on both sides, or one more on
+# the right, and that the last windows lack nothing but padding at their ends.
 
 
 def misread(g: Geometry, *, vectors: bool) -> str:
-    """Why the library would compute something else, or read what is not there; ``vectors``: in its version for MVE."""
+    """Return why the library would compute something else or read out of bounds; ``vectors``: in its MVE version."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
         return "it pads behind windows of one number" if bottom or right else ""
     one_row = g.height == g.kernel[0] == g.dilation[1] == 1 and g.strides[1] * g.channels % 4 == 0
-    if vectors and one_row and (top or bottom or not _whole(g)):
+    if vectors and one_row and (top or bottom or not _parts_cover_row(g)):
         return "its windows over one row end elsewhere than the library takes for granted"
     return ""
 
 
-def _whole(g: Geometry) -> bool:
-    """Whether the three parts of a row together are the row; where they are not as many, the library takes its usual way."""
+def _parts_cover_row(g: Geometry) -> bool:
+    """Test whether the three parts of a row add up to the whole row.
+
+    Also true if their numbers differ from the row's, since the library then uses its usual version.
+    """
     left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
     total = (g.out_width - 1) * step + kernel - g.width
     more = int(math.fmod(total, 2))  # as C has it
@@ -64,24 +66,25 @@ def _whole(g: Geometry) -> bool:
     return within and ends
 
 
-# ---- Layers with weights: convolutions, depthwise ones, dense layers. They give TFLite Micro's bits, and ours.
+# ---- Layers with weights: convolutions, depthwise convolutions, dense layers. Bit-exact with TFLite Micro and with our code.
 
 PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
 """Instructions for a product of a matrix, by version: counted on emulated cores over MLPerf's networks (docs/external.md)."""
 ROW = {MVE: 0.48, DSP: 1.85, PLAIN: 3.4}
-"""The same of a row with a matrix."""
+"""Instructions for a product of a row with a matrix, by version, counted likewise."""
 GATHER = {MVE: 12.0, DSP: 30.0, PLAIN: 50.0}
-"""For a number of a patch, which larger windows gather."""
+"""Instructions for an element of a patch, which windows larger than 1x1 gather."""
 DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
-"""For a tap of a depthwise layer."""
+"""Instructions for a tap of a depthwise layer."""
 RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
-"""For a result: its requantisation, its share of what is around the loop over the sum."""
-CALL = 300.0
+"""Instructions for a result: its requantisation, and its share of the code around the loop over the sum."""
+CALL = 300.0  # instructions for a call
 _CODE = 1500
-"""Bytes of a convolution's functions; layers share them, so that each is told less than its own."""
+"""Bytes charged for a convolution; layers share the functions, so each is charged less than the whole."""
 
 
 def check_convolution(region: Region) -> str:
+    """Return the reason against computing a convolution by the library."""
     why = _check(region, "conv2d")
     if why:
         return why
@@ -96,6 +99,7 @@ def check_convolution(region: Region) -> str:
 
 
 def check_dense(region: Region) -> str:
+    """Return the reason against computing a dense layer by the library."""
     why = _check(region, "dense")
     if not why and region.output_types[0].dtype == "int16" and scaled(region).multiplier.size > 1:
         return "its weights have a scale for each unit"
@@ -103,6 +107,7 @@ def check_dense(region: Region) -> str:
 
 
 def _check(region: Region, op: str) -> str:
+    """Return the reason against the weights or numbers of a layer."""
     why = refused(region, (op, "requantize"))
     if why:
         return why
@@ -122,24 +127,25 @@ def _check(region: Region, op: str) -> str:
 
 
 def _is_depthwise(region: Region) -> bool:
+    """Test whether the node is a depthwise convolution; grouped ones are refused before."""
     return region.root.op == "conv2d" and region.root.attr("groups") > 1
 
 
 def convolution(region: Region) -> Code:
-    """``arm_convolve_wrapper_s8``, or of one channel each ``arm_depthwise_conv_wrapper_s8``; ``_s16``."""
-    g, found, kind = _geometry(region), scaled(region), kind_of(region.target)
+    """Generate ``arm_convolve_wrapper_s8``, or for depthwise layers ``arm_depthwise_conv_wrapper_s8``; for int16 ``_s16``."""
+    g, quant, kind = _geometry(region), scaled(region), kind_of(region.target)
     weight, bias = _weights(region, g.out_channels)
     depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{suffix_of(region)}"
     workspace = (depthwise_bytes if depthwise else convolution_bytes)(g, kind, wide=wide)
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
-        "output_offset": found.zero_point,
+        "output_offset": quant.zero_point,
         **({"ch_mult": g.out_channels // g.channels} if depthwise else {}),
         "stride": tile(g.strides),
         "padding": tile(g.padding[:2]),
         "dilation": tile(g.dilation),
-        "activation": {"min": found.minimum, "max": found.maximum},
+        "activation": {"min": quant.minimum, "max": quant.maximum},
     }
     kernel = (
         dims("filter", 1, *g.kernel, g.out_channels)
@@ -163,20 +169,23 @@ def convolution(region: Region) -> Code:
     data = {
         "weight": weight.transpose(3, 1, 2, 0) if depthwise else weight,
         "bias": bias,
-        "multiplier": np.broadcast_to(found.multiplier, g.out_channels),
-        "shift": np.broadcast_to(found.shift, g.out_channels),
+        "multiplier": np.broadcast_to(quant.multiplier, g.out_channels),
+        "shift": np.broadcast_to(quant.shift, g.out_channels),
     }
     results = g.batch * g.out_height * g.out_width * g.out_channels
     taps = g.kernel[0] * g.kernel[1]
-    gathered = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
+    gather_cost = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
     each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
-    cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gathered)
+    cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gather_cost)
     return Code(lines, data, workspace, cost, _CODE, (name,), fails=True)
 
 
 def dense(region: Region) -> Code:
-    """``arm_fully_connected_s8`` or ``_s16``. Of int8, cores with MVE add sums of the weights, which are constants here."""
-    found, kind = scaled(region), kind_of(region.target)
+    """Generate ``arm_fully_connected_s8`` or ``_s16``.
+
+    MVE versions of int8 read sums of the weights, which are constants here.
+    """
+    requant, kind = scaled(region), kind_of(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
     weight, bias = _weights(region, units)
@@ -184,27 +193,27 @@ def dense(region: Region) -> Code:
     rows, offset = x.size // depth, -zero_point(region, region.root.inputs[0])
     data = {"weight": weight, "bias": bias}
     wide = region.output_types[0].dtype == "int16"
-    summed = kind == MVE and not wide
-    if summed:
+    has_sums = kind == MVE and not wide
+    if has_sums:
         data["sums"] = (bias.astype(np.int64) + offset * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
-    one = found.multiplier.size == 1 and found.shift.size == 1
-    if one:
+    is_per_tensor = requant.multiplier.size == 1 and requant.shift.size == 1
+    if is_per_tensor:
         quant = structure(
-            "cmsis_nn_per_tensor_quant_params", "quant", multiplier=found.multiplier[0], shift=found.shift[0]
+            "cmsis_nn_per_tensor_quant_params", "quant", multiplier=requant.multiplier[0], shift=requant.shift[0]
         )
     else:
-        data["multiplier"] = np.broadcast_to(found.multiplier, units)
-        data["shift"] = np.broadcast_to(found.shift, units)
+        data["multiplier"] = np.broadcast_to(requant.multiplier, units)
+        data["shift"] = np.broadcast_to(requant.shift, units)
         quant = structure(
             "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
         )
-    name = f"arm_fully_connected_{'' if one else 'per_channel_'}{suffix_of(region)}"
-    buffer = {"buf": "(void *)sums", "size": 4 * units} if summed else {"buf": "NULL", "size": 0}
+    name = f"arm_fully_connected_{'' if is_per_tensor else 'per_channel_'}{suffix_of(region)}"
+    buffer = {"buf": "(void *)sums", "size": 4 * units} if has_sums else {"buf": "NULL", "size": 0}
     lines = (
         structure("cmsis_nn_context", "context", **buffer),
         structure(
-            "cmsis_nn_fc_params", "params", input_offset=offset, filter_offset=0, output_offset=found.zero_point,
-            activation={"min": found.minimum, "max": found.maximum},
+            "cmsis_nn_fc_params", "params", input_offset=offset, filter_offset=0, output_offset=requant.zero_point,
+            activation={"min": requant.minimum, "max": requant.maximum},
         ),
         quant,
         dims("input", rows, 1, 1, depth),
@@ -214,22 +223,22 @@ def dense(region: Region) -> Code:
         f"return (int){name}(&context, &params, &quant, &input, in_0, &filter, weight, &biases, bias, &output, out_0);",
     )  # fmt: skip
     cost = CALL + rows * units * (ROW[kind] * depth + RESULT[kind])
-    used = (name, "arm_vector_sum_s8") if summed else (name,)
+    used = (name, "arm_vector_sum_s8") if has_sums else (name,)
     return Code(lines, data, 0, cost, 400, used, fails=True)
 
 
 def _biases(bias: Array) -> str:
-    """The bias of a convolution of int16: sums have its bits."""
+    """Format the bias of an int16 convolution; its dtype selects the width of the sums."""
     return structure("cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower())
 
 
 def _weights(region: Region, channels: int) -> tuple[Array, Array]:
-    """Weights and bias; zeros where there is none."""
+    """Return weights and bias; zeros if there is no bias."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
     dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32
-    given = bias[0] if bias and bias[0] is not None else np.zeros(channels, dtype)
-    return weight, given.reshape(-1)
+    array = bias[0] if bias and bias[0] is not None else np.zeros(channels, dtype)
+    return weight, array.reshape(-1)
 
 
 def _geometry(region: Region) -> Geometry:

@@ -1,4 +1,4 @@
-"""Layers without weights: pools, sums of two tensors, softmax."""
+"""Layers without weights by CMSIS-NN: pools, sums of two tensors, softmax."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import legalize
 
 TAP = {MVE: 2.5, DSP: 6.2, PLAIN: 16.7}
-"""Instructions for a number under a pool's window; of a result many more (docs/external.md)."""
+"""Instructions for an element under a pool's window, by version (docs/external.md)."""
 SUM = {MVE: 12.8, DSP: 83.0, PLAIN: 90.0}
-"""For a sum of two numbers."""
+"""Instructions for a sum of two elements."""
 EXPONENTIAL = 130.0
-"""For a class of a softmax, whose exponential is computed, twice."""
+"""Instructions for a class of a softmax, whose exponential is computed twice."""
 
 
 def check_pool(region: Region) -> str:
+    """Return the reason against computing a pool by the library."""
     op = region.root.op
     x, y = region.root.inputs[0], region.root.outputs[0]
     if not all(region.type(name).quant for name in (x, y)) or region.type(x).quant != region.type(y).quant:
@@ -50,7 +51,7 @@ def check_pool(region: Region) -> str:
 
 
 def pool(region: Region) -> Code:
-    """``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from zero, as ours."""
+    """Generate ``arm_avgpool_s8``, ``arm_max_pool_s8``, or ``_s16``. Averages are rounded half away from zero, like ours."""
     node, kind = region.root, kind_of(region.target)
     x, y = region.type(node.inputs[0]), region.type(node.outputs[0])
     assert y.quant is not None
@@ -75,14 +76,15 @@ def pool(region: Region) -> Code:
 
 
 def check_add(region: Region) -> str:
-    kinds = [region.type(name) for name in region.root.inputs]
-    if any(kind.dtype != kinds[0].dtype or kind.shape != kinds[0].shape for kind in kinds):
+    """Return the reason against computing a sum by the library."""
+    types = [region.type(name) for name in region.root.inputs]
+    if any(type_.dtype != types[0].dtype or type_.shape != types[0].shape for type_ in types):
         return "its operands differ in dtype or shape"
     return refused(region, ("qadd",))
 
 
 def add(region: Region) -> Code:
-    """``arm_elementwise_add_s8`` or ``_s16``."""
+    """Generate ``arm_elementwise_add_s8`` or ``_s16``."""
     node, kind = core_of(region)["qadd"], kind_of(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
@@ -102,6 +104,7 @@ def add(region: Region) -> Code:
 
 
 def check_softmax(region: Region) -> str:
+    """Return the reason against computing a softmax by the library."""
     why = refused(region, ("qsoftmax" if region.output_types[0].dtype == "int8" else "qsoftmax16",))
     if why:
         return why
@@ -110,7 +113,7 @@ def check_softmax(region: Region) -> str:
 
 
 def softmax(region: Region) -> Code:
-    """``arm_softmax_s8``: what TFLite's kernel computes with the same numbers (``softmax.h``, PreprocessSoftmaxScaling)."""
+    """Generate ``arm_softmax_s8`` with the numbers of TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
     shape = region.output_types[0].shape
     rows = int(np.prod(shape[:-1]))
     cost = CALL + EXPONENTIAL * rows * shape[-1]
@@ -126,7 +129,7 @@ def softmax(region: Region) -> Code:
 
 
 def _softmax16(region: Region, rows: int, classes: int, cost: float) -> Code:
-    """``arm_softmax_s16``, with our tables, which are TFLite's."""
+    """Generate ``arm_softmax_s16`` with our tables, which are TFLite's."""
     graph = legalize(region.graph, PassContext())
     (node,) = graph.nodes
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}

@@ -1,8 +1,8 @@
-"""Arm's Ethos-U, an accelerator of integer networks beside a Cortex-M: regions of a network go through Arm's compiler Vela
-(``pip install 'microc[ethos-u]'``) to a stream of its commands, which Arm's driver runs.
+"""Arm's Ethos-U, an accelerator of integer networks beside a Cortex-M.
 
-``configuration`` is what user and board say of the accelerator, ``vela`` runs the compiler, ``stream`` checks what it made,
-``region`` is the C around it, ``driver`` what calls Arm's driver and sets it up.
+Arm's compiler Vela (``pip install 'microc[ethos-u]'``) compiles regions of a network to command streams, which Arm's
+driver runs. ``accelerator`` parses the configuration and checks command streams, ``vela`` runs the compiler, ``driver``
+generates the C around a region and the setup of Arm's driver.
 """
 
 from microc.external.backend import Backend

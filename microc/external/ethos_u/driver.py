@@ -1,4 +1,4 @@
-"""Regions of a network for an Ethos-U, and the driver that runs them."""
+"""Regions for an Ethos-U: the layers that they may have, the generated C, and Arm's driver that runs them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from microc.graph.ir import Graph, Node
 from microc.module import Sources
 from microc.target import Target
 
-# ---- What calls Arm's driver (ethos-u-core-driver), and the driver where the user has it: its sources, or its
-# library.
+# ---- Arm's driver (ethos-u-core-driver): the code that calls it, and its sources or library if the user has them.
 #
-# Where the board's file says where the accelerator is, the driver is set up before the first run, and its interrupt is served;
-# else that is the firmware's.
+# If the board file locates the accelerator, the generated code sets the driver up before the first run and serves its interrupt;
+# else the firmware must.
 
 HEADER, LIBRARY, DRIVER = "microc_ethos_u.h", "ethosu_core_driver", "ethosu_driver.h"
 SOURCES = ("ethosu_driver.c", "ethosu_device_u55_u65.c", "ethosu_pmu.c")
-"""The driver's own, in the folder ``src``."""
+"""Source files of the driver in its folder ``src``."""
 _HEADERS = ("include", "")
-"""Where :data:`DRIVER` may be in a folder."""
+"""Subfolders that may contain :data:`DRIVER`."""
 _PRODUCTS = ("ETHOSU55", "ETHOSU65")
 _MOST = 1 << 20
 _FAMILIES = ("arm", "aarch64")
@@ -143,18 +142,20 @@ _CMSIS = b"""/* What the driver takes of CMSIS. */
 
 
 def open_driver(configuration: Configuration, target: Target) -> Sources:
-    """What calls the driver, and with a folder the driver itself: compiled from the ``src`` of a clone, or linked as
-    ``libethosu_core_driver.a``. UsageError where it has neither, and where no header says how to set the driver up that is to be.
+    """Return the sources that call the driver; with a folder also the driver itself.
+
+    The driver is compiled from the ``src`` of a clone, or linked as ``libethosu_core_driver.a``. Raises UsageError if
+    the folder has neither, or lacks the header that the setup needs.
     """
     if target.isa not in _FAMILIES:
         raise UsageError(f"no {NAME} stands beside {target.cpu}", hint="a board with a Cortex-M, or --cpu cortex-m55")
     if not configuration.driver:
-        return Sources(NAME, _called(_ELSEWHERE), include=("",), licence=_LICENCE)
+        return Sources(NAME, _caller_sources(_ELSEWHERE), include=("",), licence=_LICENCE)
     folder = Path(configuration.driver).resolve()
     header = next((folder / inner for inner in _HEADERS if (folder / inner / DRIVER).is_file()), None)
-    own = _called(_HERE if target.npu else _ELSEWHERE)
+    own = _caller_sources(_HERE if target.npu else _ELSEWHERE)
     if header is not None and all((folder / "src" / name).is_file() for name in SOURCES):
-        return _compiled(folder, header, own, _PRODUCTS[configuration.target.product])
+        return _driver_sources(folder, header, own, _PRODUCTS[configuration.target.product])
     if not (folder / f"lib{LIBRARY}.a").is_file():
         raise UsageError(f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_BUILD}")
     if target.npu and header is None:
@@ -162,7 +163,7 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
         raise UsageError(what, where=configuration.driver, hint=f"name {_BUILD}")
     if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
         raise UsageError("make and shells take the folder's name apart", where=str(folder), hint="rename it")
-    headers = dict(_texts(folder, header, "*.h")) if header is not None and target.npu else {}
+    headers = dict(_driver_files(folder, header, "*.h")) if header is not None and target.npu else {}
     return Sources(
         NAME,
         {**own, **headers},
@@ -173,18 +174,19 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     )
 
 
-def _called(set_up: str) -> dict[str, bytes]:
+def _caller_sources(set_up: str) -> dict[str, bytes]:
+    """Return the generated files that call the driver."""
     return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % set_up).encode()}
 
 
-def _compiled(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
-    """The driver from its sources, which say nothing: a firmware's console is not for them."""
+def _driver_sources(folder: Path, headers: Path, own: dict[str, bytes], product: str) -> Sources:
+    """Return the driver from its sources, with logging disabled: it must not write to a firmware's console."""
     files = {
         **own,
         "cmsis_compiler.h": _CMSIS,
-        **dict(_texts(folder, headers, "*.h")),
-        **dict(_texts(folder, folder / "src", "*.h")),
-        **{path: text for name in SOURCES for path, text in _texts(folder, folder / "src", name)},
+        **dict(_driver_files(folder, headers, "*.h")),
+        **dict(_driver_files(folder, folder / "src", "*.h")),
+        **{path: text for name in SOURCES for path, text in _driver_files(folder, folder / "src", name)},
     }
     return Sources(
         NAME,
@@ -195,8 +197,8 @@ def _compiled(folder: Path, headers: Path, own: dict[str, bytes], product: str) 
     )
 
 
-def _texts(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
-    """Files of the driver by the paths that they get."""
+def _driver_files(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]]:
+    """Yield files of the driver by the paths that they get."""
     for path in sorted(inside.glob(names)):
         if not path.resolve().is_relative_to(folder):
             raise UsageError("a file leads out of the driver's folder", where=str(path), hint=f"name {_BUILD}")
@@ -208,44 +210,47 @@ def _texts(folder: Path, inside: Path, names: str) -> Iterator[tuple[str, bytes]
         yield f"driver/{path.relative_to(folder).as_posix()}", data
 
 
-# ---- Regions for an Ethos-U: which layers they are of, and the C that gives them to Arm's driver.
+# ---- Regions for an Ethos-U: their layers, and the C that passes them to Arm's driver.
 #
-# Vela plans the memory of a region by itself: inputs and results lie at places of its own in one scratch memory, which the
-# commands know as region 1 (0: weights; 2: fast scratch memory, where the accelerator has one). So that is a workspace of ours,
-# and inputs are copied in, results out.
+# Vela plans the memory of a region: inputs and results have offsets in one scratch memory, which is region 1 of the commands (0:
+# weights; 2: fast scratch memory, if the accelerator has one). Our code provides it as a workspace, copies inputs in and results
+# out.
 
 MOVES = frozenset({"reshape", "concat"})
-"""Layers for which alone nobody wakes an accelerator."""
+"""Layers that only move data: a region of these alone is not worth a run of the accelerator."""
 CALL, WORD = 500.0, 3.0
-"""Instructions of the processor around a run, and for four bytes that are copied. A cycle of the accelerator counts as one
-instruction: its clock is no slower than the processor's, which takes a cycle or more for each."""
-_CODE = 120
+"""Instructions of the processor around a run, and for four bytes that are copied.
+
+A cycle of the accelerator counts as one instruction: its clock is no slower than the processor's, which takes a cycle
+or more for each.
+"""
+_CODE = 120  # bytes of code of a region
 
 
 def given(text: str) -> Backend:
-    """The backend for an accelerator."""
+    """Return the backend for a configured accelerator."""
     configuration = parse(text)
 
     def leaves(region: Region) -> Mapping[str, str]:
-        found = compile_model(to_tflite(region.graph), configuration) if not check(region) else None
-        return _left(region, found) if isinstance(found, Left) else {}
+        result = compile_model(to_tflite(region.graph), configuration) if not check(region) else None
+        return _layers_left_out(region, result) if isinstance(result, Left) else {}
 
     def sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
-        found = open_driver(configuration, target)
+        driver_sources = open_driver(configuration, target)
         require()
-        return found
+        return driver_sources
 
     entry = Entry("region", Span(refuses, leaves), lambda region: code(region, configuration), check)
     return Backend(NAME, (entry,), open=sources, headers=(HEADER,))
 
 
 def unconfigured(place: str, target: Target, functions: Iterable[str]) -> Sources:
-    """UsageError: nobody said which accelerator, neither user nor board."""
+    """Raise UsageError: neither user nor board names an accelerator."""
     return open_driver(parse(place), target)
 
 
 def refuses(graph: Graph, node: Node) -> str:
-    """Why a layer is in no region: it has no form in TFLite."""
+    """Return why a layer is in no region: it cannot be written to TFLite."""
     try:
         written(graph, node)
     except UnsupportedError as error:
@@ -254,42 +259,50 @@ def refuses(graph: Graph, node: Node) -> str:
 
 
 def check(region: Region) -> str:
+    """Refuse regions that only move data."""
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
 
-def _left(region: Region, found: Left) -> Mapping[str, str]:
-    """The layers that Vela leaves to a processor, by their first outputs, with its reasons. Operators are named after these."""
+def _layers_left_out(region: Region, found: Left) -> Mapping[str, str]:
+    """Return the layers that Vela leaves to the processor, by first output, with its reasons.
+
+    Vela names operators after their results.
+    """
     names = {name.partition("_")[0]: value for value, name in name_of(region.graph).items()}
-    makers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
+    producers = {value: node.outputs[0] for node in region.graph.nodes for value in node.outputs}
     values = {names.get(name.partition("_")[0], ""): why for name, why in found.reasons.items()}
-    said = "Vela leaves it to the processor"
-    left = {makers[value]: f"{said}: {why}" if why else said for value, why in values.items() if value in makers}
+    prefix = "Vela leaves it to the processor"
+    left = {
+        producers[value]: f"{prefix}: {why}" if why else prefix for value, why in values.items() if value in producers
+    }
     if not left:
         raise ToolError(f"Vela leaves {', '.join(found.reasons)[:100]} to the processor", hint="leave out external")
     return left
 
 
 def code(region: Region, configuration: Configuration) -> Code:
-    """A region as the call of the driver."""
-    made = compile_model(to_tflite(region.graph), configuration)
+    """Generate the call of the driver for a region."""
+    compiled = compile_model(to_tflite(region.graph), configuration)
     names = name_of(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)
-    if not isinstance(made, Compiled) or {names[value] for value in ends} != set(made.places):
+    if not isinstance(compiled, Compiled) or {names[value] for value in ends} != set(compiled.places):
         raise ToolError("Vela's model has other inputs and outputs than the region", hint="ethos-u-vela 5.2.0 is known")
-    fast = made.fast or made.scratch
-    check_payload(made.payload, configuration.target, (len(made.weights), made.scratch, fast))
-    at = {value: made.places[names[value]] for value in ends}
+    fast = compiled.fast or compiled.scratch
+    check_payload(compiled.payload, configuration.target, (len(compiled.weights), compiled.scratch, fast))
+    offsets = {value: compiled.places[names[value]] for value in ends}
     sizes = {value: region.type(value).nbytes for value in ends}
-    inside = [f"(void)memcpy(&scratch[{at[v]}], in_{k}, {sizes[v]});" for k, v in enumerate(region.graph.inputs)]
-    outside = [f"(void)memcpy(out_{k}, &scratch[{at[v]}], {sizes[v]});" for k, v in enumerate(region.graph.outputs)]
+    inside = [f"(void)memcpy(&scratch[{offsets[v]}], in_{k}, {sizes[v]});" for k, v in enumerate(region.graph.inputs)]
+    outside = [
+        f"(void)memcpy(out_{k}, &scratch[{offsets[v]}], {sizes[v]});" for k, v in enumerate(region.graph.outputs)
+    ]
     lines = (
         *inside,
-        f"const int status = microc_ethos_u(commands, {len(made.payload)}, weights, {len(made.weights)}, "
-        f"scratch, {made.scratch}, &scratch[{made.scratch if made.fast else 0}], {fast});",
+        f"const int status = microc_ethos_u(commands, {len(compiled.payload)}, weights, {len(compiled.weights)}, "
+        f"scratch, {compiled.scratch}, &scratch[{compiled.scratch if compiled.fast else 0}], {fast});",
         *outside,
         "return status;",
     )
-    cost = CALL + WORD * sum(sizes.values()) / 4 + made.cycles
-    data = {"commands": made.payload, "weights": made.weights or bytes(ALIGN)}
+    cost = CALL + WORD * sum(sizes.values()) / 4 + compiled.cycles
+    data = {"commands": compiled.payload, "weights": compiled.weights or bytes(ALIGN)}
     arrays = {name: np.frombuffer(each, np.uint8) for name, each in data.items()}
-    return Code(lines, arrays, made.scratch + made.fast, cost, _CODE, ("ethosu_invoke_v3",), ALIGN, True)
+    return Code(lines, arrays, compiled.scratch + compiled.fast, cost, _CODE, ("ethosu_invoke_v3",), ALIGN, True)
