@@ -224,11 +224,11 @@ def _compile_static(
             **ends_of(module, read, options),
         )
 
-    def kernel_builder(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
+    def builder_for(graph: Graph, workspaces: Workspaces, tuned: Tuned = MappingProxyType({})) -> Maker:
         return maker_of(graph, target, goal, options, tuned, parts.external, workspaces=workspaces, goals=goals)
 
     def build_graph(changed: Graph, workspaces: Workspaces = MappingProxyType({})) -> Compiled:
-        built_network = built(changed, target, source, None, kernel_builder(changed, workspaces))
+        built_network = built(changed, target, source, None, builder_for(changed, workspaces))
         return replace(built_network, module=plan(built_network.module))
 
     network = replace(network, module=plan(network.module))
@@ -247,7 +247,7 @@ def _compile_static(
         from microc.compiler.tuned.optimisation_plan import measured_schedules
 
         tuned = measured_schedules(untuned, options, board, min(limits, default=0))
-        built_network = built(graph, target, source, progress, kernel_builder(graph, untuned.make.workspaces, tuned))
+        built_network = built(graph, target, source, progress, builder_for(graph, untuned.make.workspaces, tuned))
         return replace(built_network, module=plan(built_network.module))
 
     plain = with_measured_schedules(network)
@@ -261,7 +261,7 @@ def _compile_static(
         candidates = [base]
 
         def build_chains(chains: tuple[Chain, ...]) -> Module:
-            builder = kernel_builder(graph, base.make.workspaces, base.make.tuned)
+            builder = builder_for(graph, base.make.workspaces, base.make.tuned)
             built_network = built(graph, target, source, None, builder, [streams.lower(chain) for chain in chains])
             candidates.append(replace(built_network, module=plan(built_network.module)))
             return candidates[-1].module

@@ -1,1 +1,1 @@
-"""Fit."""
+"""Fit a network to the flash and RAM of a board."""

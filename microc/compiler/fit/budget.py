@@ -1,4 +1,4 @@
-"""What a network computes and needs, and what memory is worth."""
+"""Costs and bounds of a network's memory: the worth of flash and RAM, the capacity of boards, lower bounds on the need."""
 
 from __future__ import annotations
 
@@ -31,76 +31,83 @@ from microc.transform.attention import find_attention, in_blocks
 from microc.transform.quantised.qdq import has_integer_form
 from microc.transform.quantised.weight_types import halved, too_large
 
-# ---- What to do about a network that does not fit: integers in the place of floats, boards that have more, a larger
-# budget.
+# ---- Hints for a network that does not fit: quantise it, choose a larger board, raise the budget.
 
 MARGIN = 2
-"""Times what is known to be needed that a board named here has: code and stack of another core come to that."""
-SHOWN = 3
+"""Factor between a board's memory and the known need, for boards named in hints: code and stack differ from core to core."""
+SHOWN = 3  # boards that a hint names
 
 
 def remedy(source: str, flash: int, ram: int, board: str = "", *, floats: bool = False, caller: bool = False) -> str:
-    """A hint, the best way first. ``flash``, ``ram``: bytes that are needed at least, 0 where there is enough.
+    """Return a hint for a network that does not fit, the most promising measure first.
 
-    ``source``: the model as commands take it. ``board``: which is too small, empty where a budget is. ``floats``: the network
-    computes in them, in four bytes a number; ``caller``: inputs and outputs in the arena could live elsewhere.
+    ``flash``, ``ram``: bytes needed at least, 0 if there is enough. ``source``: the model as commands take it.
+    ``board``: the board that is too small, empty if a budget is. ``floats``: the network computes in floats, four bytes
+    a number; ``caller``: inputs and outputs are in the arena and could move to the caller's buffers.
     """
-    ways = []
+    measures = []
     if floats:
         target = f" --board {board}" if board else ""
         output = shlex.quote(str(Path(source).with_suffix(".mcg")))
-        ways.append(
+        measures.append(
             f"make it one of integers (microc quantize {shlex.quote(source)} --data SAMPLES{target} -o {output})"
         )
     if board:
         names = [name for _, name in zip(range(SHOWN), larger_boards(flash, ram, board), strict=False)]
-        ways.append(f"choose a larger board (--board {', '.join(names)})" if names else "choose a smaller network")
+        measures.append(f"choose a larger board (--board {', '.join(names)})" if names else "choose a smaller network")
     else:
-        ways.append("raise the budget, or leave it out to see what is needed")
+        measures.append("raise the budget, or leave it out to see what is needed")
     if caller:
-        ways.append("keep inputs and outputs elsewhere (--io caller)")
-    return "; ".join(ways)
+        measures.append("keep inputs and outputs elsewhere (--io caller)")
+    return "; ".join(measures)
 
 
 def larger_boards(flash: int, ram: int, small: str = "") -> Iterator[str]:
     """Yield boards with that memory and a margin. ``small``: the board that is too small.
 
-    First come boards of its family (Arduino's core, PlatformIO's platform), then boards that one of its build systems knows, then
-    emulated ones; the smallest first.
+    Boards of its family come first (Arduino's core, PlatformIO's platform), then boards that one of its build systems
+    knows, then emulated ones; within each, the smallest first.
     """
     known = list_boards()
-    mine = load_board(small) if small in known else None
-    families, systems = (_families(mine), set(mine.ids)) if mine else (set[str](), set[str]())
+    small_board = load_board(small) if small in known else None
+    families, systems = (
+        (_board_families(small_board), set(small_board.ids)) if small_board else (set[str](), set[str]())
+    )
 
     def order(board: Board) -> tuple[bool, bool, bool, int, int]:
-        stranger = families.isdisjoint(_families(board))
+        stranger = families.isdisjoint(_board_families(board))
         return (stranger, systems.isdisjoint(board.ids), not board.virtual, board.ram_bytes, board.flash_bytes)
 
     for board in sorted(map(load_board, known), key=order):
-        if board.regions and _bytes(board, "flash") >= MARGIN * flash and _bytes(board, "ram") >= MARGIN * ram:
+        if (
+            board.regions
+            and _region_bytes(board, "flash") >= MARGIN * flash
+            and _region_bytes(board, "ram") >= MARGIN * ram
+        ):
             yield board.name
 
 
-def _families(board: Board) -> set[str]:
+def _board_families(board: Board) -> set[str]:
     arduino, platformio = board.ids.get("arduino", ""), board.ids.get("platformio")
-    found = {arduino.rpartition(":")[0]} if arduino else set()
-    return found | ({platformio["platform"]} if platformio else set())
+    names = {arduino.rpartition(":")[0]} if arduino else set()
+    return names | ({platformio["platform"]} if platformio else set())
 
 
-def _bytes(board: Board, kind: str) -> int:
+def _region_bytes(board: Board, kind: str) -> int:
     return sum(region.size for region in board.regions if region.kind == kind)
 
 
-# ---- What a network computes in floats, and why: by its multiply-accumulates, after the graph passes; and how it
-# may.
+# ---- Float arithmetic of a network: the permitted approximations, the share of float multiply-accumulates, the reasons.
 
-_SHOWN = 8
+_SHOWN = 8  # layers whose reasons are reported
 _PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
 def with_math(target: Target, options: Options) -> Target:
-    """The target, which schedules ask what they may do, with what the user lets them do to floats, and how many do it;
-    UsageError for arithmetic in float16 where the core has no unit for it, or sizes vary."""
+    """Add the permitted float arithmetic and the use of threads to the target's features, which schedule rules test.
+
+    Raises UsageError for float16 arithmetic on a core without a float16 unit, and with dynamic sizes.
+    """
     if options.math == "half" and not target.has(HALF_FLOATS):
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
         raise UsageError(
@@ -109,18 +116,21 @@ def with_math(target: Target, options: Options) -> Target:
         )
     if options.math == "half" and options.bounds:
         raise UsageError("math half: sizes that vary have no schedules in float16", hint="bind them with input_shapes")
-    wishes = {
+    features = {
         FAST_MATH: options.math in ("fast", "half"),
         HALF_MATH: options.math == "half",
         HALF_WEIGHTS: options.weight_dtype in dtypes.HALF,
         THREADS: options.threads > 1,
     }
-    return target.having(*(name for name, wanted in wishes.items() if wanted))
+    return target.having(*(name for name, wanted in features.items() if wanted))
 
 
 def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
-    """The share of a graph as the passes left it. Reasons are those of the layers with the most products. ``weight_dtype``: what
-    weights were rounded to, if that is a half."""
+    """Summarise the arithmetic of a graph after the passes.
+
+    Reasons for floats are those of the layers with the most products. ``weight_dtype``: the float16 or bfloat16 that
+    weights were rounded to, else empty.
+    """
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
         return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes), double_weights=_double_weights(graph))
     work = {node.outputs: (macs_of(graph, node), _float_macs(graph, node)) for node in graph.nodes}
@@ -138,7 +148,7 @@ def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
 
 
 def _double_weights(graph: Graph) -> int:
-    """Weights of two bytes that multiply bytes: those of nine bits, which no model's file has."""
+    """Count int16 weights that multiply bytes: results of 9-bit weights, which no model file contains."""
     names = {
         node.inputs[1]
         for node in graph.nodes
@@ -148,7 +158,7 @@ def _double_weights(graph: Graph) -> int:
 
 
 def _float_macs(graph: Graph, node: Node) -> int:
-    """Products of floats in a run of a node; of control flow, the share that its graphs have."""
+    """Count the float products of a run of a node; for control flow, the share of its bodies."""
     macs = macs_of(graph, node)
     if not macs:
         return 0
@@ -160,22 +170,22 @@ def _float_macs(graph: Graph, node: Node) -> int:
 
 
 def _reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
-    """Why layers are in floats, those with the most work first; of a network without any integers, once for all."""
+    """Yield the reasons why layers compute in floats, the largest first; a single one if nothing is quantised."""
     if not layers:
         return
     if all(kind.quant is None for kind in graph.types.values()):
         yield "nothing in the network is quantised"
         return
-    makers = graph.producer()
+    producers = graph.producer()
     for node in layers[:_SHOWN]:
         number = node.loc.index if node.loc.index >= 0 else node.outputs[0]
-        yield f"{node.op} {number}: {_reason(graph, makers.get(node.inputs[0]))}"
+        yield f"{node.op} {number}: {_reason(graph, producers.get(node.inputs[0]))}"
     if len(layers) > _SHOWN:
         yield f"and {len(layers) - _SHOWN} layers more"
 
 
 def _reason(graph: Graph, maker: Node | None) -> str:
-    """Why a layer is in floats that reads what ``maker`` makes."""
+    """Return the reason why a layer that reads the result of ``maker`` computes in floats."""
     if maker is None:
         return "what it reads is not quantised"
     if maker.op == "dequantize":
@@ -184,37 +194,37 @@ def _reason(graph: Graph, maker: Node | None) -> str:
     return f"it reads floats of {maker.op}{form}"
 
 
-# ---- What flash is worth, and how much of it there is.
+# ---- The price of flash, and the capacity of boards.
 #
-# A choice of schedules weighs instructions against bytes at a price. ``balanced`` makes a percent of the network's time worth
-# EXCHANGE percent of its flash, so that the price needs no unit and no knob: a byte is worth
+# A choice of schedules weighs instructions against bytes at a price. ``balanced`` values 1 % of the network's time at EXCHANGE %
+# of its flash. The price then needs no unit and no parameter: a byte is worth
 # MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
-# prices, at last for size alone; which of them is each kernel's, :mod:`microc.compiler.fit.search` chooses.
+# prices, last for size alone; :mod:`microc.compiler.fit.search` then chooses a price for each kernel.
 
 EXCHANGE = 4
-"""Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
+"""Percent of flash that 1 % of time is worth: boards have more flash than networks take, and time is energy too."""
 WORTH = {"speed": float("inf"), "balanced": float(EXCHANGE), "size": 1.0}
-"""Percents of memory that a percent of time is worth where layers have several forms."""
+"""Percent of memory that 1 % of time is worth, by goal, in a choice between variants of a graph."""
 COMPUTER = 10.0
-"""That many times as much where caches alone are short of memory."""
+"""Factor on :data:`WORTH` for computers, where only caches are short of memory."""
 OVERHEAD = 16 * 1024
-"""Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
+"""Bytes of code of a usual network, added to its weights: bounds the price of a byte for networks of few weights."""
 FIRMWARE = 4 * 1024
 """Bytes of RAM that a usual firmware takes beside the arena: stack, buffers of its ports."""
 CERTAIN = 0.75
-"""The share of estimated code that a network takes at least: nothing is refused on an estimate that may be too high."""
+"""Share of the estimated code that is certain: a network is refused only if this share does not fit."""
 STEPS = (1, 8, 64)
-"""Multiples of the balanced price that a network over its budget is tried at."""
+"""Multiples of the balanced price at which a network over its budget is built."""
 
 
 @frozen
 class Room:
-    """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any.
+    """Capacity of a board: bytes of flash for constants and code, of RAM for the arena and inputs outside of it; 0: unlimited.
 
-    ``board``: its name, if a network that takes more is refused; ``flash_limit``: what constants take at most, even where the
-    code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: where it has several
-    for tensors all of them, the one that ``ram`` is about first. ``code``: the memory that hot code may run from, with the
-    bytes that are left beside everything but arenas.
+    ``board``: its name, if a network that takes more is refused. ``flash_limit``: the most that constants may take,
+    even if the code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: all
+    memories for tensors if the board has several, the one of ``ram`` first. ``code``: the memory that hot code may run
+    from, with the bytes that everything except arenas leaves.
     """
 
     flash: int = 0
@@ -227,14 +237,15 @@ class Room:
 
     @property
     def all_ram(self) -> int:
-        """Bytes for tensors in all memories; 0: any."""
+        """Bytes for tensors in all memories; 0: unlimited."""
         return self.ram + sum(memory.size for memory in self.memories[1:])
 
 
 def memories_for(module: Module, options: Options, room: Room | None) -> tuple[Memory, ...]:
-    """The memories that a module's arenas may lie in: the first one without what lies there outside, and within the budget.
+    """Return the memories that arenas may be in.
 
-    None where the network has one arena: on most boards, and as it is loaded into a firmware that gives it one.
+    The first one is reduced by inputs and outputs outside of the arena, and limited by the RAM budget. Empty if the
+    network has one arena: on most boards, and for a loadable network, whose firmware provides the arena.
     """
     if room is None or not room.memories or options.relocatable:
         return ()
@@ -244,12 +255,12 @@ def memories_for(module: Module, options: Options, room: Room | None) -> tuple[M
 
 
 def ends_bytes(module: Module) -> int:
-    """Inputs and outputs."""
+    """Sum the bytes of inputs and outputs."""
     return sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
 
 
 def count_macs(graph: Graph) -> int:
-    """Multiply-accumulates of one inference."""
+    """Count the multiply-accumulates of one inference."""
     total = 0
     for node in graph.nodes:
         definition = registry.get(node.op)
@@ -260,37 +271,41 @@ def count_macs(graph: Graph) -> int:
 
 
 def goals(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
-    """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget. Computers have
-    no flash: for them ``balanced`` is speed, as far as schedules go."""
+    """Return the requested goal, then the goals to fall back to over the flash budget.
+
+    Computers have no flash limit: ``balanced`` schedules are those of ``speed`` there.
+    """
     weights = sum(array.nbytes for each in (graph, *regions(graph)) for array in each.consts.values())
     price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
     family = FAMILIES[target.isa]
-    # RISC-V names computers and has microcontrollers, which run no threads; portable C has threads and names no computer
+    # RISC-V lists computers but has microcontrollers without threads; portable C has threads but lists no computer.
     computer = family.threads and bool(family.computers)
     wanted = SPEED.name if options.optimize == "balanced" and computer else options.optimize
     return steps[next(k for k, goal in enumerate(steps) if goal.name == wanted) :]
 
 
 def worth_of(options: Options, target: Target) -> float:
-    """Percents of memory that a percent of time is worth."""
+    """Return the percent of memory that 1 % of time is worth."""
     return WORTH[options.optimize] * (COMPUTER if FAMILIES[target.isa].threads else 1)
 
 
 def code_bytes(module: Module) -> int:
-    """Machine code of the network's kernels: the cost model's estimate."""
+    """Sum the estimated machine code of the kernels in bytes."""
     return sum(kernel.code_bytes for kernel in module.kernels)
 
 
 def flash_bytes(module: Module) -> int:
-    """Constants and code of the network: an estimate."""
+    """Sum constants and estimated code in bytes."""
     return module.const_bytes + code_bytes(module)
 
 
 def share_of(made: Module, plain: Module, worth: float) -> float:
-    """What a planned module weighs beside another: shares of RAM and flash, times the share of instructions as often as time is
-    ``worth``. Flash and RAM of a usual firmware stand beside the network's own, so that small networks do not pay any price in
-    time."""
+    """Return the relative cost of a planned module compared with another: ram * flash * time ** ``worth``, each as a ratio.
+
+    RAM and flash of a usual firmware are added to the network's own, so that small networks do not pay any price in
+    time.
+    """
     time = made.instructions / max(plain.instructions, 1)
     if worth == float("inf"):
         return time
@@ -301,18 +316,18 @@ def share_of(made: Module, plain: Module, worth: float) -> float:
 
 
 def fits(module: Module, ram: Sequence[int], flash: Sequence[int] = ()) -> bool:
-    """Whether a module, planned where its arena has limits, keeps within all of these, and those of constants and code."""
+    """Test whether a module keeps within the limits of the arena (``ram``, if planned) and of constants plus code."""
     arena = module.plan.main if module.plan is not None else inf
     return all(arena <= limit for limit in ram) and all(flash_bytes(module) <= limit for limit in flash)
 
 
 def least_flash(module: Module) -> int:
-    """What constants and code take at least."""
+    """Return a lower bound of constants plus code in bytes."""
     return module.const_bytes + int(CERTAIN * code_bytes(module))
 
 
 def refusal(module: Module, flash: int) -> FitError:
-    """The error for a network that takes more flash than it may, however it is scheduled."""
+    """Return the error for a network that exceeds its flash budget with every schedule."""
     excess = flash_bytes(module) - flash
     return FitError(
         f"a flash budget of {flash} bytes cannot hold {module.const_bytes} bytes of weights and about {code_bytes(module)} "
@@ -322,26 +337,24 @@ def refusal(module: Module, flash: int) -> FitError:
     )
 
 
-# ---- What a network needs at least, found without compiling it: a bound that every plan, schedule and algorithm
-# keeps.
+# ---- Lower bounds on flash and RAM, derived from the graph without compiling it.
 #
-# Nothing here is an estimate: what exceeds a board or a budget by these figures is refused by
-# :mod:`microc.compiler.fit.footprint` too, after minutes of work maybe; what does not may still not fit.
+# Every plan, schedule and algorithm needs at least so much. A network above a limit by these bounds would also be refused by
+# :mod:`microc.compiler.fit.footprint`, after minutes of work maybe; a network below them may still not fit.
 #
-# Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four or two bits; floats
-# that are levels as these and their scales, others that 16 bits hold in these; and equal ones once.
-# Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
-# ever whole; so that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each
-# for itself, of a layer that does not work row by row, always beside the state. No scores are whole of attention by blocks
-# (:mod:`microc.transform.attention`).
+# Flash: kernels store weights unchanged, padded, transformed, or packed into four or two bits if there are few distinct values;
+# floats that are quantisation levels as integers and scales; floats that 16 bits represent in 16 bits; equal constants once.
+# RAM: a result may overwrite an operand, and a chain of layers that runs row by row never holds its inner tensors whole. So the
+# arena must hold, beside the state, the largest of: all inputs, all outputs, and for a layer that cannot run row by row its
+# operands and its results. Attention in blocks holds no score matrix whole (:mod:`microc.transform.attention`).
 
 FEW = 16
-"""Constants of fewer numbers count as nothing: kernels may hold them as literals."""
+"""Constants with fewer elements count as 0 bytes: kernels may contain them as literals."""
 
 
 @frozen
 class Least:
-    """Bytes: ``weights`` in flash, ``arena``, and ``outside``, inputs and outputs that the caller of the network brings."""
+    """Lower bounds in bytes: ``weights`` in flash, ``arena``, and ``outside``: inputs and outputs in the caller's buffers."""
 
     weights: int
     arena: int
@@ -353,15 +366,15 @@ class Least:
 
 
 def least_of(graph: Graph, options: Options) -> Least:
-    """The bound for a fused graph."""
+    """Return the lower bounds of a fused graph."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
-    arena = min(_arena(each, inside=inside) for each in (graph, in_blocks(graph, find_attention(graph), 1)))
-    return Least(_weights(graph), arena, 0 if inside else ends)
+    arena = min(_min_arena_bytes(each, inside=inside) for each in (graph, in_blocks(graph, find_attention(graph), 1)))
+    return Least(_min_weight_bytes(graph), arena, 0 if inside else ends)
 
 
 def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:
-    """Why a network cannot fit, however it is compiled; none proves nothing. ``room``: what the board has."""
+    """List the proofs that a network cannot fit, however it is compiled; none proves nothing. ``room``: the board's capacity."""
     (flash, ram), found = room.capacity, []
     if room.board and least.weights > room.flash_limit > 0:
         found.append(
@@ -381,17 +394,17 @@ def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:
 
 
 def refuse_hopeless(graph: Graph, source: str, options: Options, room: Room | None) -> None:
-    """FitError for a network that cannot fit, before any of its layers is scheduled."""
+    """Raise FitError if the lower bounds exceed a limit, before any layer is scheduled."""
     least = least_of(graph, options)
     reasons = shortages(least, options, room or Room())
     if reasons:
         too_small = (
             room.board if room and room.board and shortages(least, replace(options, flash=0, ram=0), room) else ""
         )
-        told = too_small or "its budget"
+        limiting = too_small or "its budget"
         floats = bool(arithmetic_of(graph).float_macs)
         raise FitError(
-            f"{source} does not fit {told}: {'; '.join(reasons)}",
+            f"{source} does not fit {limiting}: {'; '.join(reasons)}",
             where=source,
             hint=remedy(source, least.weights, least.ram, too_small, floats=floats, caller=options.io_in_arena),
             details={"weights_at_least": least.weights, "ram_at_least": least.ram},
@@ -399,7 +412,7 @@ def refuse_hopeless(graph: Graph, source: str, options: Options, room: Room | No
 
 
 def refuse_large_arrays(module: Module, target: Target) -> None:
-    """FitError where a tensor or the arena is larger than the arrays that the core's compilers make."""
+    """Raise FitError if a tensor or the arena exceeds the largest array of the core's compilers."""
     most = FAMILIES[target.isa].array_bytes
     arrays = [(value.nbytes, value.name) for value in module.values.values()]
     arrays += [(module.plan.size, "the arena")] if module.plan else []
@@ -413,14 +426,14 @@ def refuse_large_arrays(module: Module, target: Target) -> None:
 
 
 def refuse_float64(graph: Graph, target: Target) -> None:
-    """UnsupportedError for a network with float64 values on a core whose ``double`` is a float32."""
+    """Raise UnsupportedError for float64 values on a core whose ``double`` is 32-bit."""
     size = FAMILIES[target.isa].double_bytes
     if size == 8:
         return
     for inner in (graph, *graphs_inside(graph)):
-        places = {name: inner.place(name) for name in inner.inputs}
-        places |= {name: node.loc for node in inner.nodes for name in (*node.inputs, *node.outputs)}
-        for name, loc in places.items():
+        locations = {name: inner.place(name) for name in inner.inputs}
+        locations |= {name: node.loc for node in inner.nodes for name in (*node.inputs, *node.outputs)}
+        for name, loc in locations.items():
             if name and inner.types[name].dtype == "float64":
                 raise UnsupportedError(
                     f"{name}: C's double has {size} bytes on {target.cpu}; got float64, expected float32",
@@ -429,44 +442,49 @@ def refuse_float64(graph: Graph, target: Target) -> None:
                 )
 
 
-def _weights(graph: Graph) -> int:
+def _min_weight_bytes(graph: Graph) -> int:
+    """Sum the lower bounds of the constants that kernels read; equal constants count once."""
     used = {name for node in graph.nodes if not registry.get(node.op).view for name in node.inputs}
-    found = {array.tobytes(): least_bytes(array) for name, array in graph.consts.items() if name in used}
-    return sum(found.values())
+    sizes = {array.tobytes(): least_bytes(array) for name, array in graph.consts.items() if name in used}
+    return sum(sizes.values())
 
 
 def least_bytes(array: Array) -> int:
-    """What a constant takes at least. Wide integers are tables of places and factors, which kernels may compute or narrow."""
+    """Return a lower bound of a constant's bytes in flash.
+
+    Wide integers count as 0: they are tables of indices and factors, which kernels may compute or narrow.
+    """
     wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2
     if array.size < FEW or wide or array.dtype.kind not in "iuf":
         return 0
     low, high = array.min(), array.max()
     if low == high:
-        return 0
+        return 0  # a literal in the kernel
     if array.dtype == np.float32 and array.ndim > 1 and np.isfinite(array).all():
         levels = find_levels(array.reshape(len(array), -1))
         if levels is not None:
             return min(array.nbytes, least_bytes(levels.values) + levels.scales.nbytes)
     if array.dtype.kind in "iu" and int(high) - int(low) < 16:
-        return array.size // (2 if int(high) - int(low) >= 4 else 4)
+        return array.size // (2 if int(high) - int(low) >= 4 else 4)  # 4-bit or 2-bit indices
     if array.dtype == np.float32 and any(dtypes.keeps(array, half) for half in dtypes.HALF):
         return array.size * 2
-    return array.size * (1 if _bytes_do(array) else array.dtype.itemsize)
+    return array.size * (1 if _fits_bytes(array) else array.dtype.itemsize)
 
 
-def _bytes_do(array: Array) -> bool:
-    """Whether integers fit into bytes."""
+def _fits_bytes(array: Array) -> bool:
+    """Test whether integers span at most 256 values."""
     return array.dtype.kind in "iu" and int(array.max()) - int(array.min()) < 256
 
 
-def _arena(graph: Graph, *, inside: bool) -> int:
-    """The largest set of tensors that are whole at one time, whatever is done."""
+def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
+    """Return a lower bound of the arena: the largest set of tensors that must be whole at the same time, plus the state."""
     state = sum(array.nbytes for array in graph.state.values())
     outer = set() if inside else {*graph.inputs, *graph.outputs}
     elsewhere = {*graph.consts, *graph.state, *graph.updates.values(), *outer}
     base = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
     def together(names: Iterable[str]) -> int:
+        """Sum the bytes of the tensors behind some names; views count as the tensor that they refer to."""
         roots = set()
         for name in names:
             while name in base:
@@ -475,31 +493,32 @@ def _arena(graph: Graph, *, inside: bool) -> int:
         return sum(graph.types[name].nbytes for name in roots - elsewhere if name)
 
     sides = [together(graph.inputs), sum(graph.types[name].nbytes for name in set(graph.outputs) - outer)]
-    parts = _parts(graph)
+    aliased = _maybe_aliased(graph)
     readers = _readers(graph)
     for nodes in groups_of(graph):
         made = {name for node in nodes for name in node.outputs}
         read = {name for node in nodes for name in node.inputs if name} - made
-        if _whole(graph, nodes, read):
+        if _needs_whole_tensors(graph, nodes, read):
             own = {id(node) for node in nodes}
             kept = {name for name in made if name and (len(nodes) == 1 or readers.get(name, set()) - own)}
-            sides += [together(read - parts), together(kept - parts)]
+            sides += [together(read - aliased), together(kept - aliased)]
     return state + max(sides, default=0)
 
 
-def _parts(graph: Graph) -> set[str]:
-    """Tensors that may be nothing but places in others."""
-    return {name for node in graph.nodes if _places(graph, node) for name in (*node.inputs, *node.outputs)}
+def _maybe_aliased(graph: Graph) -> set[str]:
+    """Return the tensors that may be parts of others, or composed of others, without a copy."""
+    return {name for node in graph.nodes if _is_alias(graph, node) for name in (*node.inputs, *node.outputs)}
 
 
-def _places(graph: Graph, node: Node) -> bool:
+def _is_alias(graph: Graph, node: Node) -> bool:
+    """Test whether a node may be done by placing tensors (concatenation, slice), though it is no view."""
     return not registry.get(node.op).view and not registry.get(node.op).regions and alias_of(graph, node) is not None
 
 
-def _whole(graph: Graph, nodes: Sequence[Node], read: Iterable[str]) -> bool:
-    """Whether a kernel of its own reads and writes whole tensors."""
+def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read: Iterable[str]) -> bool:
+    """Test whether a kernel reads and writes whole tensors: it is not a view and cannot run row by row."""
     first = registry.get(nodes[0].op)
-    if first.view or (len(nodes) == 1 and _places(graph, nodes[0])):
+    if first.view or (len(nodes) == 1 and _is_alias(graph, nodes[0])):
         return False
     return bool(first.regions) or not any(
         row_window(graph, nodes, name) for name in read if name not in graph.consts and name in graph.types
@@ -507,11 +526,11 @@ def _whole(graph: Graph, nodes: Sequence[Node], read: Iterable[str]) -> bool:
 
 
 def _readers(graph: Graph) -> dict[str, set[int]]:
-    """Who reads a tensor: identities of nodes, and of the graph where it keeps or returns it."""
-    found: dict[str, set[int]] = {}
+    """Return the readers of each tensor: ids of nodes, and the id of the graph if it keeps or returns the tensor."""
+    readers: dict[str, set[int]] = {}
     for node in graph.nodes:
         for name in node.inputs:
-            found.setdefault(name, set()).add(id(node))
+            readers.setdefault(name, set()).add(id(node))
     for name in (*graph.outputs, *graph.updates.values()):
-        found.setdefault(name, set()).add(id(graph))
-    return found
+        readers.setdefault(name, set()).add(id(graph))
+    return readers

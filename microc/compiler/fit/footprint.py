@@ -1,4 +1,4 @@
-"""Does a network fit a board? Memory is added up before anything is written; the linker has the last word."""
+"""Check that a firmware fits a board: add up its memory before anything is written. The linker decides in the end."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from microc.module import Module
 from microc.target import Board
 
 SPARE = 96
-"""Bytes of a memory that no arena is planned for, where the planner fills it: for alignment, and the C library's variables."""
+"""Bytes of a memory that the planner leaves free: for alignment, and for variables of the C library."""
 RUNTIME_RAM = 48
-"""Bytes of small variables, beside the console's ring and the two frames of the RPC."""
-FRAME_OVERHEAD = 12
+"""Bytes of small variables, beside the console's ring buffer and the two frames of the RPC."""
+FRAME_OVERHEAD = 12  # bytes of an RPC frame beside its payload
 KINDS = ("flash", "ram")
 
 
 @frozen
 class Footprint:
-    """Flash and RAM that a firmware needs, in bytes. Code is an estimate from above until it is linked, ``least_code`` one from
-    below; weights (without those in a region for an accelerator), arena and buffers are exact.
+    """Flash and RAM that a firmware needs, in bytes.
 
-    ``arena``: those beside the stack; arenas in other memories of a board fit these, as they were planned. ``stack``: the most
-    that a run and its callers take (:mod:`microc.codegen.c.resources`). ``reserved_stack``: bytes that the board's linker
-    script keeps for the stack. ``hot_code``: code that runs from RAM. ``linked_ram``: variables and arena as the linker has
-    them, 0 before.
+    ``code`` is an upper estimate until it is linked, ``least_code`` a lower one; ``weights`` (without those in a region
+    for an accelerator), ``arena`` and ``buffers`` are exact. ``arena``: the arenas in the memory of the stack; those in
+    other memories fit by construction of the plan. ``stack``: the most that a run and its callers take
+    (:mod:`microc.codegen.c.resources`). ``reserved_stack``: bytes that the board's linker script reserves.
+    ``hot_code``: code that runs from RAM. ``linked_ram``: variables and arena by the linker, 0 before linking.
     """
 
     weights: int
@@ -53,28 +53,27 @@ class Footprint:
 
     @property
     def least_flash(self) -> int:
-        """What is taken at least, if the code is smaller than estimated."""
+        """Lower bound of the flash, if the code is smaller than estimated."""
         return self.weights + self.self_test + self.least_code
 
     @property
     def static_ram(self) -> int:
-        """Variables, buffers, code that runs from RAM, and arena."""
+        """Bytes of variables, buffers, code that runs from RAM, and arena."""
         return self.linked_ram or self.arena + self.buffers + self.runtime + self.hot_code
 
     @property
     def ram(self) -> int:
-        """RAM needed, in all that microc says: static RAM and the deepest stack of a run."""
+        """Bytes of RAM needed: static RAM and the deepest stack of a run."""
         return self.static_ram + self.stack
 
     @property
     def taken_ram(self) -> int:
-        """RAM that the firmware takes of its board, which must fit: the linker reserves its script's room for the stack, and the
-        stack may be deeper than that."""
+        """Bytes of RAM that must fit the board: the linker script reserves a stack, and the real one may be deeper."""
         return self.static_ram + max(self.stack, self.reserved_stack)
 
 
 def footprint(modules: Sequence[Module], board: Board) -> Footprint:
-    """Add up what ``modules``, planned, will take in one firmware on ``board``."""
+    """Add up the memory of ``modules``, planned, in one firmware on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     least, most = around(board, modules[0].options["protocol"])
     kernels = sum(map(code_bytes, modules))
@@ -82,50 +81,50 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
     if capacity(board, "flash"):
         code = most + library_bytes(modules) + sum(map(code_bound, modules))
     return Footprint(
-        weights=sum(m.const_bytes - _apart(m, board) for m in modules),
+        weights=sum(m.const_bytes - _accelerator_bytes(m, board) for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=code,
         least_code=least + int(CERTAIN * kernels),
         arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
-        buffers=sum(map(_outside, modules)),
+        buffers=sum(map(_io_outside_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=_runtime(board),
-        hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _in_main(board)),
+        runtime=_runtime_bytes(board),
+        hot_code=sum(m.plan.code.size for m in modules if m.plan and m.plan.code and _is_code_in_main(board)),
     )
 
 
-def _in_main(board: Board) -> bool:
-    """Whether hot code lies beside the stack."""
+def _is_code_in_main(board: Board) -> bool:
+    """Test whether hot code is in the memory of the stack."""
     return board.code_memory is not None and board.code_memory.main
 
 
-def _apart(module: Module, board: Board) -> int:
-    """Bytes of constants in the region that an accelerator reads, where the board has one."""
+def _accelerator_bytes(module: Module, board: Board) -> int:
+    """Sum the constants in the memory region of the accelerator, if the board has one."""
     if not board.npu_constants:
         return 0
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > ALIGNED)
 
 
-def _outside(module: Module) -> int:
-    """Bytes of inputs and outputs that have no place in the arena."""
+def _io_outside_bytes(module: Module) -> int:
+    """Sum the inputs and outputs that are outside of the arena."""
     assert module.plan is not None
     return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
-def _runtime(board: Board) -> int:
-    """Bytes of RAM that console and RPC take."""
+def _runtime_bytes(board: Board) -> int:
+    """Return the RAM of console and RPC."""
     return RUNTIME_RAM + ring_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
 
 
 def capacity(board: Board, kind: str) -> int:
-    """Bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0 when the board does not bound it."""
+    """Return the bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0: unlimited."""
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
 def room_of(board: Board, *, external: bool = False) -> Room:
-    """What a firmware leaves to the network; ``external``: some of its constants may be an accelerator's."""
-    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
+    """Return the memory that a firmware leaves to the network. ``external``: constants may be in the accelerator's region."""
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board)
     ram = capacity(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = capacity(board, "flash") + apart, board.code_memory
@@ -144,7 +143,7 @@ def room_of(board: Board, *, external: bool = False) -> Room:
 
 
 def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, floats: bool = False) -> None:
-    """FitError with the numbers when a board has less flash or RAM than needed; a board without bounds holds anything."""
+    """Raise FitError with the numbers if a board has too little flash or RAM; a board without limits holds anything."""
     reasons = []
     for kind, need in zip(KINDS, (flash, ram), strict=True):
         room = capacity(board, kind)
@@ -160,7 +159,7 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, f
 
 
 def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
-    """The footprint of modules that fit into one firmware; FitError otherwise."""
+    """Return the footprint of modules in one firmware; FitError if they do not fit."""
     need = footprint(modules, board)
     stack = max(need.stack, need.reserved_stack)
     details = (
@@ -176,8 +175,10 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
 
 
 def link_overflow(error: ToolError, board: Board, folder: str, *, hot_code: bool = False) -> FitError | None:
-    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason. ``hot_code``:
-    kernels run from RAM."""
+    """Convert the linker's report of a full memory region to an error with numbers; None for other reports.
+
+    ``hot_code``: kernels run from RAM.
+    """
     sizes = {region.name: region.size for region in board.regions}
     found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)
     if not found:

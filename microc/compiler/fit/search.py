@@ -1,4 +1,13 @@
-"""The configuration that fits and costs least."""
+"""Search for the configuration of a network that fits its limits and costs least.
+
+A configuration is a graph, a goal for each kernel, and the workspace that each kernel may use. The search is greedy:
+each step starts from the best network so far, builds a few variants and keeps one only if it is better. ``pipeline``
+runs the steps in this order:
+
+1. :func:`build_within_budget`: one goal for all kernels; over the flash limit, a goal for each (:func:`by_kernels`).
+2. :func:`by_turns`, :func:`by_blocks`, :func:`by_opened`: graph variants that trade memory for time.
+3. :func:`within_limits`: over the RAM limit, kernels with smaller workspaces, layers row by row, or both.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +52,10 @@ if TYPE_CHECKING:
     from microc.compiler.tuned.records import Task
 
 
-# ---- An arena within its limits: schedules of smaller workspaces, layers row by row, or both, whichever costs the
-# least work.
+# ---- RAM limit: smaller workspaces, layers row by row, or both, whichever takes the fewest instructions.
 
 LITTLE = 1.05
-"""Times the instructions that a network may take for smaller workspaces before anything else is tried."""
+"""Factor on instructions up to which smaller workspaces are taken without trying layers row by row."""
 
 
 def within_limits(
@@ -57,153 +65,169 @@ def within_limits(
     ram: Sequence[int],
     flash: Sequence[int],
 ) -> Compiled:
-    """``plain``, planned, where it keeps within the limits of the arena, ``ram``; else the network of the fewest instructions
-    that does, or the smallest; those come first that keep within the limits of constants and code, too, ``flash``. ``lean``: with
-    smaller workspaces; ``stream``: a network with layers row by row."""
+    """Choose the network with the fewest instructions whose arena keeps within all limits ``ram``, else the smallest.
 
-    def fit(made: Compiled) -> bool:
+    ``plain``, planned, is returned if it fits. Networks that keep within ``flash`` (constants plus code) are preferred.
+    ``lean`` builds the network with smaller workspaces; ``stream`` builds a network with layers row by row.
+    """
+
+    def fits_ram(made: Compiled) -> bool:
         return fits(made.module, ram)
 
-    if fit(plain):
+    if fits_ram(plain):
         return plain
-    less = lean()
-    if fits(less.module, ram, flash) and less.module.instructions <= LITTLE * plain.module.instructions:
-        return less
-    tried = [plain, less, stream(plain)]
-    if less is not plain and not any(map(fit, tried)):
-        tried.append(stream(less))
-    fitting = [made for made in tried if fit(made)]
+    lean_network = lean()
+    if fits(lean_network.module, ram, flash) and lean_network.module.instructions <= LITTLE * plain.module.instructions:
+        return lean_network
+    candidates = [plain, lean_network, stream(plain)]
+    if lean_network is not plain and not any(map(fits_ram, candidates)):
+        candidates.append(stream(lean_network))
+    fitting = [made for made in candidates if fits_ram(made)]
     if fitting:
         return min(fitting, key=lambda made: (not fits(made.module, (), flash), made.module.instructions))
-    return min(tried, key=lambda made: arena(made.module))
+    return min(candidates, key=lambda made: arena(made.module))
 
 
 def arena_room(module: Module, room: int) -> int:
-    """What is left of the board's RAM for the arena by inputs and outputs outside of it; 0: any amount."""
+    """Return the RAM that is left to the arena by inputs and outputs outside of it; 0: unlimited."""
     outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
     return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
 
 
-# ---- Schedules of smaller workspaces, where an arena exceeds its limit.
+# ---- Smaller workspaces, for an arena over its limit.
 #
-# Rules choose a schedule for its instructions and its flash. What it takes of the arena while it runs counts where its step is
-# the one that makes the arena too large, which shows once the network is planned: then kernels are chosen again within what
-# tensors leave there.
+# Rules choose a schedule by instructions and flash. Its workspace matters only in the steps that make the arena too large, which
+# are known once the network is planned. Then kernels are chosen again within the bytes that the tensors leave in these steps.
 
 WORKSPACES_ROUNDS = 4
-"""Plans that are tried for a limit: a smaller workspace may lie over less of what a kernel reads and writes."""
+"""Plans that are tried: a smaller workspace may overlap less of a kernel's operands, which changes the limits."""
 
 
 def within_workspaces(limit: int, plain: Compiled, build: Callable[[Workspaces], Compiled]) -> Compiled:
-    """The first that ``build`` makes whose arena takes at most ``limit`` bytes, else the smallest that is found; ``plain``,
-    planned, where no step has a workspace."""
+    """Build with smaller workspaces until the arena takes at most ``limit`` bytes; else return the smallest network found.
+
+    ``plain``, planned, is returned if no kernel has a workspace, or if it has several arenas.
+    """
     assert plain.module.plan is not None
-    if plain.module.plan.arenas or not any(own for _, own in _steps(plain.module)):
+    if plain.module.plan.arenas or not any(own for _, own in _arena_use(plain.module)):
         return plain
-    best, made, tasks, least = plain, plain, _tasks(plain), dict[str, int]()
+    best, network, tasks, limits = plain, plain, _tuning_tasks(plain), dict[str, int]()
     for _ in range(WORKSPACES_ROUNDS):
-        rooms = workspaces_within(limit, made.module, tasks)
-        before, least = least, {key: min(room, least.get(key, room)) for key, room in rooms.items()}
-        if least == before:
+        workspaces = workspaces_within(limit, network.module, tasks)
+        # Limits only ever shrink, so the loop cannot alternate between two plans.
+        before, limits = limits, {key: min(size, limits.get(key, size)) for key, size in workspaces.items()}
+        if limits == before:
             break
-        made = build(least)
-        best = min(best, made, key=lambda each: arena(each.module))
-        if arena(made.module) <= limit:
+        network = build(limits)
+        best = min(best, network, key=lambda candidate: arena(candidate.module))
+        if arena(network.module) <= limit:
             break
     return best
 
 
 def workspaces_within(limit: int, module: Module, tasks: Sequence[Task]) -> Workspaces:
-    """By key of a kernel, the bytes of workspace for which an arena of ``limit`` bytes has room in all of its layers."""
+    """Return for each kernel, by key, the workspace for which an arena of ``limit`` bytes has room in all of its layers."""
     keys = {layer: task.key for task in tasks for layer in task.layers}
-    found: dict[str, int] = {}
-    for call, (tensors, _) in zip(module.calls, _steps(module), strict=True):
+    workspaces: dict[str, int] = {}
+    for call, (tensors, _) in zip(module.calls, _arena_use(module), strict=True):
         key = keys.get(call.layer)
         if key is not None:
-            found[key] = min(found.get(key, limit), limit - tensors)
-    return found
+            workspaces[key] = min(workspaces.get(key, limit), limit - tensors)
+    return workspaces
 
 
-def _steps(module: Module) -> list[tuple[int, int]]:
-    """For every call, the bytes of the arena that hold something else than its workspaces, and those of them."""
+def _arena_use(module: Module) -> list[tuple[int, int]]:
+    """Return for each call the bytes of the arena in use outside of its workspaces, and the bytes of its workspaces."""
     assert module.plan is not None
-    alive: list[list[tuple[int, int]]] = [[] for _ in module.calls]
+    live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
     for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
-        place = module.plan.offsets[name]
-        for step in range(max(first, 0), min(last, len(alive) - 1) + 1):
-            alive[step].append((place, place + module.values[name].nbytes))
+        offset = module.plan.offsets[name]
+        for step in range(max(first, 0), min(last, len(live) - 1) + 1):
+            live[step].append((offset, offset + module.values[name].nbytes))
     scratch = [sum(module.values[name].nbytes for name in call.workspace) for call in module.calls]
-    return [(covered(live) - own, own) for live, own in zip(alive, scratch, strict=True)]
+    return [(covered(live) - own, own) for live, own in zip(live, scratch, strict=True)]
 
 
-def _tasks(made: Compiled) -> tuple[Task, ...]:
+def _tuning_tasks(made: Compiled) -> tuple[Task, ...]:
     from microc.compiler.tuned.records import tasks_of
 
     return tasks_of(made)
 
 
-# ---- A goal for every kernel, where flash is short: what a step of the price of flash does to all layers, few of
-# them need.
+# ---- Flash limit: a goal for each kernel.
 #
-# The network was built at several prices of flash. Times and bytes of its kernels add up, so that of each one the price is chosen
-# with which all of them together take the fewest instructions within the flash: an exact choice (:mod:`microc.base.knapsack`).
-# Kernels that share a function at one of the prices have one price: its code counts once.
+# Raising the price of flash for all kernels at once slows down many that need not be. The network is built at several prices.
+# Times and bytes of kernels add up, so the exact choice is a multiple-choice knapsack (:mod:`microc.base.knapsack`): for each
+# kernel one price, so that all take the fewest instructions within the limit. Kernels that share a function at one of the prices
+# form a group with one price, since its code counts once.
 
 GOALS_ROUNDS = 3
-"""Choices that are built: constants that two kernels share count for both, until they are built."""
+"""Solutions that are built: the knapsack counts constants of two kernels twice, so that a solution may be a little off."""
 
 
 def by_kernels(
-    tried: Sequence[Compiled], plain: Compiled, limit: int, build: Callable[[Goal, Goals], Compiled]
+    candidates: Sequence[Compiled], fitting: Compiled, limit: int, build: Callable[[Goal, Goals], Compiled]
 ) -> Compiled | None:
-    """The network of the fewest instructions in ``limit`` bytes of flash, whose kernels are built for the goals of those that
-    were ``tried``; None where that is no fewer than ``plain``, one of them that fits, takes. ``build``: for the network's goal,
-    and those of kernels that have another. The network's is the one at the highest price below size alone, for which compilers
-    have other options."""
+    """Choose a goal for each kernel, so that the network takes the fewest instructions in ``limit`` bytes of flash.
+
+    ``candidates``: the network built at several prices of flash; ``fitting``: the one of them that fits. Returns None if the
+    choice is no faster than ``fitting``. ``build`` takes the network's goal, and the goals of kernels that differ from
+    it. The network's goal is the one with the highest price below size alone, since for size the C compiler has other
+    options.
+    """
     if any(
-        [call.writes for call in each.module.calls] != [call.writes for call in plain.module.calls] for each in tried
+        [call.writes for call in candidate.module.calls] != [call.writes for call in fitting.module.calls]
+        for candidate in candidates
     ):
-        return None
-    groups = _groups(tried)
-    options = [[_option(number, each.module, group) for number, each in enumerate(tried)] for group in groups]
-    at = next(number for number, each in enumerate(tried) if each is plain)
-    allowed = limit - flash_bytes(plain.module) + sum(many[at].flash for many in options)
-    most = sum(many[at].loss for many in options)
+        return None  # the calls do not correspond one to one
+    groups = _calls_sharing_kernels(candidates)
+    items = [
+        [_knapsack_item(number, candidate.module, group) for number, candidate in enumerate(candidates)]
+        for group in groups
+    ]
+    start = next(number for number, candidate in enumerate(candidates) if candidate is fitting)
+    # Bytes for the groups alone: the limit without the bytes that no goal changes.
+    capacity = limit - flash_bytes(fitting.module) + sum(choices[start].flash for choices in items)
+    start_loss = sum(choices[start].loss for choices in items)
     for _ in range(GOALS_ROUNDS):
-        points = front(options, allowed)
-        if not points or points[-1].loss >= most:
+        pareto = front(items, capacity)
+        if not pareto or pareto[-1].loss >= start_loss:
             return None
-        picked = [tried[number].make.goal for number in points[-1].picks]
-        goal = max(picked, key=lambda goal: (goal.price < inf, goal.price))
-        others = zip(groups, picked, strict=True)
-        made = build(goal, {name: own for group, own in others if own != goal for name in _names(plain, group)})
-        if flash_bytes(made.module) <= limit:
-            return made if made.module.instructions < plain.module.instructions else None
-        allowed -= flash_bytes(made.module) - limit
+        kernel_goals = [candidates[number].make.goal for number in pareto[-1].picks]
+        network_goal = max(kernel_goals, key=lambda network_goal: (network_goal.price < inf, network_goal.price))
+        group_goals = zip(groups, kernel_goals, strict=True)
+        mixed = build(
+            network_goal,
+            {name: own for group, own in group_goals if own != network_goal for name in _goal_keys(fitting, group)},
+        )
+        if flash_bytes(mixed.module) <= limit:
+            return mixed if mixed.module.instructions < fitting.module.instructions else None
+        capacity -= flash_bytes(mixed.module) - limit
     return None
 
 
-def _groups(tried: Sequence[Compiled]) -> list[list[int]]:
-    """Calls of kernels that have a goal, by their places: those together that share a function anywhere."""
-    first = tried[0]
+def _calls_sharing_kernels(candidates: Sequence[Compiled]) -> list[list[int]]:
+    """Group the calls (by index) that share a kernel in any candidate; calls without a goal are left out."""
+    first = candidates[0]
     scheduled = [k for k, call in enumerate(first.module.calls) if isinstance(first.make.origins[call.writes], Group)]
-    group = {place: [place] for place in scheduled}
-    for each in tried:
-        met: dict[str, int] = {}
-        for place in scheduled:
-            other = met.setdefault(each.module.calls[place].kernel, place)
-            if group[other] is not group[place]:
-                group[other].extend(group[place])
-                group |= dict.fromkeys(group[place], group[other])
-    return list({id(places): places for places in group.values()}.values())
+    group = {index: [index] for index in scheduled}
+    for candidate in candidates:
+        first_users: dict[str, int] = {}
+        for index in scheduled:
+            other = first_users.setdefault(candidate.module.calls[index].kernel, index)
+            if group[other] is not group[index]:
+                # Union of two lists; every member then refers to the joined list.
+                group[other].extend(group[index])
+                group |= dict.fromkeys(group[index], group[other])
+    return list({id(indices): indices for indices in group.values()}.values())
 
 
-def _option(number: int, module: Module, places: Sequence[int]) -> Option:
-    """What a group takes as it was built for one of the goals: instructions of a run, bytes of code and constants."""
-    calls = [module.calls[place] for place in places]
-    used, constants = {call.kernel for call in calls}, {name for call in calls for name in call.args}
-    code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in used)
-    values = (module.values[name] for name in constants)
+def _knapsack_item(number: int, module: Module, indices: Sequence[int]) -> Option:
+    """Return instructions (loss) and bytes (flash) of a group in the candidate of this number."""
+    calls = [module.calls[index] for index in indices]
+    kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
+    code = sum(kernel.code_bytes for kernel in module.kernels if kernel.name in kernels)
+    values = (module.values[name] for name in operands)
     return Option(
         number,
         sum(call.instructions for call in calls),
@@ -212,15 +236,15 @@ def _option(number: int, module: Module, places: Sequence[int]) -> Option:
     )
 
 
-def _names(made: Compiled, places: Sequence[int]) -> Iterator[str]:
-    """What :data:`Goals` knows the groups of some calls by."""
-    for place in places:
-        origin = made.make.origins[made.module.calls[place].writes]
+def _goal_keys(network: Compiled, indices: Sequence[int]) -> Iterator[str]:
+    """Yield the keys of :data:`Goals` for some calls: the last result of each group of nodes."""
+    for index in indices:
+        origin = network.make.origins[network.module.calls[index].writes]
         assert isinstance(origin, Group)
         yield origin.nodes[-1].outputs[0]
 
 
-# ---- A graph as kernels and calls, within a flash budget: for the goal that is asked for, or those that take less.
+# ---- Building within the flash budget: for the requested goal, else for goals that weigh flash more.
 
 
 def build_within_budget(
@@ -233,26 +257,29 @@ def build_within_budget(
     family: Family | None = None,
     external: External = MappingProxyType({}),
 ) -> Compiled:
-    """The module for the goal of the options; where that takes too much flash, the one that does not and takes the fewest
-    instructions, of goals that weigh flash ever more: a goal for each kernel, or one for all where sizes vary.
+    """Build the network for the goal of the options; over the flash limits, build the fastest that fits.
 
-    ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
+    Falls back to goals that weigh flash ever more: a goal for each kernel, or one for all with dynamic sizes. Raises
+    FitError if the flash budget is below the lower bound of the smallest network. ``room``: flash of the board in bytes
+    (0: unlimited); a network over it is returned, and :func:`microc.compiler.fit.footprint.check_modules` reports it
+    with the whole firmware. ``family`` as in :func:`maker_of`, ``external`` as in :class:`Maker`.
     """
     limits = [limit for limit in (options.flash, room) if limit]
 
-    def build(goal: Goal, others: Goals = MappingProxyType({})) -> Compiled:
-        make = maker_of(graph, target, goal, options, external=external, family=family, goals=others)
-        return built(graph, target, source, progress, make)
+    def build_at(goal: Goal, kernel_goals: Goals = MappingProxyType({})) -> Compiled:
+        builder = maker_of(graph, target, goal, options, external=external, family=family, goals=kernel_goals)
+        return built(graph, target, source, progress, builder)
 
-    first, *others = goals(graph, options, target)
-    tried = [build(first)]
-    if fits(tried[0].module, (), limits):
-        return tried[0]
-    tried += map(build, others)
-    fitting = next((made for made in tried if fits(made.module, (), limits)), None)
+    requested, *fallbacks = goals(graph, options, target)
+    candidates = [build_at(requested)]
+    if fits(candidates[0].module, (), limits):
+        return candidates[0]
+    # Build at every price, even after one fits: the knapsack mixes them kernel by kernel.
+    candidates += map(build_at, fallbacks)
+    fitting = next((candidate for candidate in candidates if fits(candidate.module, (), limits)), None)
     if fitting is not None:
-        return (by_kernels(tried, fitting, min(limits), build) if family is None else None) or fitting
-    smallest = tried[-1]
+        return (by_kernels(candidates, fitting, min(limits), build_at) if family is None else None) or fitting
+    smallest = candidates[-1]
     if options.flash and least_flash(smallest.module) > options.flash:
         raise refusal(smallest.module, options.flash)
     return smallest
@@ -269,7 +296,7 @@ def maker_of(
     workspaces: Workspaces = MappingProxyType({}),
     goals: Goals = MappingProxyType({}),
 ) -> Maker:
-    """What makes the functions; ``family``: the graph at other sizes, where they vary; others as in :class:`Maker`."""
+    """Return the builder of the graph's kernels. ``family``: the graph at several sizes, if these are dynamic."""
     if family is not None:
         from microc.compiler.sizes.general import GeneralMaker
 
@@ -295,14 +322,15 @@ def built(
     make: Maker,
     streams: Sequence[LoweredStream] = (),
 ) -> Compiled:
-    """The graph as kernels and calls, with what they cost."""
+    """Lower the graph to kernels and calls, with cost estimates."""
     module = build_module(graph, target, source, make.goal, progress, streams, make)
-    alike = make.goal.price > 0 and not make.sizes
-    return Compiled(estimated(merge_kernels(module) if alike else module, target), make)
+    # Merging equal kernels saves flash and costs an operand, so it is skipped at price 0. Kernels with dynamic sizes have
+    # parameters already.
+    merges = make.goal.price > 0 and not make.sizes
+    return Compiled(estimated(merge_kernels(module) if merges else module, target), make)
 
 
-# ---- Whether recurrent layers run by blocks of turns: where that costs fewer instructions, and no more memory than
-# that is worth.
+# ---- Variant: recurrent layers in blocks of iterations, if the saved instructions are worth the memory.
 
 
 def by_turns(
@@ -313,71 +341,75 @@ def by_turns(
     ram: Sequence[int],
     flash: Sequence[int],
 ) -> Compiled:
-    """``plain``, planned, or what ``build`` makes of the graph that is ``optimised`` with blocks of turns. ``ram``: limits of the
-    arena, ``flash``: of constants and code.
+    """Run recurrent layers in blocks of iterations if that costs less; else return ``plain``, planned.
 
-    Nothing is compiled twice where the pass is required, disabled or changes nothing, where the arena is too large already, or
-    where code of others stands in the network, which is compared with ours step by step.
+    ``optimised`` runs the graph passes with other options, ``build`` builds and plans a graph. ``ram``: limits of the
+    arena, ``flash``: limits of constants plus code. Nothing is compiled again if the pass is required or disabled (the
+    user decided) or changes nothing, if the arena is too large already, or if external code takes part, which is
+    compared with ours layer by layer.
     """
-    loops = _loops(plain.make.graph)
-    told = BLOCKED_TURNS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
-    if not loops or told or not fits(plain.module, ram):
+    loops = _count_loops(plain.make.graph)
+    is_decided = (
+        BLOCKED_TURNS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
+    )
+    if not loops or is_decided or not fits(plain.module, ram):
         return plain
     changed = optimised(
         replace(options, dump=None, instruments=(), required=options.required | {BLOCKED_TURNS_PASS.name})
     )
-    if _loops(changed) == loops:
+    if _count_loops(changed) == loops:
         return plain
-    made = build(changed)
+    blocked = build(changed)
     if (
-        not fits(made.module, ram, flash)
-        or share_of(made.module, plain.module, worth_of(options, plain.make.target)) >= 1
+        not fits(blocked.module, ram, flash)
+        or share_of(blocked.module, plain.module, worth_of(options, plain.make.target)) >= 1
     ):
         return plain
     if options.dump is not None:
-        write_graph(options.dump, BLOCKED_TURNS_PASS.name, made.make.graph)
-    return made
+        write_graph(options.dump, BLOCKED_TURNS_PASS.name, blocked.make.graph)
+    return blocked
 
 
-def _loops(graph: Graph) -> int:
-    """Loops, and those inside of them."""
-    return sum(1 + _loops(node.attr("body")) for node in graph.nodes if node.op == "loop")
+def _count_loops(graph: Graph) -> int:
+    """Count loops, nested ones included."""
+    return sum(1 + _count_loops(node.attr("body")) for node in graph.nodes if node.op == "loop")
 
 
-# ---- Whether attention is computed by blocks: where that makes the arena smaller and costs few instructions more.
+# ---- Variant: attention in blocks of queries, if the smaller arena is worth the instructions.
 #
-# A percent of the network's time is worth as many percents of the arena as of flash (:mod:`microc.compiler.fit.budget`); for
-# speed alone no time is given, for size alone as much as memory is won, and any where the arena without blocks exceeds its limit.
+# 1 % of the network's time is worth as many percent of the arena as of flash (:mod:`microc.compiler.fit.budget`). For speed alone
+# no time is given up, for size alone as much as memory is saved, and any time if the arena without blocks exceeds its limit.
 
 ROWS = (64, 32, 16, 8)
-"""Queries of a block, if not all of a head: fewer, and what is made ready for a block's products outweighs them."""
+"""Queries of a block, below all of a head. With fewer, preparing the operands of a block costs more than its products."""
 
 
 def by_blocks(
     plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
 ) -> Compiled:
-    """``plain``, planned, or what ``build`` makes of its graph with attention in blocks. ``ram``: limits of the arena,
-    ``flash``: of constants and code.
+    """Compute attention in blocks of queries if a smaller arena is worth the time; else return ``plain``, planned.
 
-    Blocks get smaller as long as that looks better than the last, so that few are compiled.
+    ``ram``: limits of the arena, ``flash``: limits of constants plus code. Blocks shrink until one is worse than the
+    last, so that few variants are compiled.
     """
     graph = plain.make.graph
-    found = find_attention(graph)
-    if not found or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
+    layers = find_attention(graph)
+    if not layers or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
         return plain
-    tight = any(plain.module.plan is not None and plain.module.plan.main > limit for limit in ram)
-    worth = 0.0 if tight else worth_of(options, plain.make.target)
-    height = max(graph.types[each.scores[0].outputs[0]].shape[-2] for each in found)
-    best, price = plain, _price(plain.module, plain.module, worth)
-    for rows in (height, *(rows for rows in ROWS if rows < height)):
-        changed = in_blocks(graph, found, rows)
+    too_large = any(plain.module.plan is not None and plain.module.plan.main > limit for limit in ram)
+    worth = 0.0 if too_large else worth_of(options, plain.make.target)
+    all_rows = max(graph.types[layer.scores[0].outputs[0]].shape[-2] for layer in layers)
+    best, best_cost = plain, _attention_cost(plain.module, plain.module, worth)
+    for rows in (all_rows, *(rows for rows in ROWS if rows < all_rows)):
+        changed = in_blocks(graph, layers, rows)
+        # Liveness bounds the arena from below, without compiling.
         if changed is graph or most_alive(changed, inside=options.io_in_arena) >= _arena(best.module):
             continue
         verify(changed, infer, "attention")
-        made = build(changed)
-        costs = _price(made.module, plain.module, worth)
-        if costs < price and all(flash_bytes(made.module) <= limit for limit in flash):
-            best, price = made, costs
+        blocked = build(changed)
+        blocked_cost = _attention_cost(blocked.module, plain.module, worth)
+        if blocked_cost < best_cost and all(flash_bytes(blocked.module) <= limit for limit in flash):
+            best, best_cost = blocked, blocked_cost
         elif best is not plain:
             break
     if best is not plain and options.dump is not None:
@@ -386,8 +418,10 @@ def by_blocks(
 
 
 def most_alive(graph: Graph, *, inside: bool) -> int:
-    """The most bytes that are alive at one time if every kernel has results of its own, and no scratch. ``inside``: inputs and
-    outputs count."""
+    """Return the peak of live bytes if every kernel has its own results and no scratch.
+
+    ``inside``: inputs and outputs count.
+    """
     views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
     def root(name: str) -> str:
@@ -409,53 +443,56 @@ def most_alive(graph: Graph, *, inside: bool) -> int:
     return most
 
 
-def _price(made: Module, plain: Module, worth: float) -> float:
-    """The arena as a share of that without blocks, times the share of instructions as often as time is ``worth``."""
-    arena, time = _arena(made) / max(_arena(plain), 1), made.instructions / max(plain.instructions, 1)
+def _attention_cost(blocked: Module, plain: Module, worth: float) -> float:
+    """Return arena * instructions ** ``worth``, both as ratios to the network without blocks."""
+    arena, time = _arena(blocked) / max(_arena(plain), 1), blocked.instructions / max(plain.instructions, 1)
     if worth == float("inf"):
         return arena if time <= 1 else 1 + time
     return float(arena * time**worth)
 
 
 def _arena(module: Module) -> int:
+    """Return the bytes of all arenas of a planned module."""
     assert module.plan is not None
     return module.plan.size
 
 
-# ---- Whether layers of floats have their packed weights opened before they run: where the time is worth the RAM.
+# ---- Variant: packed weights of float layers are widened in RAM before the layer runs, if the time is worth the RAM.
 
 PARTS = (1, 2, 4, 8)
-"""Opened are weights up to this part of the largest: these take most RAM, and may serve fewest rows."""
+"""Divisors n: weights of at most 1/n of the largest are widened. The largest take most RAM, and may serve the fewest rows."""
 
 
 def by_opened(
     plain: Compiled, build: Callable[[Graph], Compiled], options: Options, ram: Sequence[int], flash: Sequence[int]
 ) -> Compiled:
-    """``plain``, planned, or what ``build`` makes of its graph with weights opened first. ``ram``: limits of the arena,
-    ``flash``: of constants and code.
+    """Widen packed weights of float layers in RAM before the layer runs, if the time is worth the RAM; else return ``plain``.
 
-    Fewer weights are opened as long as that looks better than the last, so that few are compiled. For speed alone they are no
-    bytes at all; a core with vectors opens a weight for many rows at once, which costs it next to nothing.
+    ``plain`` is planned. ``ram``: limits of the arena, ``flash``: limits of constants plus code. The search starts with
+    all weights and leaves out the largest while that is better, so that few variants are compiled.
     """
     graph = plain.make.graph
-    told = OPENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
-    free = plain.make.goal == SPEED or float_lanes(plain.make.target)
-    if told or free or not fits(plain.module, ram):
+    is_decided = (
+        OPENED_WEIGHTS_PASS.name in options.required | options.disabled or options.opt_level < 1 or options.external
+    )
+    # For `speed` weights are stored widened. A core with vectors widens a weight for many rows at once, at next to no cost.
+    is_free = plain.make.goal == SPEED or float_lanes(plain.make.target)
+    if is_decided or is_free or not fits(plain.module, ram):
         return plain
-    found = find_opened(graph)
-    sizes = {name: graph.types[name].nbytes for name in found}
-    best, price, before = plain, 1.0, list[str]()
+    packed = find_opened(graph)
+    sizes = {name: graph.types[name].nbytes for name in packed}
+    best, best_cost, before = plain, 1.0, list[str]()
     for part in PARTS:
         chosen = [name for name, size in sizes.items() if part * size <= max(sizes.values())]
         if chosen == before:
             continue
         before = chosen
-        changed = with_opened(graph, found, chosen)
+        changed = with_opened(graph, packed, chosen)
         verify(changed, infer, OPENED_WEIGHTS_PASS.name)
-        made = build(changed)
-        share = share_of(made.module, plain.module, worth_of(options, plain.make.target))
-        if share < price and fits(made.module, ram, flash):
-            best, price = made, share
+        widened = build(changed)
+        cost = share_of(widened.module, plain.module, worth_of(options, plain.make.target))
+        if cost < best_cost and fits(widened.module, ram, flash):
+            best, best_cost = widened, cost
         elif best is not plain:
             break
     if best is not plain and options.dump is not None:

@@ -1,4 +1,8 @@
-"""Layers row by row, so that an arena keeps to its limit."""
+"""Stripes: chains of layers computed row by row, so that an arena keeps within its limit.
+
+:class:`Streams` lowers a chain to one kernel, :class:`Appraiser` estimates its bytes and additional work, and
+:class:`Search` covers the calls that need too much memory by chains of the least additional work.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,9 @@ Group = tuple[Node, ...]
 
 @frozen
 class Chain:
-    """Groups, by name, to stream: the first reads rows of the value ``data``, every other one the result of the one before.
+    """A chain of groups, by name: the first reads rows of the value ``data``, every other one the result of the one before.
 
-    ``height``: the most rows that a layer makes at a time.
+    ``height``: the most rows that a layer computes at a time.
     """
 
     data: str
@@ -44,8 +48,8 @@ class Chain:
 class LoweredStream:
     """The kernel of a chain before it is named.
 
-    ``params`` are what its parameters are bound to, all but the result and workspaces; ``schedules`` are those of the layers,
-    ``price`` what they cost.
+    ``params``: the values or constants of its parameters, without the result and workspaces; ``schedules``: those of
+    the layers; ``price``: its additional work.
     """
 
     chain: Chain
@@ -58,7 +62,7 @@ class LoweredStream:
 
 @frozen
 class _Rows:
-    """One layer, lowered for a block of rows."""
+    """A layer lowered for a block of rows."""
 
     group: LoweredGroup
     schedule: Schedule
@@ -66,12 +70,12 @@ class _Rows:
 
 
 def result_of(group: Group) -> str:
-    """The value that a group makes."""
+    """Return the value that a group computes."""
     return group[-1].outputs[0]
 
 
 class Streams:
-    """Lowers chains of a graph for a target; what has been lowered is kept. ``groups``: all groups by name."""
+    """Lowers chains of a graph for a target, and remembers the results. ``groups``: all groups by name."""
 
     def __init__(self, graph: Graph, groups: Mapping[str, Group], target: Target, goal: Goal) -> None:
         self.graph, self.groups, self.target, self.goal = graph, groups, target, goal
@@ -79,57 +83,58 @@ class Streams:
         self._rows: dict[tuple[str, Shape], _Rows] = {}
 
     def sources(self, chain: Chain) -> tuple[str, ...]:
-        """The value that each group of a chain works on row by row."""
+        """Return for each group of a chain the value that it reads row by row."""
         return chain.data, *(result_of(self.groups[name]) for name in chain.groups[:-1])
 
     def shapes(self, chain: Chain) -> tuple[Shape, ...]:
-        """What the layers of a chain hold and make at a time."""
+        """Return for each layer of a chain the rows that it holds and the rows that it computes at a time."""
         pairs = zip(chain.groups, self.sources(chain), strict=True)
         return choose_blocks([_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
 
     def price(self, chain: Chain) -> Streamed:
-        """Rows that are computed outside the image, and rows that windows copy."""
+        """Return the multiply-accumulates of rows outside of the image, and the bytes that windows copy."""
         extra = moved = 0
         graph, shapes = self.graph, self.shapes(chain)
         for k, (name, data, shape) in enumerate(zip(chain.groups, self.sources(chain), shapes, strict=True)):
             if k or shape.window.padded:
                 row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
-                turns = shape.computed // shape.block
-                moved += row * (turns * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
+                iterations = shape.computed // shape.block
+                moved += row * (iterations * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
             macs = sum(macs_of(graph, node) for node in self.groups[name])
             extra += macs * (shape.computed - shape.rows) // shape.rows
         return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
     def lower(self, chain: Chain) -> LoweredStream:
-        """The kernel of a chain."""
+        """Lower a chain to a kernel, once."""
         if chain not in self._streams:
             self._streams[chain] = self._lower(chain)
         return self._streams[chain]
 
     def _lower(self, chain: Chain) -> LoweredStream:
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
-        found = [self._lower_rows(name, data, shape) for name, data, shape in triples]
+        layers = [self._lower_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
-        made = stream("stream", [rows.layer for rows in found], height, words=self.target.has("unaligned"))
-        params = tuple(_param(found[layer], serves) for layer, serves in made.origins[:-1])
-        result, schedules = result_of(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in found)
-        return LoweredStream(chain, made.func, params, result, schedules, self.price(chain))
+        streamed = stream("stream", [rows.layer for rows in layers], height, words=self.target.has("unaligned"))
+        params = tuple(_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
+        result, schedules = result_of(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
+        return LoweredStream(chain, streamed.func, params, result, schedules, self.price(chain))
 
     def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
-        """What is scheduled for a chain: :meth:`block` of every group."""
+        """Return the scheduling task of every group of a chain: :meth:`block`."""
         triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
         return [self.block(name, data, shape) for name, data, shape in triples]
 
     def block(self, name: str, data: str, shape: Shape) -> tuple[Graph, Group, Goal]:
-        """A group for a block of rows, as a graph of its own, and what its schedule is chosen for."""
+        """Return a group for a block of rows, as a graph of its own, with its nodes and the goal of its schedule."""
         window = row_window(self.graph, self.groups[name], data)
         assert window is not None
         alone, nodes = row_group(self.graph, self.groups[name], data, window, shape.block)
         blocks = shape.computed // shape.block
-        return alone, nodes, replace(self.goal, price=self.goal.price / blocks)  # of one inference, not of one block
+        # Instructions are counted per block but paid `blocks` times in an inference; its code is stored once.
+        return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
     def _lower_rows(self, name: str, data: str, shape: Shape) -> _Rows:
-        """A group, scheduled and lowered for a block of rows."""
+        """Schedule and lower a group for a block of rows."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
         graph, group = self.graph, self.groups[name]
@@ -137,7 +142,9 @@ class Streams:
         lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
         if not choice.verified:
-            verify(func, tables=lowered.tables)  # while it is known which of the constants these are
+            verify(
+                func, tables=lowered.tables
+            )  # here, since the joined function no longer tells which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
         by_row = tuple(bound[v] for v in companions(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
@@ -146,7 +153,7 @@ class Streams:
 
 
 def _shape(graph: Graph, group: Group, data: str) -> Shape:
-    """What a group's rows need, before anything is lowered."""
+    """Return the rows that a group reads and computes, before it is lowered."""
     reads = row_window(graph, group, data)
     if reads is None:
         raise InternalError("a group that does not work row by row", where=str(group[0].loc))
@@ -157,7 +164,7 @@ def _shape(graph: Graph, group: Group, data: str) -> Shape:
 
 
 def _param(row: _Rows, serves: ir.Buffer) -> Param:
-    """What a layer's parameter is bound to; constants as the schedule packs them."""
+    """Return the value or constant of a layer's parameter; constants are packed as the schedule stores them."""
     position = row.layer.func.params.index(serves)
     param = row.group.params[position]
     if param.array is None:
@@ -165,17 +172,17 @@ def _param(row: _Rows, serves: ir.Buffer) -> Param:
     return Param(param.role, param.value, row.schedule.packed(row.group.func.params[position], param.array))
 
 
-# ---- Which groups of a network can be streamed row by row, and what a chain of them would need.
+# ---- Candidates: groups that can run row by row, with the bytes and work of a chain of them.
 
 MOVED = 8
-"""Work of a byte that stays in a window, in multiply-accumulates: it moves, and is laid out for the kernel once more."""
+"""Work of a byte that windows copy, in multiply-accumulates: it is moved, and laid out for the kernel once more."""
 
 
 @frozen
 class Run:
-    """Groups, by name, of which each but the first reads the result of the one before, which nothing else reads.
+    """Groups, by name, of which each but the first is the only reader of the one before.
 
-    ``sources``: what each of them works on, row by row.
+    ``sources``: the value that each reads row by row.
     """
 
     groups: tuple[str, ...]
@@ -186,26 +193,26 @@ class Run:
 
 
 def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
-    """The longest runs of groups that work row by row, a group in one of them at most."""
+    """Find the longest runs of groups that can work row by row; each group is in one of them at most."""
     readers = {name: {node.group for node in nodes} for name, nodes in graph.consumers().items()}
     kept = {*graph.outputs, *graph.updates.values()}
-    found: list[Run] = []
-    taken: set[str] = set()
+    runs: list[Run] = []
+    used: set[str] = set()
     for name, group in groups.items():
         data = next((v for v in _varying(graph, group) if row_window(graph, group, v)), None)
-        if name in taken or data is None:
+        if name in used or data is None:
             continue
         run = Run((name,), (data,))
         while True:
-            made = result_of(groups[run.groups[-1]])
-            after = next(iter(readers.get(made, ())), "")
-            alone = made not in kept and len(readers.get(made, ())) == 1
-            if not alone or after not in groups or after in taken or not row_window(graph, groups[after], made):
+            result = result_of(groups[run.groups[-1]])
+            after = next(iter(readers.get(result, ())), "")
+            alone = result not in kept and len(readers.get(result, ())) == 1
+            if not alone or after not in groups or after in used or not row_window(graph, groups[after], result):
                 break
-            run = Run((*run.groups, after), (*run.sources, made))
-        taken |= set(run.groups)
-        found.append(run)
-    return tuple(run for run in found if len(run.groups) > 1)
+            run = Run((*run.groups, after), (*run.sources, result))
+        used |= set(run.groups)
+        runs.append(run)
+    return tuple(run for run in runs if len(run.groups) > 1)
 
 
 def _varying(graph: Graph, group: Group) -> list[str]:
@@ -215,9 +222,9 @@ def _varying(graph: Graph, group: Group) -> list[str]:
 
 @frozen
 class Candidate:
-    """A chain with the bytes that its kernel and what is alive beside it take, and the work it adds, in multiply-accumulates.
+    """A chain with the bytes of its kernel and of everything alive beside it, and the additional work in multiply-accumulates.
 
-    ``exact``: scratch is counted, too, not just windows.
+    ``exact``: scratch is included, not only windows.
     """
 
     chain: Chain
@@ -227,7 +234,7 @@ class Candidate:
 
 
 class Appraiser:
-    """What chains of a network would need. ``module``: the network without any, its calls in their final order."""
+    """Estimates the need of chains. ``module``: the network without chains, its calls in their final order."""
 
     def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
         self.streams, self.module = streams, module
@@ -241,7 +248,7 @@ class Appraiser:
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def appraise(self, chain: Chain) -> Candidate:
-        """The chain, its need but for scratch."""
+        """Estimate a chain, without scratch."""
         shapes = self.streams.shapes(chain)
         windows = [
             shape.held * shape.window.width * self._width(data)
@@ -253,14 +260,14 @@ class Appraiser:
         price = self.streams.price(chain)
         return Candidate(chain, need, price.extra_macs + MOVED * price.moved)
 
-    def measured(self, found: Candidate) -> Candidate:
-        """The candidate with its scratch."""
-        shapes, func = self.streams.shapes(found.chain), self.streams.lower(found.chain).func
+    def measured(self, rough: Candidate) -> Candidate:
+        """Add the scratch of a chain, which is known once it is lowered."""
+        shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
-        return replace(found, need=found.need + sum(_words(p.nbytes) for p in scratch), exact=True)
+        return replace(rough, need=rough.need + sum(_words(p.nbytes) for p in scratch), exact=True)
 
     def name(self, chain: Chain) -> str:
-        """The first and the last layer."""
+        """Name a chain by its first and last layer."""
         return f"{self.groups[chain.groups[0]][0].loc} to {self.groups[chain.groups[-1]][0].loc}, row by row"
 
     def _width(self, value: str) -> int:
@@ -271,7 +278,7 @@ class Appraiser:
         return self.module.base_of(self.names[value])[0]
 
     def _beside(self, chain: Chain) -> int:
-        """Bytes of the source, the result, and everything else that is alive then."""
+        """Sum the bytes of the source, the result, and everything else that is alive during the chain."""
         now = self.times[chain.groups[-1]]
         inner = {self._base(result_of(self.groups[name])) for name in chain.groups[:-1]}
         late = {self._base(v) for name in chain.groups for v in _varying(self.graph, self.groups[name])}
@@ -284,7 +291,7 @@ class Appraiser:
         return sum(_words(v.nbytes) for v in values if v.storage != "workspace")
 
     def _shared(self, chain: Chain, shapes: tuple[Shape, ...]) -> int:
-        """Bytes of the source that the result may take as its rows are done with."""
+        """Return the bytes of the source that the result may overwrite, since its rows are no longer read."""
         source, result = self._base(chain.data), self._base(result_of(self.groups[chain.groups[-1]]))
         last = max(self.times[name] for name in chain.groups)
         sizes = [self.module.values[name].nbytes for name in (source, result)]
@@ -301,27 +308,27 @@ class Appraiser:
 
 
 def _words(nbytes: int) -> int:
+    """Round up to whole words of four bytes."""
     return -(-nbytes // 4) * 4
 
 
-# ---- An arena within a limit: chains of layers are streamed where a call needs too much, as little additional work
-# as will do.
+# ---- Search: cover the calls that need too much memory by chains with the least additional work.
 
 LONGEST = 8
-"""Layers of a chain. Each more takes a window, and what is in the way is a tensor or two."""
-HEIGHTS = (1, 2, 4, 8)
+"""Most layers of a chain. Each one more takes a window, and usually one or two tensors are too large."""
+HEIGHTS = (1, 2, 4, 8)  # rows at a time: with more, windows copy fewer rows and hold more
 ROUNDS = 4
-"""Plans that are tried: a plan may take a little more than the neediest call."""
+"""Plans that are tried: a plan may take a little more than the need of its largest call."""
 NEVER = sys.maxsize
-"""The need of a chain that there is no work left to measure."""
+"""Need of a chain that is not lowered, since the effort for this is spent."""
 CLOSER = 64
-"""The smallest arena is looked for in steps of this part of it."""
+"""The search for the smallest arena stops at steps of this fraction of it."""
 
 Build = Callable[[tuple[Chain, ...]], Module]
 
 
 class Search:
-    """Covers the calls that need too much by chains that need less. ``module``: without chains, calls in their final order."""
+    """Covers the calls that need too much by chains. ``module``: the network without chains, its calls in their final order."""
 
     def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
         self.appraiser = Appraiser(streams, module, io_in_arena=io_in_arena)
@@ -330,33 +337,34 @@ class Search:
         self.lowered = 0
 
     def cover(self, limit: int) -> tuple[Candidate, ...] | None:
-        """Chains so that no call needs more than ``limit`` bytes; None if there are none. Their exact needs are known then."""
+        """Return chains such that no call needs more than ``limit`` bytes, with exact needs; None if there are none."""
         while True:
-            found = self._cheapest(limit)
-            rough = [c for c in found or () if not c.exact]
+            chains = self._cheapest(limit)
+            rough = [c for c in chains or () if not c.exact]
             if not rough:
-                return found
+                return chains
             for candidate in rough:
+                # Lowering a chain takes long, so only as many as the effort allows get an exact need.
                 affordable, self.lowered = self.lowered < LOWERED, self.lowered + 1
                 exact = self.appraiser.measured(candidate) if affordable else replace(candidate, need=NEVER, exact=True)
                 self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[Candidate, ...]:
-        """The chains of the smallest peak, within one part in :data:`CLOSER`."""
-        found: tuple[Candidate, ...] = ()
+        """Return the chains with the smallest peak, up to one part in :data:`CLOSER`."""
+        chains: tuple[Candidate, ...] = ()
         while True:
-            peak = self.peak(found)
-            closer = self.cover(peak - max(peak // CLOSER, 4))
-            if closer is None:
-                return found
-            found = closer
+            peak = self.peak(chains)
+            smaller = self.cover(peak - max(peak // CLOSER, 4))
+            if smaller is None:
+                return chains
+            chains = smaller
 
     def peak(self, chosen: tuple[Candidate, ...]) -> int:
-        """The largest need of a call, with these chains."""
+        """Return the largest need of a call, with these chains."""
         return max([*self._plain(chosen).values(), *(c.need for c in chosen)], default=0)
 
     def neediest(self, chosen: tuple[Candidate, ...]) -> str:
-        """The layer, or chain of layers, that no other chain relieves."""
+        """Return the layer, or chain of layers, with the largest need."""
         peak = self.peak(chosen)
         for time, need in self._plain(chosen).items():
             if need == peak:
@@ -364,63 +372,72 @@ class Search:
         return next(self.appraiser.name(c.chain) for c in chosen if c.need == peak)
 
     def _plain(self, chosen: tuple[Candidate, ...]) -> dict[int, int]:
-        """Needs of the calls that are in no chain, by time."""
+        """Return the needs of the calls that are in no chain, by time."""
         times = self.appraiser.times
-        gone = {times[name] for c in chosen for name in c.chain.groups}
-        return {time: need for time, need in enumerate(self.appraiser.needs) if time not in gone}
+        covered = {times[name] for c in chosen for name in c.chain.groups}
+        return {time: need for time, need in enumerate(self.appraiser.needs) if time not in covered}
 
     def _cheapest(self, limit: int) -> tuple[Candidate, ...] | None:
-        found: list[Candidate] = []
+        """Choose the chains with the least work that cover all calls over the limit; None if that is impossible."""
+        chosen: list[Candidate] = []
         large = {time for time, need in enumerate(self.appraiser.needs) if need > limit}
         for run in self.runs:
             times = [self.appraiser.times[name] for name in run.groups]
             chains = self._partition(run, [time in large for time in times], limit)
             if chains is None:
                 return None
-            found += chains
+            chosen += chains
             large -= set(times)
-        return None if large else tuple(found)
+        return None if large else tuple(chosen)
 
     def _partition(self, run: Run, large: list[bool], limit: int) -> list[Candidate] | None:
-        """Chains within a run that hold every ``large`` group, of the least work: dynamic programming over where they end."""
+        """Cut a run into chains that cover every ``large`` group, with the least work: dynamic programming over their ends."""
         best: list[tuple[int, list[Candidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
-            here = best[stop - 1] if not large[stop - 1] else None
+            cheapest = best[stop - 1] if not large[stop - 1] else None
             for start in range(max(0, stop - LONGEST), stop - 1):
-                before = best[start]
-                if before is None or not any(large[start:stop]):
+                prefix = best[start]
+                if prefix is None or not any(large[start:stop]):
                     continue
                 for candidate in self._candidates(run, start, stop, limit):
-                    work = before[0] + candidate.work
-                    if here is None or work < here[0]:
-                        here = work, [*before[1], candidate]
-            best.append(here)
+                    work = prefix[0] + candidate.work
+                    if cheapest is None or work < cheapest[0]:
+                        cheapest = work, [*prefix[1], candidate]
+            best.append(cheapest)
         return best[-1][1] if best[-1] is not None else None
 
     def _candidates(self, run: Run, start: int, stop: int, limit: int) -> list[Candidate]:
+        """Return the chains of a stretch of a run that need at most ``limit`` bytes, one for each height."""
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
             if chain not in self.known and len(self.known) < CHAINS:
                 self.known[chain] = self.appraiser.appraise(chain)
-        return [found for chain in chains if (found := self.known.get(chain)) is not None and found.need <= limit]
+        return [
+            candidate
+            for chain in chains
+            if (candidate := self.known.get(chain)) is not None and candidate.need <= limit
+        ]
 
 
 def stream_within(limit: int, plain: Module, search: Search, build: Build) -> Module:
-    """A planned module whose arena is at most ``limit`` bytes, or the smallest that is found. ``plain``: without chains."""
+    """Build chains until the arena takes at most ``limit`` bytes; else return the smallest module found.
+
+    ``plain``: the planned module without chains.
+    """
     best, goal = plain, limit
     for _ in range(ROUNDS):
-        found = search.cover(goal)
-        if found is None:
+        chains = search.cover(goal)
+        if chains is None:
             break
-        best = _smaller(best, build(tuple(c.chain for c in found)))
+        best = _smaller(best, build(tuple(c.chain for c in chains)))
         if arena(best) <= limit:
             return best
-        goal = min(goal, search.peak(found)) - 4
+        goal = min(goal, search.peak(chains)) - 4
     return _smaller(best, build(tuple(c.chain for c in search.smallest())))
 
 
 def arena(module: Module) -> int:
-    """Bytes of a planned module's arena, of several that of the memory with the stack."""
+    """Return the bytes of a planned module's arena; of several, the one in the memory of the stack."""
     assert module.plan is not None
     return module.plan.main
 
@@ -430,7 +447,7 @@ def _smaller(a: Module, b: Module) -> Module:
 
 
 def ram_refusal(limit: int, best: Module, search: Search) -> FitError:
-    """The error for an arena that cannot be had."""
+    """Return the error for an arena limit that no plan fits."""
     closest = search.smallest()
     assert best.plan is not None
     ends = max(best.values[name].nbytes for name in (*best.inputs, *best.outputs))

@@ -1,4 +1,4 @@
-"""Control flow becomes one function."""
+"""Lower control flow: a node with graphs inside (loop, condition) becomes one function."""
 
 from __future__ import annotations
 
@@ -29,49 +29,51 @@ from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, substitute_s
 from microc.tir.striped_layers import Place, names_of, placed
 from microc.tir.verify import verify
 
-# ---- A check of the workspaces inside control flow, apart from what decides when they are used again.
+# ---- A check of workspace reuse inside control flow, independent of the code that decides on it.
 #
-# Every value that gets a workspace has a number. As statements are written, in order, the check notes whose value lies where; a
-# statement that reads a workspace which holds another value is a defect. A second turn of a loop must find what the first found.
+# Every value in a workspace has a number. As statements are emitted, in order, the check records the number of the value in each
+# workspace. A statement that reads a workspace with another value is a defect. The second iteration of a loop must find the same
+# values as the first.
 
 _EITHER = -1
-"""The value that lies there depends on a condition."""
+"""Number for a workspace whose value depends on a condition."""
 
 
 class Workspaces:
-    """Whose value lies in which workspace."""
+    """The value in each workspace, by number."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.lying: dict[ir.Buffer, int] = {}
+        self.contents: dict[ir.Buffer, int] = {}
         self.reads: list[Place] = []
 
     def number(self) -> int:
-        """A number for a new value."""
+        """Return a number for a new value."""
         self.count += 1
         return self.count
 
-    def written(self, *places: Place) -> None:
-        self.lying |= {place.buffer: place.owner for place in places if place.owner}
+    def record_write(self, *places: Place) -> None:
+        """Record that values were written."""
+        self.contents |= {place.buffer: place.owner for place in places if place.owner}
 
     def read(self, *places: Place) -> None:
-        """InternalError where a value has been written over."""
+        """Check values that are read; InternalError if one was overwritten."""
         for place in places:
-            if place.owner and self.lying.get(place.buffer) != place.owner:
+            if place.owner and self.contents.get(place.buffer) != place.owner:
                 raise InternalError(
                     f"a value inside control flow is read from {place.buffer.name}, which holds another"
                 )
         self.reads += [place for place in places if place.owner]
 
     def statement(self, reads: Iterable[Place], writes: Iterable[Place]) -> None:
-        """A statement whose operands must be there until its results are."""
+        """Check a statement whose operands must be intact until its results are written."""
         reads, writes = tuple(reads), tuple(writes)
-        self.written(*writes)
+        self.record_write(*writes)
         self.read(*reads, *writes)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The body of a loop: what it reads from before the loop is there for the next turn, too."""
+    def iteration(self) -> Iterator[None]:
+        """Check the body of a loop: the values from before the loop that it reads must be intact for the next iteration."""
         outer, self.reads, before = self.reads, [], self.count
         yield
         self.read(*(place for place in self.reads if place.owner <= before))
@@ -79,41 +81,41 @@ class Workspaces:
 
     @contextmanager
     def side(self, others: list[dict[ir.Buffer, int]]) -> Iterator[None]:
-        """One side of a condition; ``others`` collects how the sides end."""
-        before = dict(self.lying)
+        """Check one branch of a condition; ``others`` collects the contents at the ends of the branches."""
+        before = dict(self.contents)
         yield
-        others.append(self.lying)
-        self.lying = before
+        others.append(self.contents)
+        self.contents = before
 
-    def joined(self, ends: list[dict[ir.Buffer, int]]) -> None:
-        """Behind a condition with sides that end so."""
+    def join(self, ends: list[dict[ir.Buffer, int]]) -> None:
+        """Merge the contents at the ends of the branches of a condition."""
         buffers = {buffer for end in ends for buffer in end}
-        found = {buffer: {end.get(buffer, 0) for end in ends} for buffer in buffers}
-        self.lying = {buffer: owners.pop() if len(owners) == 1 else _EITHER for buffer, owners in found.items()}
+        numbers = {buffer: {end.get(buffer, 0) for end in ends} for buffer in buffers}
+        self.contents = {buffer: owners.pop() if len(owners) == 1 else _EITHER for buffer, owners in numbers.items()}
 
 
-# ---- Names and memory of a function of control flow: constants, workspaces that values inside share, scopes of
-# statements.
+# ---- Names and memory of the function: constants, and workspaces shared by the values inside.
 
 ZERO = ir.const(0, "int32")
 
 
 class Names:
-    """Names in a function; ``taken``: those that kernels inside have."""
+    """Unique names in a function. ``taken``: names inside of its kernels."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
         self.scoped: set[str] = set()
 
     def fresh(self, stem: str) -> str:
+        """Return a new name that begins with ``stem``."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}{number}", number + 1
         self.taken.add(name)
         return name
 
-    def renamed(self, body: ir.Stmt) -> ir.Stmt:
-        """The statements with names for values and registers that no kernel before has used: in C they may share a scope."""
+    def rename_scoped(self, body: ir.Stmt) -> ir.Stmt:
+        """Rename variables and registers that an earlier kernel declares too: in C they may share a scope."""
         declared = set[str]()
         values: dict[ir.Var, ir.Var] = {}
         buffers: dict[ir.Buffer, ir.Buffer] = {}
@@ -141,7 +143,7 @@ class Names:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """Memory for values inside, one after another; ``buffer`` stands for it until its size is known."""
+    """Memory for values inside, one after another; ``buffer`` represents it until its size is known."""
 
     stem: str
     buffer: ir.Buffer
@@ -149,7 +151,7 @@ class _Slot:
 
 
 class Memory:
-    """The parameters of a function but its results, and its workspaces."""
+    """Parameters of the function without its results, and its workspaces. ``reuse``: slots are used for several values."""
 
     def __init__(self, names: Names, *, reuse: bool) -> None:
         self.names, self.reuse = names, reuse
@@ -160,31 +162,34 @@ class Memory:
         self.workspaces = Workspaces()
 
     def data(self, name: str, size: int, dtype: str) -> Place:
-        """The parameter for a value from outside."""
+        """Add the parameter for a value from outside."""
         buffer = ir.Buffer(self.names.fresh("data"), (size,), dtype)
         self.params.append((buffer, Param("data", name)))
         return Place(buffer, ZERO)
 
     def workspace(self, stem: str, size: int, dtype: str) -> Place:
-        """Memory until it is released: the smallest idle slot that is large enough, else the largest, which grows."""
+        """Allocate memory until it is released: the smallest idle slot that is large enough, else the largest, which grows."""
         idle = [slot for slot in self.idle if slot.buffer.dtype == dtype]
         if idle:
-            found = min(idle, key=lambda slot: (slot.size < size, slot.size if slot.size >= size else -slot.size))
-            self.idle.remove(found)
-            found.size = max(found.size, size)
+            slot = min(idle, key=lambda s: (s.size < size, s.size if s.size >= size else -s.size))
+            self.idle.remove(slot)
+            slot.size = max(slot.size, size)
         else:
             name = f"slot {len(self.slots)}"  # until its size is known
-            found = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
-            self.slots.append(found)
-        return Place(found.buffer, ZERO, self.workspaces.number())
+            slot = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
+            self.slots.append(slot)
+        return Place(slot.buffer, ZERO, self.workspaces.number())
 
     def release(self, places: Iterable[Place]) -> None:
-        """Nothing reads these any more: later values may lie there. In a loop, turns start anew and read nothing from before."""
+        """Release values, so that later values may use their slots.
+
+        That is valid in loops: an iteration reads nothing that the one before left in a workspace.
+        """
         for place in places if self.reuse else ():
             self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
 
     def constant(self, role: str, array: Array) -> ir.Buffer:
-        """The parameter for a constant; equal ones are one."""
+        """Return the parameter for a constant; equal constants share one."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.constants:
             buffer = ir.Buffer(self.names.fresh(role), array.shape, array.dtype.name, "const")
@@ -195,7 +200,7 @@ class Memory:
     def function(
         self, body: ir.Stmt, results: Iterable[ir.Buffer]
     ) -> tuple[ir.Stmt, tuple[ir.Buffer, ...], tuple[Param, ...]]:
-        """The statements with workspaces of their final sizes, all buffers in their order, and what the first are bound to."""
+        """Finish the function: return its body with the final sizes of workspaces, its parameters, and their bindings."""
         params = sorted(self.params, key=lambda item: item[1].array is not None)
         workspaces = {
             slot.buffer: ir.Buffer(self.names.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
@@ -209,12 +214,12 @@ class Memory:
 # ---- The statements of control flow: loops and conditions around kernels, on flat buffers.
 
 Places = dict[str, Place]
-"""Where the values of a graph lie."""
+"""Location of each value of a graph."""
 
 
 @frozen
 class Step:
-    """One group of a graph: a kernel, a view (``source`` from element ``start`` on), or control flow with its graphs' steps."""
+    """A group of a graph: a kernel, a view of an operand from element ``start`` on, or control flow with its steps."""
 
     nodes: tuple[Node, ...]
     kernel: tuple[LoweredGroup, Choice] | None = None
@@ -223,15 +228,16 @@ class Step:
 
 
 class Flow:
-    """Writes the statements of a node's graphs; ``where`` the node is, for what goes wrong.
+    """Emits the statements of a node's graphs. ``where``: the node, for errors.
 
-    ``target``: what the code is for; None where sizes vary, so that copies must be alike at all of them.
+    ``target``: the core; None with dynamic sizes, where copies must be the same loops at all sizes.
     """
 
     def __init__(self, names: Names, memory: Memory, where: str, target: Target | None) -> None:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
     def statements(self, step: Step, places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
+        """Emit the statements of a node with graphs inside."""
         node = step.nodes[0]
         assert step.inside is not None
         if node.op == "loop":
@@ -253,11 +259,11 @@ class Flow:
                 ]
             self.memory.release(kept)
             sides.append(ir.seq(*made, *copies))
-        self.memory.workspaces.joined(ends)
+        self.memory.workspaces.join(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def part(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place]) -> ir.Stmt:
-        """A region in code of ours."""
+        """Emit a region of external code as our code."""
         graph: Graph = node.attr("body")
         bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
         wanted = dict(zip(graph.outputs, results, strict=True))
@@ -271,64 +277,70 @@ class Flow:
         return ir.seq(*made)
 
     def loop(self, node: Node, steps: Sequence[Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
-        """What is carried lies in the results from the start; a turn's values replace it when all of them are there."""
+        """Emit a loop. The results hold the carried values from the start, and get the next ones at the end of an iteration."""
         graph: Graph = node.attr("body")
         carried, count = int(node.attr("carried")), int(node.attr("count"))
         first = [
             self.copy(result, places[name], graph.types[own].size)
             for result, name, own in zip(results[:carried], node.inputs, graph.inputs[1:], strict=False)
         ]
-        turn = ir.Var(self.names.fresh(stem))
+        iteration = ir.Var(self.names.fresh(stem))
         number = self.memory.workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
         for name in graph.inputs[len(graph.inputs) - scanned_of(node) :]:
-            bound[name] = replace(bound[name], start=_start(bound[name]) + turn * graph.types[name].size)
-        rows: Places = {}
+            bound[name] = replace(bound[name], start=_start(bound[name]) + iteration * graph.types[name].size)
+        row_places: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
-            rows[name] = replace(result, start=_start(result) + turn * graph.types[name].size)
-        with self.memory.workspaces.turn():
-            self.memory.workspaces.written(number)
-            made, found, kept = self.steps(graph, steps, bound, rows)
-            made = [ir.Store(number.buffer, (ZERO,), turn), *(_numbered(each, number.buffer, turn) for each in made)]
+            row_places[name] = replace(result, start=_start(result) + iteration * graph.types[name].size)
+        with self.memory.workspaces.iteration():
+            self.memory.workspaces.record_write(number)
+            body_statements, locations, kept = self.steps(graph, steps, bound, row_places)
+            body_statements = [
+                ir.Store(number.buffer, (ZERO,), iteration),
+                *(_substitute_counter(statement, number.buffer, iteration) for statement in body_statements),
+            ]
             for name in graph.outputs[carried:]:
-                if found[name] != rows[name]:
-                    made.append(self.copy(rows[name], found[name], graph.types[name].size))
-            made += self.next_carried(graph, results[:carried], found)
+                if locations[name] != row_places[name]:
+                    body_statements.append(self.copy(row_places[name], locations[name], graph.types[name].size))
+            body_statements += self.next_carried(graph, results[:carried], locations)
         self.memory.release((*kept, number))
-        body, notes = ir.seq(*made), dict[str, int]()
+        body, annotations = ir.seq(*body_statements), dict[str, int]()
         if node.attr("guarded"):
-            zeros = [self.zeros(row, graph.types[name].size, graph.types[name].dtype) for name, row in rows.items()]
+            zeros = [
+                self.zeros(row, graph.types[name].size, graph.types[name].dtype) for name, row in row_places.items()
+            ]
             body = ir.If(results[0].buffer[_start(results[0])], body, ir.seq(*zeros) if zeros else None)
-            notes = {GUARDED: 1}
-        return ir.seq(*first, ir.For(turn, ir.const(count, "int32"), body, annotations=tuple(notes.items())))
+            annotations = {GUARDED: 1}
+        return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
     def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
+        """Emit a loop that fills a place with zeros."""
         k = ir.Var(self.names.fresh("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into.buffer, (_start(into) + k,), ir.const(0, dtype)))
 
-    def next_carried(self, graph: Graph, results: Sequence[Place], found: Places) -> list[ir.Stmt]:
-        """Copies of the carried values of the next turn; those that are carried now, elsewhere, are saved first."""
+    def next_carried(self, graph: Graph, results: Sequence[Place], locations: Places) -> list[ir.Stmt]:
+        """Emit copies of the carried values for the next iteration; sources that are themselves overwritten are saved first."""
         own = {result.buffer for result in results}
         saved, saving, moving = list[Place](), list[ir.Stmt](), list[ir.Stmt]()
         for result, name in zip(results, graph.outputs, strict=False):
-            source, kind = found[name], graph.types[name]
+            source, type_ = locations[name], graph.types[name]
             if source == result:
                 continue
             if source.buffer in own:
-                saved.append(self.memory.workspace("saved", kind.size, kind.dtype))
-                saving.append(self.copy(saved[-1], source, kind.size))
+                saved.append(self.memory.workspace("saved", type_.size, type_.dtype))
+                saving.append(self.copy(saved[-1], source, type_.size))
                 source = saved[-1]
-            moving.append(self.copy(result, source, kind.size))
+            moving.append(self.copy(result, source, type_.size))
         self.memory.release(saved)
         return saving + moving
 
     def steps(
         self, graph: Graph, steps: Sequence[Step], bound: Mapping[str, Place], wanted: Mapping[str, Place]
     ) -> tuple[list[ir.Stmt], Places, list[Place]]:
-        """The statements of a graph, where its values lie, and what it leaves to be released.
+        """Emit the statements of a graph; return them, the location of its values, and the workspaces to release.
 
-        ``wanted`` says where some values should lie if they can.
+        ``wanted``: locations that some values should have if possible.
         """
         places: Places = dict(bound)
         last, own = _last_uses(graph, steps), dict[str, Place]()
@@ -358,7 +370,7 @@ class Flow:
         return made, places, list(own.values())
 
     def value(self, graph: Graph, name: str, places: Places) -> Place:
-        """Where an operand lies; constants come in when they are first asked for."""
+        """Return the location of an operand; constants become parameters on first use."""
         if name not in places:
             if name not in graph.consts:
                 raise InternalError(f"{name!r} is read before it is made", where=self.where)
@@ -366,7 +378,7 @@ class Flow:
         return places[name]
 
     def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
-        """A kernel's statements. Its workspaces are free again behind it."""
+        """Emit a kernel's statements. Its workspaces are released behind it."""
         func, at = choice.func, dict[ir.Buffer, Place]()
         for position, param in enumerate(group.params):
             own = func.params[position]
@@ -385,9 +397,10 @@ class Flow:
             (at[own] for own in func.params[:first]), (at[own] for own in func.params[first:])
         )
         self.memory.release(at[own] for own in scratch)
-        return self.names.renamed(placed(func.body, at))
+        return self.names.rename_scoped(placed(func.body, at))
 
     def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
+        """Emit a copy of ``size`` elements."""
         k = ir.Var(self.names.fresh("k"))
         assert into.start is not None and source.start is not None
         self.memory.workspaces.statement((source,), (into,))
@@ -399,25 +412,25 @@ class Flow:
         return lower_kinds(move_runs(Schedule(func), self.target).func.body)
 
 
-def _numbered(body: ir.Stmt, number: ir.Buffer, turn: ir.Var) -> ir.Stmt:
-    """Statements of a turn, which take its number from the loop where they can: what they touch is known then."""
+def _substitute_counter(body: ir.Stmt, number: ir.Buffer, iteration: ir.Var) -> ir.Stmt:
+    """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed ranges."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        return turn if isinstance(e, ir.Load) and e.buffer == number else e
+        return iteration if isinstance(e, ir.Load) and e.buffer == number else e
 
     return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
 
 
 def _last_uses(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
-    """By value: the number of the last step that reads it, itself or through views; beyond all steps for outputs."""
+    """Return for each value the last step that reads it, directly or through views; outputs are used after all steps."""
     root: dict[str, str] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
         for name in (name for node in step.nodes for name in node.inputs):
             last[root.get(name, name)] = number
         if step.start is not None:
-            source, made = step.nodes[0].inputs[0], step.nodes[0].outputs[0]
-            root[made] = root.get(source, source)
+            source, view = step.nodes[0].inputs[0], step.nodes[0].outputs[0]
+            root[view] = root.get(source, source)
         for name in (name for node in step.nodes for name in node.outputs):
             last[root.get(name, name)] = number
     return last | {root.get(name, name): len(steps) for name in graph.outputs}
@@ -428,32 +441,35 @@ def _start(place: Place) -> ir.Expr:
     return place.start
 
 
-# ---- Control flow becomes one function: loops and conditions around the kernels of the graphs inside.
+# ---- Entry points: loops and conditions around the kernels of the graphs inside become one function.
 #
-# Each graph's groups are scheduled and lowered as any others; their statements are then placed, in order, on flat buffers: what
-# is computed inside lives in workspaces, what a loop carries in the loop's own results.
+# The groups of each graph are scheduled and lowered like any others. Their statements are then emitted, in order, on flat
+# buffers: values computed inside are in workspaces, values that a loop carries in the loop's own results.
 
 Inside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
-"""What schedules the groups inside, each of which runs so many times when the node does."""
+"""Schedules a group inside; the last argument is how often it runs per run of the node."""
 
 
 @frozen
 class LoweredControl:
-    """The function; ``params`` are what its parameters are bound to, all but results and workspaces."""
+    """The function; ``params``: the bindings of its parameters, without results and workspaces."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
 
 
-def goal_inside(goal: Goal, turns: int) -> Goal:
-    """The goal for a group that runs ``turns`` times: its code lies in flash once, an instruction is paid every time."""
-    return replace(goal, price=goal.price / turns)
+def goal_inside(goal: Goal, iterations: int) -> Goal:
+    """Return the goal of a group that runs ``iterations`` times: its code is stored once, its instructions are paid each time."""
+    return replace(goal, price=goal.price / iterations)
 
 
 def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
-    """The function of a node that has graphs inside, whose groups ``schedule`` makes. Without a target, where sizes vary, values
-    inside never share memory, so that where they lie does not depend on what is larger, and copies are plain loops."""
-    step = _lowered(graph, (node,), schedule)
+    """Lower a node with graphs inside to a function; ``schedule`` schedules the groups.
+
+    Without a target (dynamic sizes) values inside never share memory and copies are plain loops, so that the function
+    has the same structure at all sizes.
+    """
+    step = _lower_step(graph, (node,), schedule)
     taken = {name for func in _functions(step) for name in names_of(func)}
     names = Names(taken)
     memory = Memory(names, reuse=target is not None)
@@ -463,56 +479,61 @@ def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | N
             places[name] = Place(memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
         else:
             places[name] = memory.data(name, graph.types[name].size, graph.types[name].dtype)
-    kinds = [graph.types[name] for name in node.outputs]
-    results = [ir.Buffer(names.fresh("result"), (kind.size,), kind.dtype) for kind in kinds]
+    types = [graph.types[name] for name in node.outputs]
+    results = [ir.Buffer(names.fresh("result"), (type_.size,), type_.dtype) for type_ in types]
     flow = Flow(names, memory, str(node.loc), target)
     body = flow.statements(step, places, [Place(buffer, ZERO) for buffer in results], "turn")
     body, buffers, params = memory.function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 
 
-def groups_inside(graph: Graph, node: Node, turns: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
-    """The groups that a node's graphs need kernels for, with their graphs and how often they run when the node runs ``turns``
-    times, in the order that they are scheduled in."""
+def groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
+    """List the groups inside a node that need kernels, with their graphs and how often they run, in order of scheduling.
+
+    ``iterations``: how often the node runs.
+    """
     if not registry.get(node.op).regions:
-        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), turns)]
-    found, turns = [], turns * turns_of(node)
+        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,), iterations)]
+    groups, iterations = [], iterations * turns_of(node)
     for name in registry.get(node.op).regions:
         inner: Graph = node.attr(name)
         for nodes in groups_of(inner):
-            found += groups_inside(inner, nodes[0], turns) if len(nodes) == 1 else [(inner, nodes, turns)]
-    return found
+            groups += groups_inside(inner, nodes[0], iterations) if len(nodes) == 1 else [(inner, nodes, iterations)]
+    return groups
 
 
 def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
-    """The element of its first operand from which on a group's result lies there; None where it needs a kernel."""
+    """Return the element of its first operand at which a group's result starts; None if it needs a kernel."""
     if registry.get(nodes[0].op).view:
         return 0
     alias = alias_of(graph, nodes[0]) if len(nodes) == 1 else None
     return None if alias is None else alias.source
 
 
-def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, turns: int = 1) -> Step:
-    """A group with its kernel, or with the steps of the graphs inside."""
+def _lower_step(graph: Graph, nodes: tuple[Node, ...], schedule: Inside, iterations: int = 1) -> Step:
+    """Lower a group: to its kernel, or to the steps of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
     if definition.regions:
-        turns *= turns_of(first)
+        iterations *= turns_of(first)
         inside = {
-            name: tuple(_lowered(first.attr(name), group, schedule, turns) for group in groups_of(first.attr(name)))
+            name: tuple(
+                _lower_step(first.attr(name), group, schedule, iterations) for group in groups_of(first.attr(name))
+            )
             for name in definition.regions
         }
         return Step(nodes, inside=inside)
     start = _start_of_view(graph, nodes)
     if start is not None:
         return Step(nodes, start=start)
-    group, choice = schedule(graph, nodes, turns)
+    group, choice = schedule(graph, nodes, iterations)
     if not choice.verified:
         verify(choice.func, tables=group.tables)  # while it is known which of the constants these are
     return Step(nodes, kernel=(group, choice))
 
 
 def _functions(step: Step) -> list[ir.PrimFunc]:
+    """List the functions of all kernels in a step."""
     if step.inside is not None:
         return [func for steps in step.inside.values() for each in steps for func in _functions(each)]
     return [] if step.kernel is None else [step.kernel[1].func]

@@ -1,4 +1,4 @@
-"""How a kernel came to be, and ``--dump``."""
+"""Derive again how a kernel was compiled, for ``microc explain`` and ``--dump``."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ from microc.tir.analysis.generalise import instantiate
 from microc.tir.lower import lower, stages
 from microc.tir.text import to_text
 
-# ---- How a kernel came to be: every candidate with its cost and why it lost, the winner's steps, the function at
-# every stage.
+# ---- The derivation of a kernel: all candidates with their costs and verdicts, the winner's steps, the function at every stage.
 #
-# All of it is derived again, by the functions that compiled it, from what a call was made from
-# (:data:`microc.compiler.lowering.kernel_maker.Origin`) for the goal that was kept; what they give is held against the module.
+# It is repeated by the functions that compiled the kernel, from the origin of the call
+# (:data:`microc.compiler.lowering.kernel_maker.Origin`) and the recorded goal. The result is compared with the module.
 
 
 @frozen
 class Candidate:
-    """A schedule of an algorithm, with what it costs; ``verdict``: ``chosen``, or why it was not."""
+    """A schedule of an algorithm with its cost. ``verdict``: ``chosen``, or why it was not."""
 
     algorithm: str
     schedule: Schedule
@@ -56,9 +55,11 @@ class Candidate:
 
 @frozen
 class Part:
-    """Nodes that were scheduled as one function. ``algorithms``: the function before scheduling, once for every way to compute
-    it; ``start`` is the one of them that ``schedule`` was chosen for. ``steps``, ``stages``: the steps of the schedule and the
-    passes of lowering, with the function after each."""
+    """Nodes that were scheduled as one function.
+
+    ``algorithms``: the unscheduled function of each algorithm; ``start``: the one that ``schedule`` was chosen for.
+    ``steps``, ``stages``: the steps of the schedule and the passes of lowering, with the function after each.
+    """
 
     op: str
     nodes: str
@@ -74,8 +75,11 @@ class Part:
 
 @frozen
 class Kernel:
-    """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
-    ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""
+    """A call of the network and its C function.
+
+    ``parts``: the nodes it was made of, several only for kernels of several groups; ``notes``: changes beyond
+    scheduling and lowering, and omissions.
+    """
 
     number: int
     call: Call
@@ -90,17 +94,18 @@ class Kernel:
 
 
 def derive_kernel(made: Compiled, number: int) -> Kernel:
-    """Step ``number`` of a compiled network. Plugins that it was compiled with must be active."""
+    """Derive call ``number`` of a compiled network. The plugins of its compilation must be active."""
     module, make = made.module, made.make
     call = module.calls[number]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
-    parts = tuple(_parts(make, call))
-    notes = [*_notes(made, call), *_finished(make, call, parts, func)]
+    parts = tuple(_derive_parts(make, call))
+    notes = [*_notes(made, call), *_final_notes(make, call, parts, func)]
     return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
 
 
-def _parts(make: Maker, call: Call) -> Iterator[Part]:
+def _derive_parts(make: Maker, call: Call) -> Iterator[Part]:
+    """Yield the parts of a call, by its origin."""
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
         case Copy() if make.sizes:
@@ -116,15 +121,15 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
             for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
                 yield _general_part(make, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
-            for inner, nodes, turns in groups_inside(graph, origin.nodes[0]):
+            for inner, nodes, iterations in groups_inside(graph, origin.nodes[0]):
                 lowered = algorithms_of(inner, nodes, make.target, "kernel")
-                goal = goal_inside(make.goal_of(origin.nodes), turns)
+                goal = goal_inside(make.goal_of(origin.nodes), iterations)
                 yield _part(make, inner, nodes, lowered, goal, taken=make.inside(lowered, goal))
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
             goal = make.goal_of(origin.nodes)
-            taken, room = make.scheduled(lowered, goal, origin.uses), make.room(lowered, goal, origin.uses)
-            yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, taken, room)
+            tuned_choice, workspace = make.scheduled(lowered, goal, origin.uses), make.room(lowered, goal, origin.uses)
+            yield _part(make, graph, origin.nodes, lowered, goal, origin.uses, make.threads, tuned_choice, workspace)
 
 
 def _part(
@@ -138,38 +143,41 @@ def _part(
     taken: tuple[int, Choice] | None = None,
     workspace: float = inf,
 ) -> Part:
-    """A group as :func:`microc.compiler.lowering.kernel_selection.schedule_group` chooses for it; ``taken``: what a measured or
-    shipped schedule made of it, by the number of the algorithm; ``workspace``: bytes that it might take."""
-    ways, place = _with_taken(ways_of(lowered, make.target, goal, workspace), taken)
-    goal = priced(goal, [schedule for _, schedule in ways])
-    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways]
-    rivals = [rival for _, rival in found]
-    best = best_of(rivals, goal) if place is None else rivals[place]
+    """Derive a group like :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
+
+    ``taken``: the measured or bundled schedule that was used, with the number of its algorithm; ``workspace``: its
+    limit in bytes.
+    """
+    schedules, taken_index = _with_taken(ways_of(lowered, make.target, goal, workspace), taken)
+    goal = priced(goal, [schedule for _, schedule in schedules])
+    weighed_groups = [(lowered[k], _weigh(schedule, make, goal, uses)) for k, schedule in schedules]
+    rivals = [rival for _, rival in weighed_groups]
+    best = best_of(rivals, goal) if taken_index is None else rivals[taken_index]
     candidates = tuple(
-        _candidate(group, rival, "chosen" if rival is best else _why_not(rival, rivals, best, goal, workspace))
-        for group, rival in found
+        _candidate(group, rival, "chosen" if rival is best else _verdict(rival, rivals, best, goal, workspace))
+        for group, rival in weighed_groups
     )
-    start = next(group for group, rival in found if rival is best)
+    start = next(group for group, rival in weighed_groups if rival is best)
     text = nodes_text(graph, nodes)
     choice = stored(start, best.choice, make.target, goal, uses) if nodes else best.choice
     schedule = across_threads(choice, make.target, threads).schedule
-    return _whole(text, lowered, candidates, start, schedule, goal, uses)
+    return _make_part(text, lowered, candidates, start, schedule, goal, uses)
 
 
 def _with_taken(
     ways: list[tuple[int, Schedule]], taken: tuple[int, Choice] | None
 ) -> tuple[list[tuple[int, Schedule]], int | None]:
-    """All that there is to choose from with what was taken, and its place."""
+    """Insert the schedule that was used into the candidates; return them and its index (None: the rules' choice was used)."""
     if taken is None:
         return ways, None
     number, schedule = taken[0], taken[1].schedule
     others = [(k, way) for k, way in ways if (k, way.trace) != (number, schedule.trace)]
-    place = next((p for p, (k, way) in enumerate(ways) if (k, way.trace) == (number, schedule.trace)), len(ways))
-    return [*others[:place], (number, schedule), *others[place:]], place
+    index = next((p for p, (k, way) in enumerate(ways) if (k, way.trace) == (number, schedule.trace)), len(ways))
+    return [*others[:index], (number, schedule), *others[index:]], index
 
 
-def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, workspace: float) -> str:
-    """Why another one was taken."""
+def _verdict(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, workspace: float) -> str:
+    """Explain why another schedule was taken."""
     if rival.workspace > max(workspace, best.workspace):
         return f"takes {rival.workspace:,} bytes of workspace, there is room for {max(workspace, 0):,.0f}"
     rivals = [each for each in rivals if each.workspace <= max(workspace, best.workspace)]
@@ -177,7 +185,7 @@ def _why_not(rival: Rival, rivals: Sequence[Rival], best: Rival, goal: Goal, wor
     return "measured to be slower or larger" if rival is chosen is not best else why_not(rival, rivals, goal)
 
 
-def _whole(
+def _make_part(
     nodes: str,
     lowered: Sequence[LoweredGroup],
     candidates: tuple[Candidate, ...],
@@ -186,6 +194,7 @@ def _whole(
     goal: Goal,
     uses: int,
 ) -> Part:
+    """Create a part from the chosen schedule, with the function at every step and stage."""
     taken, passed = tuple(steps(start.func, schedule.trace)), tuple(stages(schedule.func))
     return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
 
@@ -193,8 +202,10 @@ def _whole(
 def _general_part(
     make: GeneralMaker, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
 ) -> Part:
-    """The same where sizes vary, as it is at the first sizes that were looked at: candidates are tried in the order of their
-    weight until one is alike at all sizes."""
+    """Derive a group with dynamic sizes, at the first point of its sizes.
+
+    Candidates are tried in the order of their cost until one has the same structure at all sizes.
+    """
     graph, nodes = opened(together)[0]
     lowered = algorithms_of(graph, nodes, make.target, "kernel")
     tried: list[tuple[str, Schedule, str]] = []
@@ -209,22 +220,23 @@ def _general_part(
         (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
         for algorithm, schedule, reason in tried
     }
-    found = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
-    if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in found):
-        found.append((lowered[-1], tried[-1][1]))
+    weighed = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
+    if not any(verdicts.get((group.algorithm, schedule.trace)) == "chosen" for group, schedule in weighed):
+        weighed.append((lowered[-1], tried[-1][1]))
     candidates = tuple(
         _candidate(
             group,
-            _weighed(schedule, make, make.goal, uses),
+            _weigh(schedule, make, make.goal, uses),
             verdicts.get((group.algorithm, schedule.trace), "weighs more than the one that was chosen"),
         )
-        for group, schedule in found
+        for group, schedule in weighed
     )
     text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
-    return _whole(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
+    return _make_part(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
 
 
-def _weighed(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
+def _weigh(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
+    """Return a schedule as a candidate with its cost."""
     return weighed(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
 
 
@@ -233,7 +245,7 @@ def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
 
 
 def _notes(made: Compiled, call: Call) -> Iterator[str]:
-    """What there is to know of a call beside how its parts were scheduled."""
+    """Yield facts about a call beyond the schedules of its parts."""
     for decision in made.module.decisions:
         if decision.layer == call.layer and decision.why:
             yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
@@ -257,8 +269,11 @@ def _notes(made: Compiled, call: Call) -> Iterator[str]:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 
-def _finished(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
-    """What became of the function of a call's only part; InternalError where that is not what the module has."""
+def _final_notes(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+    """Yield changes to the function of a call with one part after lowering.
+
+    Raises InternalError if the derived function is not the one of the module.
+    """
     origin = make.origins[call.writes]
     if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, Copy) and len(parts) != 1):
         return
@@ -272,17 +287,16 @@ def _finished(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc)
         raise InternalError("what was derived is not what was compiled", where=call.layer)
 
 
-# ---- ``--dump DIR``: a folder for every kernel below ``DIR/kernels``, with all that
-# ``compiler/lowering/derivation.py`` finds out.
+# ---- ``--dump DIR``: a folder for every kernel below ``DIR/kernels`` with its derivation.
 
 INDEX = "index.txt"
-"""The list of kernels, by which a folder is known as one of ours."""
+"""The list of kernels, by which a folder is recognised as a dump."""
 
 
 def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None) -> None:
-    """Write ``folder/kernels``, whole or not at all; OutputError where something else is in the way.
+    """Write ``folder/kernels``, completely or not at all; OutputError if something else is in the way.
 
-    A function that several steps call is written for the first of them.
+    A function that several calls share is written for the first of them.
     """
     calls = made.module.calls
     width = len(str(len(calls)))
@@ -306,8 +320,11 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
 
 
 def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """Paths and texts. Those that end with ``.tir`` parse back (:func:`microc.tir.text.from_text`), as does the trace
-    (:func:`microc.schedule.schedule.trace_from_json`)."""
+    """Yield paths and texts of a kernel.
+
+    Files that end in ``.tir`` can be parsed (:func:`microc.tir.text.from_text`), as can the trace
+    (:func:`microc.schedule.schedule.trace_from_json`).
+    """
     if len(kernel.parts) == 1:
         yield from _part_files(kernel.parts[0], "")
     else:
@@ -339,7 +356,7 @@ def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def goal_text(goal: Goal, uses: int) -> str:
-    """What candidates were weighed by."""
+    """Describe the goal by which candidates were weighed."""
     alike = f", {uses} kernels alike share their code" if uses > 1 else ""
     match goal.price:
         case 0.0:
@@ -351,7 +368,7 @@ def goal_text(goal: Goal, uses: int) -> str:
 
 
 def candidates_text(part: Part) -> str:
-    """Every candidate: what it is, what it costs, why it was not chosen, how it is scheduled."""
+    """Describe every candidate: its rule, cost, verdict and steps."""
     return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_candidate_text, part.candidates))
 
 

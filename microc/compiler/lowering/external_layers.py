@@ -1,6 +1,4 @@
-"""Which parts of a network other people's code computes: those that the user's backends have code for, where it takes less than
-ours does, by measurement or by cost, or all of them.
-"""
+"""Assign regions of a network to external code: the faster ones by measurement or else by cost, or all supported ones."""
 
 from __future__ import annotations
 
@@ -26,18 +24,21 @@ from microc.schedule.cost.cost_model import estimate
 from microc.target import Goal, Target
 
 REPORT = "external.txt"
-"""Of a dump: a line for every region that a pattern found, and what became of it."""
+"""File of a dump with a line for every region that a pattern matched, and the decision."""
 Optimised = tuple[Graph, Streaming | None]
 Places = Mapping[str, str]
-"""Where the library of each backend is, as it is told: by the backend's name."""
+"""Location of the library of each backend as the user gives it, by the backend's name."""
 Passes = Callable[[Callable[[Graph], Graph] | None], Optimised]
-"""All passes over a network, with a step if there is one between those that spell formats alike and those for integers."""
+"""Runs all passes, with an extra step between those that make formats alike and those that make integers explicit."""
 
 
 @frozen
 class Division:
-    """A network between us and others: the graph after all passes, by the attribute ``code`` of a node what computes it, what
-    that is built from, and why each region is whose."""
+    """A network divided between our code and external code.
+
+    ``graph``: after all passes; ``external``: regions by the attribute ``code`` of their nodes; ``sources`` of the
+    external code; ``decisions``: for each region whose code it gets, and why.
+    """
 
     graph: Graph
     streaming: Streaming | None
@@ -46,19 +47,20 @@ class Division:
     decisions: tuple[Decision, ...] = ()
 
     def built_from(self, module: Module) -> Module:
-        """``module`` with what its external kernels are built from."""
+        """Return ``module`` with the sources of its external kernels."""
         sources = self.sources if any(kernel.external for kernel in module.kernels) else ()
         return replace(module, sources=sources, decisions=self.decisions)
 
     def beside(self, module: Module, own: Callable[[], Module]) -> Module:
-        """``module`` with the same steps in code of ours, where some are external."""
+        """Return ``module`` together with the same calls in our code, if some are external."""
         return replace(module, own=own()) if module.sources else module
 
 
 def divided(passes: Passes, target: Target, options: Options, board: str = "") -> Division:
-    """The network as ``passes`` leave it, divided as the options say; ``board``: whose records are preferred.
+    """Run ``passes`` on the network and divide it as the options say; ``board``: whose records are preferred.
 
-    UsageError for a backend that does not exist, for one whose library is not where the user says, or not for ``target``.
+    Raises UsageError for a backend that does not exist, whose library is not where the user says, or which is not for
+    ``target``.
     """
     if not options.external:
         return Division(*passes(None))
@@ -66,84 +68,96 @@ def divided(passes: Passes, target: Target, options: Options, board: str = "") -
         raise UsageError("a network that is loaded has no external code", hint="leave out external, or relocatable")
     backends, places = _backends(target, options)
     records = records_of(options.tuned) if options.tuned is not None else None
-    ours: dict[str, Decision] = {}
-    wanted: tuple[Goal, ...] = ()
+    kept_ours: dict[str, Decision] = {}
+    measured_goals: tuple[Goal, ...] = ()
+    # A region that stays ours is left out of the next partition: its nodes may then be part of other regions.
     while True:
-        found, graph, streaming = _parted(passes, backends, target, ours)
-        decided = {each.key: _chosen(each) for each in found.taken if options.external_choice == "all"}
+        partition_, graph, streaming = _run_and_partition(passes, backends, target, kept_ours)
+        decisions_by_key = {
+            each.key: _decision_by_user(each) for each in partition_.taken if options.external_choice == "all"
+        }
         if options.external_choice == "cost":
-            wanted = wanted or goals(graph, options, target)[:1]  # of the first graph, with which regions are measured
-            for task in _tasks(found, graph, target, places, wanted):
-                decided[task.taken.key] = _decided(task, records, board)
-        more = {key: decision for key, decision in decided.items() if not decision.theirs}
-        if not more:
+            measured_goals = (
+                measured_goals or goals(graph, options, target)[:1]
+            )  # of the first graph, with which regions are measured
+            for task in _tasks(partition_, graph, target, places, measured_goals):
+                decisions_by_key[task.taken.key] = _decide(task, records, board)
+        rejected = {key: decision for key, decision in decisions_by_key.items() if not decision.theirs}
+        if not rejected:
             break
-        ours |= more
+        kept_ours |= rejected
     sources = tuple(
-        each for backend in backends for each in _sources(backend, found.taken, target, places[backend.name])
+        each for backend in backends for each in _sources(backend, partition_.taken, target, places[backend.name])
     )
-    decisions = (*decided.values(), *ours.values())
+    decisions = (*decisions_by_key.values(), *kept_ours.values())
     if options.dump is not None:
-        lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in found.refused))
+        lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
         with replacing(options.dump / REPORT) as temporary:
             temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
-    return Division(graph, streaming, _by_code(found), sources, decisions)
+    return Division(graph, streaming, _by_code(partition_), sources, decisions)
 
 
 def regions(passes: Passes, target: Target, options: Options) -> tuple[RegionTask, ...]:
-    """What a network's backends have code for, equal regions once: those that are found first, then what patterns find without
-    these. Our code is there for the network's goal, and for those that the C compiler has the same options for."""
+    """List the regions of a network that backends can compute, equal ones once.
+
+    After the regions found first come those that patterns match without them. Our code is built for the network's goal,
+    and for the goals with the same C compiler options.
+    """
     (backends, places), without = _backends(target, options), set[str]()
     tasks: dict[object, RegionTask] = {}
-    wanted: tuple[Goal, ...] = ()
+    measured_goals: tuple[Goal, ...] = ()
     while True:
-        found, graph, _ = _parted(passes, backends, target, without)
-        if not found.taken:
+        partition_, graph, _ = _run_and_partition(passes, backends, target, without)
+        if not partition_.taken:
             return tuple(tasks.values())
-        wanted = wanted or tuple(_alike(graph, target, options))
-        for task in _tasks(found, graph, target, places, wanted):
-            alike = task.key, task.digest, tuple(ours.trace for ours in task.ours)
-            known = tasks.get(alike)
-            tasks[alike] = task if known is None else known.with_layers(task.layers, task.runs, inside=False)
-        without |= {taken.key for taken in found.taken}
+        measured_goals = measured_goals or tuple(_goals_with_same_flags(graph, target, options))
+        for task in _tasks(partition_, graph, target, places, measured_goals):
+            identity = task.key, task.digest, tuple(ours.trace for ours in task.ours)
+            known_task = tasks.get(identity)
+            tasks[identity] = (
+                task if known_task is None else known_task.with_layers(task.layers, task.runs, inside=False)
+            )
+        without |= {taken.key for taken in partition_.taken}
 
 
-def _alike(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
-    """The network's goal, then others that are compiled with the same options."""
-    told = FAMILIES[target.isa].options
-    for name in dict.fromkeys((options.optimize, *told)):
-        if told[name] == told[options.optimize]:
+def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
+    """Yield the network's goal, then other goals that are compiled with the same options."""
+    flags = FAMILIES[target.isa].options
+    for name in dict.fromkeys((options.optimize, *flags)):
+        if flags[name] == flags[options.optimize]:
             yield goals(graph, replace(options, optimize=name), target)[0]
 
 
-def _chosen(taken: Taken) -> Decision:
-    """A region that is theirs because the user says so."""
+def _decision_by_user(taken: Taken) -> Decision:
+    """Return the decision for a region that is external because the user asks for all."""
     return Decision(
         str(taken.region.root.loc), taken.backend.name, taken.entry.name, True, "choice", taken.code.differs
     )
 
 
-def _decided(task: RegionTask, records: Database | None, board: str) -> Decision:
-    """Whose code a region gets: never theirs where that has not our bits; as it was measured; else by instructions."""
-    code, chosen = task.taken.code, _chosen(task.taken)
-    found = verdict_of(task, records, board) if records is not None else Verdict()
-    measured = replace(chosen, by="measurement", ours=found.ours, other=found.theirs, unit=found.unit, why=found.words)
+def _decide(task: RegionTask, records: Database | None, board: str) -> Decision:
+    """Decide a region: ours if the backend's results differ too much; else by measurement; else by estimated instructions."""
+    code, chosen = task.taken.code, _decision_by_user(task.taken)
+    verdict = verdict_of(task, records, board) if records is not None else Verdict()
+    measured = replace(
+        chosen, by="measurement", ours=verdict.ours, other=verdict.theirs, unit=verdict.unit, why=verdict.words
+    )
     if code.differs:
-        words = f"{task.whose}: {code.differs}" + (f"; {found.words}" if found.words else "")
+        words = f"{task.whose}: {code.differs}" + (f"; {verdict.words}" if verdict.words else "")
         return replace(measured, theirs=False, by="difference", why=words)
-    if found.decides:
-        words = found.words if found.ours is None else f"{task.whose} {found.words}"
-        return measured if found.theirs_is_less else replace(measured, theirs=False, why=words)
+    if verdict.decides:
+        words = verdict.words if verdict.ours is None else f"{task.whose} {verdict.words}"
+        return measured if verdict.theirs_is_less else replace(measured, theirs=False, why=words)
     ours = estimate(task.ours[0].control.func, task.target).instructions
-    priced = replace(chosen, by="cost", ours=ours, other=code.instructions, why=found.why)
+    priced = replace(chosen, by="cost", ours=ours, other=code.instructions, why=verdict.why)
     if ours > code.instructions:
         return priced
     words = f"about {ours:,.0f} instructions; {task.whose} takes about {code.instructions:,.0f}"
-    return replace(priced, theirs=False, why="; ".join(filter(None, (words, found.why))))
+    return replace(priced, theirs=False, why="; ".join(filter(None, (words, verdict.why))))
 
 
 def _backends(target: Target, options: Options) -> tuple[tuple[Backend, ...], Places]:
-    """Those that the user names, whose libraries are there, and where."""
+    """Return the backends that the user names, after checking their libraries, and the locations of these."""
     for name in options.external:
         if name not in BACKENDS:
             raise UsageError(f"there is no backend {name!r}", hint=suggestion(name, sorted(BACKENDS), "backends"))
@@ -158,29 +172,30 @@ def _backend(known: Backend, place: str) -> Backend:
     return known.given(place) if known.given is not None else known
 
 
-def _parted(
+def _run_and_partition(
     passes: Passes, backends: Sequence[Backend], target: Target, without: Collection[str]
 ) -> tuple[Partition, Graph, Streaming | None]:
-    found = Partition(Graph("", (), (), (), {}))
+    """Run the passes and partition the graph between them."""
+    result = Partition(Graph("", (), (), (), {}))
 
     def between(graph: Graph) -> Graph:
-        nonlocal found
-        found = partition(graph, backends, target, without)
-        return found.graph
+        nonlocal result
+        result = partition(graph, backends, target, without)
+        return result.graph
 
     graph, streaming = passes(between)
-    return found, graph, streaming
+    return result, graph, streaming
 
 
 def _by_code(found: Partition) -> dict[tuple[str, ...], Taken]:
-    """The regions by the attribute ``code`` of their nodes."""
+    """Return the regions by the attribute ``code`` of their nodes."""
     return {(each.backend.name, str(k)): each for k, each in enumerate(found.taken)}
 
 
 def _tasks(
     found: Partition, graph: Graph, target: Target, places: Places, wanted: Sequence[Goal]
 ) -> Iterator[RegionTask]:
-    """The regions whose results somebody reads, in order of execution, to be compared with our code for some goals."""
+    """Yield the regions whose results are used, in order of execution, with our code for some goals."""
     by_code = _by_code(found)
     for node in graph.nodes:
         if node.op == EXTERNAL:
@@ -190,7 +205,7 @@ def _tasks(
 
 
 def _sources(backend: Backend, taken: Sequence[Taken], target: Target, place: str) -> Iterator[Sources]:
-    """What the regions of a backend are built from, if it has any."""
+    """Yield the sources of a backend's regions, if it has any."""
     mine = [each.code for each in taken if each.backend is backend]
     if mine:
         called = dict.fromkeys(name for code in mine for name in code.functions)

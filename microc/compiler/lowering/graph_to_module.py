@@ -1,4 +1,4 @@
-"""A graph becomes a module: calls of kernels and their comments."""
+"""Convert a graph to a module: kernels, their calls, and the comments of the generated C."""
 
 from __future__ import annotations
 
@@ -37,17 +37,16 @@ from microc.target import Goal, Target
 from microc.tir.ir import Var
 from microc.tir.verify import constants_of
 
-# ---- What comments of the printed C say: a kernel's operators and schedule, and what each block of its loops
-# computes.
+# ---- Comments of the generated C: operators and schedule of a kernel, the formula of each block.
 
 _TITLES = {"padded": "pad", "patch": "im2col", "acc": "accumulate"}
-"""What the blocks of products are called where people write them by hand, by the tensor that they make."""
+"""Usual names of the blocks of products, by the tensor that they compute."""
 _LONGEST = 240
-"""Letters of a formula that helps."""
+"""Length limit of a formula in a comment."""
 
 
 def kind_of(graph: Graph, node: Node) -> str:
-    """What people call an operator; convolutions by what they do."""
+    """Return the usual name of an operator; convolutions by type (pointwise, depthwise, grouped)."""
     if node.op != "conv2d":
         return node.op
     _, height, width, depth = graph.types[node.inputs[1]].shape
@@ -59,17 +58,19 @@ def kind_of(graph: Graph, node: Node) -> str:
 def kernel_comment(
     graph: Graph, nodes: tuple[Node, ...], schedule: Schedule, tensors: tuple[te.Tensor, ...] = ()
 ) -> tuple[str, ...]:
-    """What a kernel computes, of which shapes, how its loops were made, and what in them a reader would not expect.
-    ``tensors``: what it was made of."""
+    """Describe a kernel: operators, shapes, schedule, and layouts that a reader would not expect.
 
-    def spell(name: str) -> str:
-        kind = graph.types[name]
-        return "x".join(map(str, kind.shape)) + f" {kind.dtype}"
+    ``tensors``: its tensor expressions.
+    """
 
-    inputs = ", ".join(spell(i) for node in nodes[:1] for i in node.inputs[:2] if i)
-    result = spell(nodes[-1].outputs[0])
-    made = te.stages(tensors)
-    remarks = (remark for step in schedule.trace for remark in _remarks(step, made))
+    def shape_text(name: str) -> str:
+        type_ = graph.types[name]
+        return "x".join(map(str, type_.shape)) + f" {type_.dtype}"
+
+    inputs = ", ".join(shape_text(i) for node in nodes[:1] for i in node.inputs[:2] if i)
+    result = shape_text(nodes[-1].outputs[0])
+    stages = te.stages(tensors)
+    remarks = (remark for step in schedule.trace for remark in _remarks(step, stages))
     return (
         f"{' + '.join(kind_of(graph, node) for node in nodes)}: {inputs} -> {result}",
         f"schedule: {describe(schedule.trace) or 'as written'}",
@@ -78,6 +79,7 @@ def kernel_comment(
 
 
 def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
+    """Yield a remark for a schedule step that changes the stored data."""
     match step.primitive, step.args:
         case "double_reduction", (total, constant):
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
@@ -96,7 +98,7 @@ def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
 
 
 def _axes(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
-    """What formulas call the axes of a tensor; nothing where they only compute with them."""
+    """Return the axis names that the formulas use for a tensor; empty if they only compute with indices."""
     for tensor in tensors:
         if isinstance(tensor.definition, te.ComputeDef):
             if tensor.name == name:
@@ -108,23 +110,25 @@ def _axes(name: str, tensors: tuple[te.Tensor, ...]) -> tuple[str, ...]:
 
 
 def describe(trace: tuple[Step, ...]) -> str:
-    """A schedule in a line: the steps that shape the loops, without bookkeeping."""
+    """Format the steps of a schedule that shape its loops, in a line."""
     shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
     return " ".join(str(step) for step in trace if step.primitive in shown)
 
 
 def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
-    """What every tensor that a kernel makes is, by its name: a title where there is one, and the formula. Elementwise work, the
-    epilogue of an anchor, is told by its operators."""
-    behind = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
+    """Return for each tensor that a kernel computes, by name, its title and formula.
+
+    An elementwise epilogue is described by its operators.
+    """
+    epilogue = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
     results = {id(tensor) for tensor in group.tensors}
     comments: list[tuple[str, str]] = []
     for tensor in te.stages(group.tensors):
         if not isinstance(tensor.definition, te.ComputeDef):
             continue
         title, formula = _TITLES.get(tensor.name, ""), te.formula(tensor)
-        if behind and id(tensor) in results:
-            text = "; ".join(_epilogue(behind, comments[-1][0] if comments else "x"))
+        if epilogue and id(tensor) in results:
+            text = "; ".join(_epilogue(epilogue, comments[-1][0] if comments else "x"))
         elif len(formula) > _LONGEST:
             text = title or tensor.name
         else:
@@ -134,7 +138,7 @@ def block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[
 
 
 def _epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
-    """Operators with their formulas; ``start``: what the first is applied to."""
+    """Yield the operators of an epilogue with their formulas; ``start``: the operand of the first."""
     for node in nodes:
         formula = registry.get(node.op).formula
         shown = {name: name if value is None else value for name, value in node.attrs.items()}
@@ -142,7 +146,7 @@ def _epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
         yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
 
 
-# ---- Kernels and their calls: a group of nodes, control flow, layers row by row, a copy.
+# ---- Adding kernels and calls to a module: groups, control flow, stripes, copies.
 
 
 def add_copy(
@@ -154,7 +158,7 @@ def add_copy(
     layer: str = "",
     origin: str = "",
 ) -> None:
-    """A kernel that copies a whole value; ``origin``: where it lies, if elsewhere."""
+    """Add a kernel that copies a whole value; ``origin``: the name of the memory it is in, if that is another."""
     copy = Copy(source, constant is not None)
     func = builder.make.copy(copy)
     if constant is not None:
@@ -166,15 +170,15 @@ def add_copy(
 
 
 def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> None:
-    """A kernel and its call; ``state``: what it changes a part of."""
+    """Add the kernel of a group and its call; ``state``: the state of which it updates a part in place."""
     graph = builder.graph
     uses = builder.alike[shapes_of(graph, nodes)]
     group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
-    kind, seen = kind_of(graph, group.anchor), choice.verified
-    name = register(builder, kernel, f"{kind}_{stem}", verified=seen, tables=group.tables)
+    operator, is_verified = kind_of(graph, group.anchor), choice.verified
+    name = register(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
     args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
@@ -199,8 +203,10 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
 
 
 def add_control(builder: Builder, node: Node) -> None:
-    """Control flow: one kernel with those of its graphs inside. So is a region in our code, which has the steps that it has in
-    somebody else's: state is copied there as here."""
+    """Add control flow as one kernel with those of its graphs inside.
+
+    A region in our code is one kernel too, so that both versions of a network have the same calls.
+    """
     lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
     name = register(
@@ -232,7 +238,7 @@ def add_control(builder: Builder, node: Node) -> None:
 
 
 def add_external(builder: Builder, node: Node) -> None:
-    """A region in somebody else's code."""
+    """Add a region in external code."""
     graph = builder.graph
     taken = builder.make.external[node.attr("code")]
     func, external = function(taken)
@@ -265,13 +271,13 @@ def add_external(builder: Builder, node: Node) -> None:
 
 
 def shapes_of(graph: Graph, nodes: tuple[Node, ...]) -> object:
-    """What kernels have in common that share their code: operators, shapes and dtypes."""
-    kinds = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
-    return tuple(node.op for node in nodes), tuple(kinds)
+    """Return a key that is equal for groups of the same operators, shapes and dtypes, whose kernels may share code."""
+    types = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
+    return tuple(node.op for node in nodes), tuple(types)
 
 
 def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
-    """A kernel that works row by row for several groups."""
+    """Add a kernel that computes several groups row by row."""
     graph = builder.graph
     func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
     pairs = zip(groups, lowered.schedules, strict=True)
@@ -308,7 +314,7 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
 
 
 def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
-    """The name of a group's parameter in the network: a value, or a constant as the schedule stores it."""
+    """Return the name of a group's parameter in the module: a value, or a constant as the schedule stores it."""
     param = group.params[position]
     if param.array is not None:
         array = schedule.packed(group.func.params[position], param.array)
@@ -316,8 +322,7 @@ def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position
     return builder.name_of(param.value)
 
 
-# ---- Graph -> Module: every group becomes a scheduled, lowered kernel; equal kernels become one; views become
-# addresses.
+# ---- Graph -> Module: every group becomes a scheduled, lowered kernel; equal kernels share one function; views become addresses.
 
 
 def build_module(
@@ -329,9 +334,10 @@ def build_module(
     streams: Sequence[LoweredStream] = (),
     make: Maker | None = None,
 ) -> Module:
-    """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
+    """Lower a fused graph. ``progress(text, done, total)`` is called for every kernel.
 
-    Every stream is one kernel for several groups; it runs where the last of them stands. ``make``: what makes the functions.
+    Each of ``streams`` is one kernel for several groups, called at the place of the last of them. ``make``: the builder
+    of functions.
     """
     builder = Builder(graph, make or Maker(graph, target, goal))
     for name in graph.inputs:
@@ -360,7 +366,7 @@ def build_module(
             add_control(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _placed(builder, nodes[0]):
+        elif len(nodes) > 1 or not _try_place(builder, nodes[0]):
             add_kernel(builder, nodes)
     _forward_outputs(builder)
     module = Module(
@@ -393,32 +399,35 @@ def build_module(
 
 
 def _update_state(builder: Builder, module: Module, updates: Mapping[str, str]) -> None:
-    """The next contents of state: in their place when they are made, or copied there at the end."""
+    """Add the updates of state: by writing it in place if possible, else by copies at the end of a run."""
     updates = {state: value for state, value in updates.items() if state != value}
     constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
     named = {builder.name_of(s): builder.name_of(v) for s, v in updates.items() if s not in constants}
-    placed = written_in_place(module, named)
-    builder.views += [View(value, state, 0) for value, state in placed.items()]
+    in_place = written_in_place(module, named)
+    builder.views += [View(value, state, 0) for value, state in in_place.items()]
     sources = {
-        state: value for state, value in updates.items() if placed.get(builder.name_of(value)) != builder.name_of(state)
+        state: value
+        for state, value in updates.items()
+        if in_place.get(builder.name_of(value)) != builder.name_of(state)
     }
-    where = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
+    bases = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
     states = {builder.name_of(state): state for state in sources}
-    aside: dict[str, str] = {}
-    for name, first in copied({builder.name_of(s): place for s, place in where.items()}):
+    saved: dict[str, str] = {}
+    for name, first in copied({builder.name_of(s): place for s, place in bases.items()}):
         state = states[name]
         value = sources[state]
         if first:
+            # The state is overwritten before another one is copied from it, so its next contents are saved first.
             kind = builder.graph.types[value]
-            aside[state] = builder.unique(f"{name}_next")
-            builder.values[aside[state]] = make_value(aside[state], kind, "intermediate", value)
-            add_copy(builder, value, aside[state], "state")
+            saved[state] = builder.unique(f"{name}_next")
+            builder.values[saved[state]] = make_value(saved[state], kind, "intermediate", value)
+            add_copy(builder, value, saved[state], "state")
         else:
-            add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=aside.get(state, ""))
+            add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=saved.get(state, ""))
 
 
 def _output(builder: Builder, name: str) -> str:
-    """The value behind a graph output; an input, state or constant that is returned as it is gets a copy."""
+    """Return the value of a graph output; an input, state or constant that is returned as it is gets a copy."""
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
         return value.name
@@ -428,7 +437,7 @@ def _output(builder: Builder, name: str) -> str:
 
 
 def _forward_outputs(builder: Builder) -> None:
-    """Outputs that are inputs, states or constants of the graph are copied there by a kernel."""
+    """Add copies for outputs that are inputs, states or constants of the graph."""
     graph = builder.graph
     for name in graph.outputs:
         value = builder.values[builder.name_of(name)]
@@ -438,8 +447,8 @@ def _forward_outputs(builder: Builder) -> None:
             add_copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _placed(builder: Builder, node: Node) -> bool:
-    """Do a node by placing tensors, if its operator says how and the values' storages allow it."""
+def _try_place(builder: Builder, node: Node) -> bool:
+    """Replace a node by placement of tensors, if its operator and the storages of the values allow it; return whether it was."""
     graph = builder.graph
     if registry.get(node.op).view:
         _view(builder, node, 0)
@@ -457,11 +466,12 @@ def _placed(builder: Builder, node: Node) -> bool:
 
 
 def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
-    """Let the producers of a concatenation's operands write straight into its output."""
+    """Let the producers of a concatenation's operands write directly into its output; return False if that is impossible."""
     graph, views = builder.graph, {view.name for view in builder.views}
     fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
     names = [builder.name_of(name) for name in node.inputs]
     bases = {view.base for view in builder.views}
+    # A value can be in one place only: no operand twice, no view, no base of one.
     if len(set(names)) != len(names) or any(name in views or name in bases for name in names):
         return False
     if any(name in fixed for name in node.inputs):
@@ -472,7 +482,7 @@ def _join_parts(builder: Builder, node: Node, offsets: list[int]) -> bool:
 
 
 def _view(builder: Builder, node: Node, offset: int) -> None:
-    """The same memory under another name, or a copy between storages that cannot be one."""
+    """Add a view of the same memory, or a copy between storages that cannot share memory."""
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
     whole = source not in graph.consts and _root(builder, builder.name_of(source))
     fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
@@ -489,7 +499,7 @@ def _view(builder: Builder, node: Node, offset: int) -> None:
 
 
 def _root(builder: Builder, name: str) -> tuple[str, str]:
-    """The value whose memory a name lives in, and its storage."""
+    """Return the value whose memory a name refers to, and its storage."""
     bases = {view.name: view.base for view in builder.views}
     while name in bases:
         name = bases[name]

@@ -1,4 +1,4 @@
-"""Functions of a graph: groups scheduled, equal kernels merged."""
+"""Build the functions of a graph, and merge kernels that differ in literals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.verify import constants_of, verify
 
-# ---- What makes the functions of a graph: its groups scheduled, its control flow placed, its copies.
+# ---- Functions of a graph: scheduled groups, lowered control flow, copies.
 
 
 @frozen
 class Group:
-    """Nodes that are one kernel, of control flow perhaps; ``uses``, ``in_place`` as in :meth:`Maker.group`."""
+    """Nodes that become one kernel, or a node of control flow; ``uses``, ``in_place`` as in :meth:`Maker.group`."""
 
     nodes: tuple[Node, ...]
     uses: int = 1
@@ -42,7 +42,7 @@ class Group:
 
 @frozen
 class Copy:
-    """A copy of a whole value; ``constant``: of one that lies in flash."""
+    """A copy of a whole value; ``constant``: the value is in flash."""
 
     value: str
     constant: bool
@@ -50,7 +50,7 @@ class Copy:
 
 @frozen
 class TunedSchedule:
-    """A measured schedule: the algorithm by name, the rule, its steps."""
+    """A measured schedule: algorithm and rule by name, and its steps."""
 
     algorithm: str
     rule: str
@@ -58,39 +58,41 @@ class TunedSchedule:
 
 
 TAKEN = ", tuned"
-"""What the names of rules end with whose schedules were measured."""
+"""Suffix, in reports, of the rules of measured schedules."""
 Tuned = Mapping[str, TunedSchedule]
-"""By :func:`key_of`."""
+"""Measured schedules by :func:`key_of`."""
 Workspaces = Mapping[str, int]
-"""Bytes that kernels may take beside their operands, by :func:`key_of`; others any number."""
+"""Limits of kernel workspaces in bytes, by :func:`key_of`; others are unlimited."""
 Goals = Mapping[str, Goal]
-"""Of groups and nodes of control flow whose goal is another than the network's, by their last result."""
+"""Goals of groups and control flow that differ from the network's, by their last result."""
 External = Mapping[tuple[str, ...], Taken]
-"""Regions that somebody else's code computes, by the attribute ``code`` of their nodes."""
+"""Regions that external code computes, by the attribute ``code`` of their nodes."""
 Origin = Group | Copy | Chain
-"""What a call was made from."""
+"""The nodes or value that a call was made from."""
 
 
 def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
-    """A copy, element by element."""
+    """Lower a copy, element by element."""
     value, constant = copy.value, copy.constant
-    kind = graph.types[value]
-    x = te.placeholder((kind.size,), kind.dtype, "x")
-    out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
+    type_ = graph.types[value]
+    x = te.placeholder((type_.size,), type_.dtype, "x")
+    out = te.compute((type_.size,), lambda i: x[i], "out", ("i",))
     func = te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else [])
     param, node = Param("x", value, graph.consts.get(value) if constant else None), Node("copy", (value,), ("out",))
     return LoweredGroup(func, (param,), ("out",), node, 0, (out,), (x,) if constant else ())
 
 
 class Maker:
-    """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of kernels that were
-    measured, ``taken``: the keys of those that kernels have; ``shipped``: those that come with the compiler are taken;
-    ``workspaces``: what is chosen keeps within these; ``goals`` of kernels for which the network's is not theirs. ``external``:
-    regions with code of others; without, they are lowered as control flow is. ``origins``: what every call was made from, by the
-    values that it writes."""
+    """Builds the functions of a graph.
+
+    ``threads`` share its large loops. ``tuned``: measured schedules; ``taken``: the keys of those that were used;
+    ``shipped``: use bundled schedules; ``workspaces``: limits of workspaces; ``goals``: goals that differ from the
+    network's. ``external``: regions in external code; without, they are lowered like control flow. ``origins``: the
+    origin of every call, by the values that it writes.
+    """
 
     sizes: tuple[Size, ...] = ()
-    """Sizes that are told when the network runs."""
+    """Dynamic sizes."""
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class Maker:
         self.taken: set[str] = set()
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
-        """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
+        """Lower and schedule a group. ``uses``: number of equal groups; ``in_place`` as in :func:`schedule_group`."""
         lowered = algorithms_of(self.graph, nodes, self.target, "kernel", in_place=in_place)
         goal = self.goal_of(nodes)
         number, choice = self.scheduled(lowered, goal, uses)
@@ -120,16 +122,18 @@ class Maker:
         return lowered[number], across_threads(choice, self.target, self.threads)
 
     def scheduled(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
-        """The algorithm of a group, by number, and the schedule for it: as measured, as shipped, or as the rules choose."""
+        """Choose the algorithm, by number, and the schedule of a group: measured, else bundled, else the rules' choice."""
         limit = self._workspace(lowered)
-        return self._tuned(lowered) or chosen(lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit)
+        return self._tuned_choice(lowered) or chosen(
+            lowered, self.target, goal, uses, shipped=self.shipped, workspace=limit
+        )
 
     def goal_of(self, nodes: Sequence[Node]) -> Goal:
-        """What is to be least of a group, or of a node of control flow."""
+        """Return the goal of a group, or of a node of control flow."""
         return self.goals.get(nodes[-1].outputs[0], self.goal)
 
     def room(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> float:
-        """Bytes of workspace that a group's kernel is kept within: any number where it would keep within them by itself."""
+        """Return the workspace limit of a group's kernel in bytes; infinite if the unlimited choice keeps within it."""
         limit = self._workspace(lowered)
         if limit == inf:
             return inf
@@ -137,31 +141,33 @@ class Maker:
         return limit if workspace_bytes(choice.func) > limit else inf
 
     def _workspace(self, lowered: Sequence[LoweredGroup]) -> float:
+        """Return the workspace limit of a group's kernel in bytes."""
         return self.workspaces.get(key_of(lowered, self.target), inf) if self.workspaces else inf
 
     def inside(self, lowered: Sequence[LoweredGroup], goal: Goal) -> tuple[int, Choice]:
-        """The same for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
-        return self._tuned(lowered) or chosen(lowered, self.target, goal)
+        """Choose algorithm and schedule for a group inside of control flow; ``goal`` as in :func:`goal_inside`."""
+        return self._tuned_choice(lowered) or chosen(lowered, self.target, goal)
 
-    def _tuned(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
-        """What was measured to be best."""
-        if not self.tuned or (found := self.tuned.get(key := key_of(lowered, self.target))) is None:
+    def _tuned_choice(self, lowered: Sequence[LoweredGroup]) -> tuple[int, Choice] | None:
+        """Return the measured schedule of a group; None if there is none, or if it does not fit this layer."""
+        if not self.tuned or (tuned := self.tuned.get(key := key_of(lowered, self.target))) is None:
             return None
         try:
-            number = next(k for k, group in enumerate(lowered) if group.algorithm == found.algorithm)
-            choice = replayed(lowered[number], found.trace, found.rule + TAKEN)
-        except (StopIteration, MicrocError):  # what constants promise is less here than in the layer that was measured
+            number = next(k for k, group in enumerate(lowered) if group.algorithm == tuned.algorithm)
+            choice = replayed(lowered[number], tuned.trace, tuned.rule + TAKEN)
+        except (StopIteration, MicrocError):
+            # The bounds of this layer's constants are weaker than those of the layer that was measured.
             return None
         self.taken.add(key)
         return number, choice
 
     def control(self, node: Node) -> LoweredControl:
-        """A node of control flow."""
+        """Lower a node of control flow."""
 
-        def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
+        def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (
                 algorithms_of(inner, nodes, self.target, "kernel"),
-                goal_inside(self.goal_of((node,)), turns),
+                goal_inside(self.goal_of((node,)), iterations),
             )
             number, choice = self.inside(lowered, goal)
             return lowered[number], stored(lowered[number], choice, self.target, goal)
@@ -169,59 +175,59 @@ class Maker:
         return place_control(self.graph, node, schedule, self.target)
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
-        """A copy of a whole value, as fast as the core moves its elements."""
+        """Lower a copy of a whole value, by the widest moves of the core."""
         choice = chosen((lower_copy(self.graph, copy),), self.target, self.goal)[1]
         return across_threads(choice, self.target, self.threads).func
 
     def alias(self, node: Node) -> Alias | None:
-        """How a node is done by placing tensors, if it can be."""
+        """Return the placement that replaces a node; None if it needs a kernel."""
         return alias_of(self.graph, node)
 
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
-        """The shape of a value where it depends on sizes."""
+        """Return the shape of a value as expressions of the dynamic sizes; empty if it is static."""
         return ()
 
 
 @frozen
 class Compiled:
-    """A module, and what made its functions."""
+    """A module, and the builder of its functions."""
 
     module: Module
     make: Maker
 
 
-# ---- Kernels that differ in a few literals become one C function that reads them from a table of constants.
+# ---- Merging: kernels that differ in a few literals become one C function that reads these from a table.
 #
 # Layers of one shape differ in their multipliers, shifts and zero points. One body for all of them costs a load or two per
 # tile and saves hundreds of bytes of code per layer.
 
 TABLE = "constants"
 MOST = 8
-"""A table of more entries would cost more loads than the merged code is worth."""
+"""Most entries of a table: more would cost more loads than the merged code is worth."""
 
 
 @frozen
 class _Skeleton:
-    """A function without its int32 literals, and the literals in order of appearance."""
+    """A function with its int32 literals replaced by 0, and the literals in order of appearance."""
 
     func: ir.PrimFunc
     literals: tuple[int, ...]
 
 
 def merge_kernels(module: Module) -> Module:
-    """``module`` with the kernels merged that are equal but for at most :data:`MOST` literals."""
-    alike: dict[object, list[tuple[Kernel, _Skeleton]]] = {}
+    """Merge the kernels of ``module`` that are equal except for at most :data:`MOST` literals."""
+    families: dict[object, list[tuple[Kernel, _Skeleton]]] = {}
     for kernel in module.kernels:
         skeleton = _skeleton(kernel.func)
-        alike.setdefault((skeleton.func.params, skeleton.func.body), []).append((kernel, skeleton))
-    for family in alike.values():
+        families.setdefault((skeleton.func.params, skeleton.func.body), []).append((kernel, skeleton))
+    for family in families.values():
         if len(family) > 1:
             module = _merge(module, family)
     return module
 
 
 def _visit(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
-    """The function with its int32 literals mapped: those that are computed with, not those that index memory."""
+    """Map the int32 literals that a function computes with, but not those that index memory."""
 
     def go(expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -247,6 +253,7 @@ def _visit(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFu
 
 
 def _skeleton(func: ir.PrimFunc) -> _Skeleton:
+    """Separate a function from its literals."""
     literals: list[int] = []
 
     def collect(value: int) -> ir.Expr:
@@ -257,8 +264,9 @@ def _skeleton(func: ir.PrimFunc) -> _Skeleton:
 
 
 def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
-    """One kernel for the family, a table for each member, and calls that pass it."""
+    """Merge a family of kernels: one function, a table for each member, and calls that pass it."""
     columns = list(zip(*(skeleton.literals for _, skeleton in family), strict=True))
+    # Literals with the same values in all members share an entry.
     slots: dict[tuple[int, ...], int] = {}
     for column in columns:
         if len(set(column)) > 1:
@@ -267,10 +275,10 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
         return module
     first = family[0][0]
     table = ir.Buffer(TABLE, (len(slots),), "int32", "const")
-    place = iter(columns)
+    remaining = iter(columns)
 
     def load(value: int) -> ir.Expr:
-        column = next(place)
+        column = next(remaining)
         return table[slots[column]] if column in slots else ir.const(value, "int32")
 
     body = _visit(first.func, load).body
@@ -282,16 +290,16 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
         data = np.array([column[member] for column in slots], np.int32)
         values[name] = Value(name, data.shape, "int32", "const", data, label=name)
         tables[kernel.name] = name
-    alike = tuple(block for block in first.blocks if all(block in kernel.blocks for kernel, _ in family))
-    merged = replace(first, func=func, blocks=alike)
+    common_blocks = tuple(block for block in first.blocks if all(block in kernel.blocks for kernel, _ in family))
+    merged = replace(first, func=func, blocks=common_blocks)
     gone = {kernel.name for kernel, _ in family[1:]}
     kernels = tuple(merged if k is first else k for k in module.kernels if k.name not in gone)
-    calls = tuple(_through(call, first.name, tables) for call in module.calls)
+    calls = tuple(_redirect(call, first.name, tables) for call in module.calls)
     return replace(module, kernels=kernels, calls=calls, values=values)
 
 
-def _through(call: Call, kernel: str, tables: dict[str, str]) -> Call:
-    """The call by way of the merged kernel, if it was one of the family's."""
+def _redirect(call: Call, kernel: str, tables: dict[str, str]) -> Call:
+    """Redirect a call of a merged kernel to the common function."""
     if call.kernel not in tables:
         return call
     return replace(call, kernel=kernel, args=(*call.args, tables[call.kernel]))

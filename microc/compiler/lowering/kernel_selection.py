@@ -1,4 +1,4 @@
-"""The groups of a graph, and the best schedule of one."""
+"""Choose algorithm and schedule for each group of a graph, by cost."""
 
 from __future__ import annotations
 
@@ -38,43 +38,45 @@ from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.text import to_text
 from microc.tir.verify import verify
 
-# ---- Constants of floats in two bytes: those whose numbers float16 or bfloat16 hold, each widened where it is
-# loaded.
+# ---- Float constants in 16 bits, if float16 or bfloat16 represents them exactly; kernels widen them when loading.
 #
-# They are found by their numbers, wherever these come from: a file that has them in 16 bits, or the option ``weight_dtype``,
-# whose pass (:mod:`microc.transform.quantised.weight_types`) rounds them. What is computed is the same in every bit. Where the
-# user asks for it all are stored so; else on boards, where the goal prefers it, as weights of few bits are
-# (:mod:`microc.schedule.choose`).
+# Constants are tested by their values, whether these come from a 16-bit file or from the option ``weight_dtype``, whose pass
+# (:mod:`microc.transform.quantised.weight_types`) rounds them. Results are bit-identical. If the user asks for 16 bits, all such
+# constants are stored so; else on boards, if the goal prefers it, as for weights of few bits (:mod:`microc.schedule.choose`).
 
 LEAST = 64
-"""Elements that a constant has at least: what fewer save is not worth the code that widens them."""
+"""Fewest elements of such a constant: fewer save less than the code that widens them."""
 
 
 def stored(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Choice:
-    """The choice that was made for a group, or the better one with constants in halves; ``uses`` as in ``choose``."""
-    asked = target.has(HALF_WEIGHTS)
-    if not asked and FAMILIES[target.isa].threads:
+    """Return the choice for a group, or the better one with 16-bit constants; ``uses`` as in ``choose``."""
+    is_required = target.has(HALF_WEIGHTS)
+    if not is_required and FAMILIES[target.isa].threads:
         return choice
-    found = halved(group, choice.schedule, target)
-    if not found:
+    variants = halved(group, choice.schedule, target)
+    if not variants:
         return choice
-    rivals = [weighed(Choice(each, lower(each.func)), target, goal, uses) for each in found]
-    if not asked:
+    rivals = [weighed(Choice(schedule, lower(schedule.func)), target, goal, uses) for schedule in variants]
+    if not is_required:
         rivals.append(weighed(choice, target, goal, uses))
-    return best_of(rivals, priced(goal, found)).choice
+    return best_of(rivals, priced(goal, variants)).choice
 
 
 def halved(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
-    """The schedule with all constants in 16 bits that these hold, once for every form that is preferred where several do."""
-    kept = {
+    """Return the schedule with 16-bit constants: one for each form that is preferred if several represent the values."""
+    exact_forms = {
         buffer.name: [dtype for dtype in dtypes.HALF if _keeps(param.array, dtype)]
         for buffer, param in zip(group.func.params, group.params, strict=False)
         if buffer.dtype == "float32"
     }
-    names = {name: halves for name, halves in kept.items() if halves}
-    words = [WORDS] if target.has("float16_low") and any("float16" in halves for halves in names.values()) else []
-    found = dict.fromkeys(_in_form(schedule, names, form) for form in (*words, *dtypes.HALF) if names)
-    return list(found)
+    exact_halves = {name: halves for name, halves in exact_forms.items() if halves}
+    packed_forms = (
+        [WORDS] if target.has("float16_low") and any("float16" in halves for halves in exact_halves.values()) else []
+    )
+    distinct = dict.fromkeys(
+        _in_form(schedule, exact_halves, form) for form in (*packed_forms, *dtypes.HALF) if exact_halves
+    )
+    return list(distinct)
 
 
 def _keeps(array: Array | None, dtype: str) -> bool:
@@ -82,8 +84,11 @@ def _keeps(array: Array | None, dtype: str) -> bool:
 
 
 def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
-    """The schedule with constants in a form, or in the half that holds them (``names``); what has no even rows for words is
-    float16, and what an instruction reads stays."""
+    """Store constants in ``form``, or in the 16-bit dtype that represents them (``names``).
+
+    Constants whose rows have an odd length cannot be packed in words and become float16; those that an instruction
+    reads stay as they are.
+    """
     for name, halves in names.items():
         even = buffer_named(schedule.func, name).shape[-1] % 2 == 0
         preferred = "float16" if form == WORDS else form
@@ -95,18 +100,18 @@ def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) 
     return schedule
 
 
-# ---- What the cost model says of a module: code bytes of every kernel, instructions and cycles of every call.
+# ---- Estimates of a module: code bytes of every kernel, instructions and cycles of every call.
 
 
 def estimated(module: Module, target: Target) -> Module:
-    """``module`` with the estimates filled in, at the largest sizes where they vary.
+    """Fill in the estimates of ``module``, at the largest sizes if these are dynamic.
 
-    Cycles include the waits of constants in the target's flash, but none for a tensor unit, whose cycles are apart. Of external
-    code they are its instructions, which is all that its backend says.
+    Cycles include the waits for constants in flash, but not a tensor unit's cycles, which are separate. External code
+    has its backend's estimate of instructions for both.
     """
     largest = {size.scalar.name: size.maximum for size in module.sizes}
     funcs = {kernel.name: instantiate(kernel.func, largest) for kernel in module.kernels}
-    costs = {kernel.name: _cost(kernel, funcs[kernel.name], target) for kernel in module.kernels}
+    costs = {kernel.name: _kernel_cost(kernel, funcs[kernel.name], target) for kernel in module.kernels}
     params = {kernel.name: [param.name for param in kernel.func.params] for kernel in module.kernels}
     constants = {
         k.name: [costs[k.name].traffic.get(p.name, Traffic()) for p in k.func.params if p.scope == "const"]
@@ -131,44 +136,43 @@ def estimated(module: Module, target: Target) -> Module:
     )
 
 
-def _cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
+def _kernel_cost(kernel: Kernel, func: PrimFunc, target: Target) -> Cost:
     external = kernel.external
     if external is None:
         return estimate(func, target)
     return Cost(external.instructions, external.instructions, external.code_bytes, 0, {})
 
 
-# ---- The groups of a graph, and the best schedule by cost of one: over every algorithm that suits it and what the
-# rules make.
+# ---- The best schedule of a group by cost, over all of its algorithms and the schedules of the rules.
 
 KEPT = 256
-"""Choices that are remembered, more than a large network has kinds of kernels: quantising compiles networks alike many times."""
+"""Entries of the memo, more than a large network has distinct kernels: quantisation compiles equal networks many times."""
 _CHOICES: dict[object, tuple[int, Choice]] = {}
-"""The number of the algorithm and its schedule, by all that they follow from; the oldest goes first."""
-_CHANGING = Lock()
+"""Memo of choices (number of the algorithm, schedule) by everything that they depend on; the oldest entry is dropped first."""
+_LOCK = Lock()
 _LIMITS = {SUM_BOUND: SUM_LIMIT, SMALLEST_WEIGHT: -127, BOUND: THIRDS + 1}
-"""What the numbers that constants promise are compared with; the greatest magnitude of floats is hardly ever near its limit."""
-_PROMISE = re.compile(rf'"({"|".join(PROMISES)})": (-?\d+)')
+"""Limits that rules compare the bounds of constants with. The bound of floats is hardly ever near its limit."""
+_BOUND_TEXT = re.compile(rf'"({"|".join(PROMISES)})": (-?\d+)')
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
-    """Nodes by kernel, in an order that respects dependences: a group runs where its last node stands."""
+    """Return the nodes of each kernel in an order that respects dependences: a group runs at the place of its last node."""
     last = {node.group: k for k, node in enumerate(graph.nodes) if node.group}
-    found: list[tuple[Node, ...]] = []
+    groups: list[tuple[Node, ...]] = []
     for k, node in enumerate(graph.nodes):
         if not node.group:
-            found.append((node,))
+            groups.append((node,))
         elif last[node.group] == k:
-            found.append(tuple(n for n in graph.nodes if n.group == node.group))
-    return found
+            groups.append(tuple(n for n in graph.nodes if n.group == node.group))
+    return groups
 
 
 def schedule_group(
     graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1, *, in_place: bool = False
 ) -> tuple[LoweredGroup, Choice]:
-    """The group, lowered by the algorithm that was chosen, and its schedule; ``uses`` as in ``choose``.
+    """Lower and schedule a group; ``uses`` as in ``choose``.
 
-    ``in_place``: the one node changes a part of its first operand where that lies.
+    ``in_place``: its only node updates a part of its first operand in place.
     """
     lowered = algorithms_of(graph, nodes, target, name, in_place=in_place)
     number, choice = chosen(lowered, target, goal, uses)
@@ -184,39 +188,45 @@ def chosen(
     shipped: bool = False,
     workspace: float = inf,
 ) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it; ``shipped``: what comes with the compiler is asked first. Where that
-    takes more than ``workspace`` bytes, the best of what rules have that does not. Groups whose functions are those of one
-    before, of this network or another, but for the numbers in their constants, take what that has."""
+    """Choose the algorithm, by number, and the schedule of a group.
+
+    ``shipped``: prefer a bundled schedule. If the winner exceeds ``workspace`` bytes, the best that fits is chosen.
+    Results are memoised by function structure: groups that differ only in the values of their constants, in this
+    network or another, share them.
+    """
     if workspace < inf:
         number, choice = chosen(lowered, target, goal, uses, shipped=shipped)
         if workspace_bytes(choice.func) <= workspace:
             return number, choice
-    known = tuple(words.entries for words in (RULES, CORES, SCALAR, TENSOR))
-    key = (texts_of(lowered), target, goal, uses, known, shipped, workspace)
-    found = _CHOICES.get(key)
-    if found is None:
-        asked = shipped and workspace == inf
-        found = (_shipped_or_best if asked else _best)(lowered, target, goal, uses, workspace)
-        with _CHANGING:
-            _CHOICES[key] = found
+    registries = tuple(registry.entries for registry in (RULES, CORES, SCALAR, TENSOR))
+    key = (texts_of(lowered), target, goal, uses, registries, shipped, workspace)
+    result = _CHOICES.get(key)
+    if result is None:
+        use_shipped = shipped and workspace == inf
+        result = (_shipped_or_best if use_shipped else _best)(lowered, target, goal, uses, workspace)
+        with _LOCK:
+            _CHOICES[key] = result
             if len(_CHOICES) > KEPT:
                 del _CHOICES[next(iter(_CHOICES))]
-    return found
+    return result
 
 
 def forget() -> None:
-    """Nothing is remembered any more: for those who change what is chosen from."""
-    with _CHANGING:
+    """Clear the memo, for callers that change the candidates."""
+    with _LOCK:
         _CHOICES.clear()
 
 
 def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
-    """What tells groups apart, but for the numbers in their constants: the operator and the function of every algorithm. Of what
-    constants promise the sizes in bits are left: they are compared with powers of two alone."""
-    return tuple(f"{group.anchor.op} {_PROMISE.sub(_in_bits, to_text(group.func))}" for group in lowered)
+    """Return the memo key of a group: operator and function of every algorithm.
+
+    Bounds of constants are reduced to their number of bits, since rules compare them with powers of two alone.
+    """
+    return tuple(f"{group.anchor.op} {_BOUND_TEXT.sub(_bound_in_bits, to_text(group.func))}" for group in lowered)
 
 
-def _in_bits(promise: re.Match[str]) -> str:
+def _bound_in_bits(promise: re.Match[str]) -> str:
+    """Replace a bound by its number of bits."""
     name, number = promise[1], int(promise[2])
     beyond = {
         SUM_BOUND: number,
@@ -227,29 +237,33 @@ def _in_bits(promise: re.Match[str]) -> str:
 
 
 def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
-    """What records of measurements are found by: 40 hex digits of the functions' structure and of the core with its features.
-    Numbers do not count, neither those of constants and what they promise nor those that values are computed with: layers of one
-    shape whose zero points or shifts differ have one key."""
+    """Return the key of tuning records: 40 hex digits of the functions' structure and of the core with its features.
+
+    Numbers do not count, neither bounds of constants nor literals: layers of one shape with other zero points or shifts
+    share a key.
+    """
     known = structure_of(lowered, lambda promise, number: ""), target.cpu, sorted(target.features - {THREADS})
     return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
 
 
-def structure_of(lowered: Sequence[LoweredGroup], said: Callable[[str, int], str]) -> list[tuple[str, str]]:
-    """The operator and the function of every algorithm without numbers; ``said``: what is kept of a promise, by its name and
-    its number."""
+def structure_of(lowered: Sequence[LoweredGroup], bound_text: Callable[[str, int], str]) -> list[tuple[str, str]]:
+    """Return operator and function of every algorithm without literals; ``bound_text`` formats a bound of constants."""
     return [
-        (group.anchor.op, _PROMISE.sub(lambda m: m[1] + said(m[1], int(m[2])), to_text(_numberless(group.func))))
+        (
+            group.anchor.op,
+            _BOUND_TEXT.sub(lambda m: m[1] + bound_text(m[1], int(m[2])), to_text(_without_literals(group.func))),
+        )
         for group in lowered
     ]
 
 
 def function_of(group: LoweredGroup) -> str:
-    """Its function, whatever the constants promise: layers for which that is equal run one where they have one schedule."""
-    return _PROMISE.sub("", to_text(group.func))
+    """Return a group's function without bounds: layers with equal texts and schedules share a kernel."""
+    return _BOUND_TEXT.sub("", to_text(group.func))
 
 
-def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
-    """A function that computes its values with zeros alone; what is read, and under which conditions, stays."""
+def _without_literals(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Replace the literals of computed values by 0; indices and conditions stay."""
 
     def value(expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -269,20 +283,24 @@ def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def shape_of(lowered: Sequence[LoweredGroup]) -> str:
-    """What schedules that come with the compiler are found by, on every core: the functions' structure, and on which side of the
-    limits their promises are that decide which steps there are."""
+    """Return the key of bundled schedules, the same on every core.
+
+    It has the functions' structure, and on which side of the limits for schedule steps the bounds of constants are.
+    """
     return shipped_schedules.key_of(structure_of(lowered, lambda name, number: str(number < _LIMITS.get(name, inf))))
 
 
 def shipped_choice(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1
 ) -> tuple[int, Choice] | None:
-    """What comes with the compiler for a kernel of this shape; None where nothing does, and where rules of the user's compete.
-    MicrocError where its steps make no schedule any more."""
+    """Return the bundled schedule of a group; None if there is none, or if the user has schedule rules of their own.
+
+    Raises MicrocError if it cannot be replayed any more.
+    """
     if not shipped_schedules.is_known(target) or RULES:
         return None
-    known = shipped_schedules.schedules_of(target.cpu, shape_of(lowered))
-    offers = shipped_schedules.offers(known, target, goal, uses)
+    schedules = shipped_schedules.schedules_of(target.cpu, shape_of(lowered))
+    offers = shipped_schedules.offers(schedules, target, goal, uses)
     if not offers:
         return None
     best = lightest(offers, goal).shipped
@@ -293,12 +311,12 @@ def shipped_choice(
 
 
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
-    """The schedule that a record's trace makes of a group, lowered; MicrocError where its steps do not fit this function."""
+    """Replay a trace on a group and lower it; MicrocError if its steps do not fit this function."""
     return verified(replay(lowered.func, trace).named(rule), lowered)
 
 
 def verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
-    """A schedule that a search or a record made of a group, lowered; MicrocError where that is no kernel."""
+    """Lower a schedule from a search or a record, and verify it; MicrocError if it is no valid kernel."""
     choice = Choice(schedule, lower(schedule.func))
     verify(choice.func, tables=lowered.tables)
     return replace(choice, verified=True)
@@ -307,7 +325,7 @@ def verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
 def algorithms_of(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
-    """The group, lowered in every way that computes it and suits the core; ``in_place`` as in :func:`schedule_group`."""
+    """Lower a group by every algorithm that suits the core; ``in_place`` as in :func:`schedule_group`."""
     if in_place:
         return (lower_update(graph, nodes[0], name),)
     multiples = multiples_of(target)
@@ -317,7 +335,7 @@ def algorithms_of(
 def ways_of(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, workspace: float = inf
 ) -> list[tuple[int, Schedule]]:
-    """All that is chosen from: number of the algorithm, schedule. ``workspace``: where it is limited, also what takes little."""
+    """List all candidates: number of the algorithm, schedule. ``workspace``: with a limit, also those of small workspaces."""
     return [
         (number, schedule)
         for number, group in enumerate(lowered)
@@ -328,26 +346,25 @@ def ways_of(
 def _best(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it; for a limited workspace one that the verifier has seen: rules make
-    more for that than they would propose."""
-    found = ways_of(lowered, target, goal, workspace)
+    """Choose by cost; with a limited workspace the winner is verified, since rules propose more candidates for it."""
+    remaining = ways_of(lowered, target, goal, workspace)
     while True:
-        choice = choose([schedule for _, schedule in found], target, goal, uses, workspace)
-        number = next(number for number, schedule in found if schedule is choice.schedule)
+        choice = choose([schedule for _, schedule in remaining], target, goal, uses, workspace)
+        number = next(number for number, schedule in remaining if schedule is choice.schedule)
         if workspace == inf:
             return number, choice
         try:
             return number, verified(choice.schedule, lowered[number])
         except MicrocError:
-            found = [(k, schedule) for k, schedule in found if schedule is not choice.schedule]
-            if not found:
+            remaining = [(k, schedule) for k, schedule in remaining if schedule is not choice.schedule]
+            if not remaining:
                 raise
 
 
 def _shipped_or_best(
     lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int, workspace: float
 ) -> tuple[int, Choice]:
-    """What comes with the compiler, else what the rules choose; one that makes no schedule any more is told in reports."""
+    """Choose the bundled schedule, else by cost. A bundled one that cannot be replayed any more is noted in reports."""
     try:
         return shipped_choice(lowered, target, goal, uses) or _best(lowered, target, goal, uses, workspace)
     except MicrocError as refusal:
@@ -356,9 +373,9 @@ def _shipped_or_best(
 
 
 def alias_of(graph: Graph, node: Node) -> Alias | None:
-    """How a node is done by placing tensors, if it can be."""
+    """Return the placement that replaces a node; None if it needs a kernel."""
     alias = registry.get(node.op).alias
     if alias is None:
         return None
-    kinds, made = ([graph.types[name] for name in names] for names in (node.inputs, node.outputs))
-    return alias(node.attrs, kinds, made)
+    operand_types, result_types = ([graph.types[name] for name in names] for names in (node.inputs, node.outputs))
+    return alias(node.attrs, operand_types, result_types)

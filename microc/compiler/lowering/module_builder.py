@@ -1,4 +1,4 @@
-"""A module while it grows: values, views, state, ends."""
+"""Build the parts of a module: values, views, kernels, calls, state updates, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ from microc.tir.rewrite import walk_all_exprs
 from microc.tir.verify import verify
 from microc.transform.boundary import ties_of
 
-# ---- What a call is made of, as the model has it: operators, their attributes in words, their constants.
+# ---- Description of a call in terms of the model: operators, attributes as text, constants.
 
 _LONGEST = 120
-"""Letters of an attribute that are kept."""
+"""Length limit of an attribute's text."""
 _INSIDE = frozenset({"algorithm", "bound", "shift_range", "multiplier", "shift"})
-"""Attributes that passes keep for themselves."""
+"""Attributes that only passes use."""
 
 
 def applied(graph: Graph, nodes: Sequence[Node]) -> tuple[Applied, ...]:
-    """The operators of some nodes, in order."""
+    """Describe the operators of some nodes, in order."""
     return tuple(Applied(node.op, _attributes(node), _weights(graph, node)) for node in nodes)
 
 
 def _attributes(node: Node) -> tuple[tuple[str, str], ...]:
-    """Those that say something."""
+    """Return the attributes that have a value, as text."""
     said = ((name, value) for name, value in node.attrs.items() if name not in _INSIDE and value not in (None, "", ()))
-    return tuple((name, _words(value)) for name, value in said)
+    return tuple((name, _attribute_text(value)) for name, value in said)
 
 
-def _words(value: Attr) -> str:
+def _attribute_text(value: Attr) -> str:
+    """Format an attribute, shortened."""
     if isinstance(value, Graph):
         return f"{len(value.nodes)} operators"
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -58,26 +59,27 @@ def _words(value: Attr) -> str:
 
 
 def _weights(graph: Graph, node: Node) -> tuple[Weights, ...]:
-    found = []
+    """Describe the constants of a node."""
+    weights = []
     for name in node.inputs:
         if name in graph.consts:
-            kind = graph.types[name]
-            quant = kind.quant
+            type_ = graph.types[name]
+            quant = type_.quant
             scales = (min(quant.scale), max(quant.scale), len(quant.scale)) if quant else None
-            found.append(Weights(name, kind.dtype, kind.shape, scales, quant.axis if quant else None))
-    return tuple(found)
+            weights.append(Weights(name, type_.dtype, type_.shape, scales, quant.axis if quant else None))
+    return tuple(weights)
 
 
-# ---- By what the host knows the firmware of a board.
+# ---- Fingerprint of a firmware.
 
 
 def fingerprint(module: Module, target: Target) -> str:
-    """32 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
+    """Return 32 hex digits that change with the code or the constants; the host recognises a board's firmware by them."""
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
     externs = set(SCALAR) - set(SCALAR.sealed)
-    if externs and not externs.isdisjoint(_calls(module)):
+    if externs and not externs.isdisjoint(_called_functions(module)):
         digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
     for sources in module.sources:
         for path, data in sources.files.items():
@@ -92,16 +94,16 @@ def fingerprint(module: Module, target: Target) -> str:
     return digest.hexdigest()[:32]
 
 
-def _calls(module: Module) -> set[str]:
-    """The functions that its kernels call, by name."""
+def _called_functions(module: Module) -> set[str]:
+    """Return the names of the functions that the module's kernels call."""
     return {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
 
 
-# ---- The parts of a module while it grows: values, views, functions and calls, under names of their own.
+# ---- Builder of a module: values, views, functions and calls, with unique names.
 
 
 def slug(name: str, limit: int = 32) -> str:
-    """A short C identifier for a name of the model: the last two parts of its path, lower case."""
+    """Convert a name of the model to a short C identifier: the last two parts of its path, in lower case."""
     path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
     words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
     short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
@@ -109,14 +111,14 @@ def slug(name: str, limit: int = 32) -> str:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """What an input or output is called somewhere: in the header, in a firmware, in samples and exports."""
+    """Return all identifiers derived from an input's or output's name: in the header, firmware, samples and exports."""
     behind = (*SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
 
 
 @dataclass
 class Builder:
-    """Grows the parts of a module while the graph is walked."""
+    """Collects the parts of a module while the graph is walked."""
 
     graph: Graph
     make: Maker
@@ -130,16 +132,16 @@ class Builder:
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
-        """A name for a value that callers do not see."""
+        """Return a name for a value that callers do not see."""
         return self._first(stem, lambda name: is_free_of(self.graph.name, name))
 
     def function(self, stem: str) -> str:
-        """A name for a kernel; what the header declares begins with the network's."""
+        """Return a name for a kernel, distinct from names of the header, which begin with the network's name."""
         stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
         return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free)
 
     def end(self, stem: str) -> str:
-        """A name for an input or output, which generated code and its readers also write with words around it."""
+        """Return a name for an input or output, such that its derived identifiers are free too."""
 
         def free(name: str) -> bool:
             return is_free_of(self.graph.name, name) and self.spelled.isdisjoint(spellings(name))
@@ -157,13 +159,14 @@ class Builder:
         return name
 
     def name_of(self, value: str) -> str:
-        """The C name of a graph value."""
+        """Return the C name of a graph value."""
         if value not in self.value_names:
             end = value in self.graph.inputs or value in self.graph.outputs
             self.value_names[value] = self.end(slug(value)) if end else self.unique(slug(value))
         return self.value_names[value]
 
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
+        """Add a graph value, once; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
             made = make_value(name, self.graph.types[value], storage, value, data)
@@ -171,12 +174,12 @@ class Builder:
         return name
 
     def call(self, call: Call, origin: Origin) -> None:
-        """One step more of the network, and what it was made from."""
+        """Add a call and its origin."""
         self.calls.append(call)
         self.make.origins[call.writes] = origin
 
     def constant(self, stem: str, array: Array, alignment: int = 0) -> str:
-        """A constant array; equal arrays are stored once, aligned for all who read them."""
+        """Add a constant array; equal arrays are stored once, with the largest alignment of their readers."""
         for name, value in self.values.items():
             data = value.data
             if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
@@ -190,7 +193,7 @@ class Builder:
 
 
 def make_value(name: str, kind: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
-    """A module value for a graph value."""
+    """Create the module value of a graph value."""
     scale = zero_point = None
     if kind.quant is not None and kind.quant.axis is None:
         scale, zero_point = kind.quant.scale[0], kind.quant.zero_point[0]
@@ -198,7 +201,7 @@ def make_value(name: str, kind: TensorType, storage: str, label: str, data: Arra
 
 
 def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignment: int = 0) -> tuple[str, ...]:
-    """Values for the workspaces of a kernel."""
+    """Add values for the workspaces of a kernel."""
     names = []
     for buffer in buffers:
         name = builder.unique(f"{stem}_{buffer.name}")
@@ -210,26 +213,27 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer], alignm
 def register(
     builder: Builder, kernel: Kernel, stem: str, *, verified: bool = False, tables: Container[str] | None = None
 ) -> str:
-    """Equal loops become one C function, named after the first layer that uses it; ``verified``: they are known to be right.
+    """Add a kernel; equal functions become one, named after the first layer that uses it. Return its name.
 
-    ``tables``: constants that may become indices, as :func:`microc.tir.verify.verify` takes them.
+    ``verified``: the function was verified already. ``tables``: constants whose elements may be indices, as
+    :func:`microc.tir.verify.verify` takes them.
     """
     func = kernel.func
     key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
-        if not verified and not func.scalars:  # what depends on sizes was verified at some of them
+        if not verified and not func.scalars:  # functions of dynamic sizes were verified at several sizes
             verify(func, tables=tables)
         builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name
 
 
-# ---- What a module knows of its inputs and outputs beside their types: rounding, names that were asked for, classes.
+# ---- Facts about inputs and outputs beside their types: rounding of ties, requested names, classes.
 
 
 def ends_of(module: Module, read: Graph, options: Options) -> dict[str, Any]:
-    """The fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read``.
+    """Return the fields ``ties``, ``classes`` and ``class_output`` of a module of the graph ``read``.
 
-    UsageError where C has no room for a name that was asked for, or no output tells the classes apart.
+    Raises UsageError if a requested name is not free in C, or if no output distinguishes the classes.
     """
     for name in (*module.inputs, *module.outputs):
         wanted = module.values[name].label
@@ -243,46 +247,46 @@ def ends_of(module: Module, read: Graph, options: Options) -> dict[str, Any]:
 
 
 def _classes(module: Module, names: Sequence[str]) -> dict[str, Any]:
-    """The first output with a number for every class on its last axis, or else the first that is a class's number."""
+    """Return the class output: the first with a score for every class on its last axis, else the first that is a class index."""
     if not names:
         return {}
     outputs = [module.values[name] for name in module.outputs]
     scores = [each for each in outputs if each.shape[-1:] == (len(names),)]
-    whole = [each for each in outputs if dtypes.is_integer(each.dtype) and each.scale is None]
-    numbers = [each for each in whole if each.shape[-1:] in ((), (1,))]
-    if not scores and not numbers:
+    integral = [each for each in outputs if dtypes.is_integer(each.dtype) and each.scale is None]
+    indices = [each for each in integral if each.shape[-1:] in ((), (1,))]
+    if not scores and not indices:
         shapes = ", ".join(f"{each.name} has {'x'.join(map(str, each.shape)) or 'one number'}" for each in outputs)
         raise UsageError(
             f"there are {len(names)} names of classes, and no output with as many numbers on its last axis",
             where=module.source,
             hint=f"{shapes}: give a name for each, in order",
         )
-    return {"classes": tuple(names), "class_output": (scores or numbers)[0].name}
+    return {"classes": tuple(names), "class_output": (scores or indices)[0].name}
 
 
-# ---- How the contents of state come to their place: written there by the kernel that makes them, where nobody needs
-# the old ones any more; else copied at the end of a run.
+# ---- Updates of state: in place by the kernel that computes them, if nothing reads the old contents any more; else by a copy at
+# the end of a run.
 
 
 def partly_updated(graph: Graph) -> dict[str, str]:
-    """Results that are the next contents of the state that they change a part of, and nothing else: result -> state.
+    """Return results that are the next contents of a state, and update a part of it: result -> state.
 
-    Their nodes write into the state (``OpDef.update``), after all who read it.
+    Their nodes write into the state (``OpDef.update``), after all readers of it.
     """
-    found: dict[str, str] = {}
-    readers, makers, updated = graph.consumers(), graph.producer(), list(graph.updates.values())
+    results: dict[str, str] = {}
+    readers, producers, updated = graph.consumers(), graph.producer(), list(graph.updates.values())
     for state, value in graph.updates.items():
-        node = makers.get(value)
+        node = producers.get(value)
         if node is None or registry.get(node.op).update is None or node.inputs[0] != state or state in node.inputs[1:]:
             continue
         read = value in readers or value in graph.outputs or updated.count(value) > 1
         if not read and not _names_of(graph, state) & {*updated, *graph.outputs}:
-            found[value] = state
-    return found
+            results[value] = state
+    return results
 
 
 def _names_of(graph: Graph, state: str) -> set[str]:
-    """A state and what may be views of it."""
+    """Return a state and all values that may be views of it."""
     names = {state}
     for node in graph.nodes:
         definition = registry.get(node.op)
@@ -292,7 +296,7 @@ def _names_of(graph: Graph, state: str) -> set[str]:
 
 
 def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[str, str]) -> list[tuple[Node, ...]]:
-    """Groups of nodes such that those which write into state come right after the last who reads it."""
+    """Reorder groups such that those which write into a state follow all of its readers."""
     order = list(groups)
     for value, state in partly.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
@@ -307,19 +311,25 @@ def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[s
 
 
 def written_in_place(module: Module, updates: Mapping[str, str]) -> dict[str, str]:
-    """Values whose kernel may write them straight into the state that they update: value -> state.
+    """Return values whose kernel may write them directly into the state that they update: value -> state.
 
-    No later call reads the state, and the kernel itself is done with every byte of it before it writes there.
+    No later call reads the state, and the kernel has read every byte of it before writing there.
     """
-    overlaps, found = Overlaps(module), dict[str, str]()
+    overlaps, values_in_place = Overlaps(module), dict[str, str]()
     for state, value in sorted(updates.items()):
         makers = [k for k, call in enumerate(module.calls) if value in call.writes]
-        plain = module.values[value].storage == "intermediate" and module.base_of(value) == (value, 0)
-        written = any(
+        is_whole_intermediate = module.values[value].storage == "intermediate" and module.base_of(value) == (value, 0)
+        has_other_writer = any(
             module.base_of(name)[0] == value for call in module.calls for name in call.writes if name != value
         )
-        needed = any(module.base_of(other)[0] == state for other in updates.values())
-        if not plain or written or len(makers) != 1 or value in found or needed:
+        is_next_of_other = any(module.base_of(other)[0] == state for other in updates.values())
+        if (
+            not is_whole_intermediate
+            or has_other_writer
+            or len(makers) != 1
+            or value in values_in_place
+            or is_next_of_other
+        ):
             continue
         maker, later = module.calls[makers[0]], module.calls[makers[0] + 1 :]
         if any(state in _bases(module, call.reads) for call in later):
@@ -328,8 +338,8 @@ def written_in_place(module: Module, updates: Mapping[str, str]) -> dict[str, st
             room = overlaps.room(maker, state, value)
             if room is None or room.next(0) != 0:
                 continue
-        found[value] = state
-    return found
+        values_in_place[value] = state
+    return values_in_place
 
 
 def _bases(module: Module, names: Sequence[str]) -> set[str]:
@@ -337,33 +347,34 @@ def _bases(module: Module, names: Sequence[str]) -> set[str]:
 
 
 def copied(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
-    """States in an order of copying their next contents; ``sources``: state -> where these lie, perhaps in another state.
+    """Order the copies of next contents into states; ``sources``: state -> memory of its next contents, perhaps another state.
 
-    A state that is overwritten before another one got its contents from there comes with True first: put its next contents aside.
+    Yields a state with True first if it is overwritten before another one is copied from it: its next contents must be
+    saved first.
     """
-    waiting = dict(sorted(sources.items()))
-    while waiting:
-        free = [s for s in waiting if all(source != s for other, source in waiting.items() if other != s)]
-        if free:
-            del waiting[free[0]]
-            yield free[0], False
-        else:
-            first = next(iter(waiting))
-            waiting[first] = ""
+    pending = dict(sorted(sources.items()))
+    while pending:
+        ready = [s for s in pending if all(source != s for other, source in pending.items() if other != s)]
+        if ready:
+            del pending[ready[0]]
+            yield ready[0], False
+        else:  # a cycle of states: saving the next contents of one breaks it
+            first = next(iter(pending))
+            pending[first] = ""
             yield first, True
 
 
 def starts_uniform(data: Array) -> bool:
-    """Whether all elements have the same bits, so that a number says what the state starts with."""
+    """Test whether all elements have the same bits, so that a single number describes the initial state."""
     raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
     return bool((raw == raw[:1]).all())
 
 
-# ---- Hot code in RAM, where that is asked for: what is left of the board's memory for it.
+# ---- Hot code in RAM (``--code-in-ram``): the memory that is left for it.
 
 
 def refuse_without_memory(options: Options, room: Room | None) -> None:
-    """UsageError where code is to run from RAM, and no memory for it is known."""
+    """Raise UsageError if code should run from RAM and no memory for it is known."""
     if options.code_in_ram and (room is None or room.code is None):
         raise UsageError(
             f"the file of board {room.board} names no memory for code" if room else "code in RAM is for a board",
@@ -372,25 +383,28 @@ def refuse_without_memory(options: Options, room: Room | None) -> None:
 
 
 def code_placed(module: Module, options: Options, room: Room | None) -> Module:
-    """The planned module with kernels in what its arena leaves of the memory for code, if that is asked for."""
+    """Place hot kernels in the memory for code that the arena leaves, if the options ask for it."""
     if not options.code_in_ram:
         return module
     assert room is not None and room.code is not None
-    return with_hot_code(module, _left(module, room.code, options.io_in_arena))
+    return with_hot_code(module, _remaining_memory(module, room.code, options.io_in_arena))
 
 
 def gain_in_ram(module: Module, room: Room) -> float:
-    """Compute the share of the time that ``--code-in-ram`` would save; 0 where the board has no memory for code, or holds some.
-    The time is that with waiting for code, which is estimated for such boards alone."""
+    """Return the fraction of the time that ``--code-in-ram`` would save.
+
+    0 if the board has no memory for code, or has code there already. The time includes waits for code, which are
+    estimated only for boards with such a memory.
+    """
     if room.code is None or module.plan is None or module.plan.code is not None:
         return 0.0
-    found = with_hot_code(module, _left(module, room.code, module.plan.io_in_arena))
-    saved = found.plan.code.saved if found.plan is not None and found.plan.code is not None else 0
-    return saved / max(1, saved + sum(call.cycles for call in found.calls))
+    with_code = with_hot_code(module, _remaining_memory(module, room.code, module.plan.io_in_arena))
+    saved = with_code.plan.code.saved if with_code.plan is not None and with_code.plan.code is not None else 0
+    return saved / max(1, saved + sum(call.cycles for call in with_code.calls))
 
 
-def _left(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
-    """The memory for code without what arenas and outside inputs take of it."""
+def _remaining_memory(module: Module, code: CodeMemory, io_in_arena: bool) -> CodeMemory:
+    """Return the memory for code without the bytes of arenas and outside inputs."""
     plan = module.plan
     assert plan is not None
     arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main

@@ -1,1 +1,1 @@
-"""Networks whose sizes are open when they are compiled."""
+"""Networks with dynamic sizes: one function for all sizes, generalised from several."""

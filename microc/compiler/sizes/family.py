@@ -1,4 +1,9 @@
-"""One network at several sizes."""
+"""A network at several sizes, and the rules by which its extents and attributes depend on them.
+
+The graph is read at the largest sizes, the smallest, and at points between (:func:`chosen_points`). All must have the
+same structure. From the values at the points, :class:`Fitter` derives expressions for every extent; :func:`instance`
+evaluates them at other sizes.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +23,29 @@ from microc.ops import registry
 from microc.tir import ir
 from microc.tir.analysis.size_forms import Extent, Fitter, Point, strided, value_at
 
-# ---- One network read at several sizes, each once, and whether its graphs are alike but for their shapes.
+# ---- Reading: the graph at several sizes, each read once, and the comparison of their structure.
 
 Sizes = Mapping[str, int]
-"""A size for every symbol, by its label."""
+"""A value for every symbol, by label."""
 Read = Callable[[Sizes], Graph]
-"""The graph, all passes run, at some sizes; raises MicrocError where the model cannot have them."""
+"""Reads the graph at some sizes, all passes run; raises MicrocError if the model cannot have them."""
 PARITY = "let sizes be multiples of a step: --bound NAME=8:64:8"
 
 
 class Readings:
-    """The graphs of a network by its sizes, as far as anybody asked for them."""
+    """The graphs of a network at several sizes, read on demand."""
 
     def __init__(self, sizes: tuple[Size, ...], read: Read) -> None:
         self.sizes, self._read = sizes, read
         self._known: dict[Point, Graph | None] = {}
 
     def graph(self, point: Point) -> Graph:
-        """The graph at some sizes; raises what reading raises."""
+        """Read the graph at some sizes; raises the errors of reading."""
         found = self._known[point] = self._read({s.label: n for s, n in zip(self.sizes, point, strict=True)})
         return found
 
-    def asked(self, point: Point) -> Graph | None:
-        """The graph at some sizes, None where the model cannot have them."""
+    def graph_or_none(self, point: Point) -> Graph | None:
+        """Return the graph at some sizes; None if the model cannot have them."""
         if point not in self._known:
             try:
                 return self.graph(point)
@@ -48,17 +53,17 @@ class Readings:
                 self._known[point] = None
         return self._known[point]
 
-    def spelled(self, point: Point) -> str:
-        """Sizes as a user writes them."""
+    def sizes_text(self, point: Point) -> str:
+        """Format sizes as in ``--bound``."""
         return ", ".join(f"{size.label}={n}" for size, n in zip(self.sizes, point, strict=True))
 
     def scalars(self, point: Point) -> dict[str, int]:
-        """Sizes by scalar."""
+        """Return the sizes by the name of their scalar."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
     def agree(self, first: Graph, at: Point, other: Graph, there: Point) -> None:
-        """UsageError at the first thing in which the graphs differ but for numbers."""
-        between = f"{self.spelled(at)} and {self.spelled(there)}"
+        """Raise UsageError at the first difference between two graphs other than extents and numbers."""
+        between = f"{self.sizes_text(at)} and {self.sizes_text(there)}"
         for a, b in zip(first.nodes, other.nodes, strict=False):
             if (a.op, a.inputs, a.outputs, a.group) != (b.op, b.inputs, b.outputs, b.group):
                 raise _differs(f"the network differs between {between} here: {_node(a)} or {_node(b)}", a)
@@ -69,20 +74,20 @@ class Readings:
             for key, inner in a.attrs.items():
                 if isinstance(inner, Graph):
                     self.agree(inner, at, b.attrs[key], there)  # type: ignore[arg-type]
-        same = (
-            all(_kind(first, n) == _kind(other, n) for n in (*first.inputs, *first.outputs))
+        is_same = (
+            all(_dtype_and_rank(first, n) == _dtype_and_rank(other, n) for n in (*first.inputs, *first.outputs))
             and first.inputs == other.inputs
             and first.outputs == other.outputs
             and len(first.nodes) == len(other.nodes)
             and {n: s.shape for n, s in first.state.items()} == {n: s.shape for n, s in other.state.items()}
             and first.updates == other.updates
         )
-        if not same:
+        if not is_same:
             raise _differs(f"the network has other inputs, outputs, nodes or state at {between}", None)
 
 
-def _kind(graph: Graph, name: str) -> tuple[str, int] | None:
-    """Dtype and rank of a value, if there is one of this name."""
+def _dtype_and_rank(graph: Graph, name: str) -> tuple[str, int] | None:
+    """Return dtype and rank of a value, if the graph has one of this name."""
     kind = graph.types.get(name)
     return None if kind is None else (kind.dtype, len(kind.shape))
 
@@ -95,71 +100,73 @@ def _node(node: Node) -> str:
     return f"{node.op}({', '.join(node.inputs)})"
 
 
-# ---- Sizes at which a network with open sizes is looked at: far apart, and nothing that it has by itself.
+# ---- Points: sizes at which the graph is read, far apart and different from the network's static extents.
 
 _FIRST = 19
-"""The first size of a point, in steps: beyond the windows of usual kernels, whose borders would meet."""
-_SCALES = (1, 3, 8, 20)
+"""The first size of a point, in steps: beyond the windows of usual kernels, where borders would meet."""
+_SCALES = (1, 3, 8, 20)  # factors on the first size, tried one after the other
 _NARROW = 5
-"""Larger points are tried until every extent that varies has as many elements, behind all strides."""
+"""Least extent at a point: larger points are tried until every dynamic extent has as many elements, after all strides."""
 _APART = 7
-"""Steps between points: windows that skip by 2, 4, 8 ... see all remainders, and several results."""
+"""Steps between points: odd, so that windows with strides 2, 4, 8 ... see all remainders, and several results."""
 _POINTS, _MANY = 5, 8
-"""Points for one symbol, and for several: two more than the terms of a usual rule."""
+"""Points for one symbol, and for several: two more than a usual rule has terms."""
 
 
 def chosen_points(readings: Readings, largest: Graph) -> tuple[Point, ...]:
-    """Sizes to look at, all of which the model can have. They grow until no extent that varies is small in any layer."""
-    taken = {extent for kind in largest.types.values() for extent in kind.shape}
-    found: tuple[Point, ...] = ()
+    """Choose sizes that the model can have. They grow until no dynamic extent is small in any layer."""
+    static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
+    points: tuple[Point, ...] = ()
     for scale in _SCALES:
-        found = _scaled(readings, taken, scale) or found
-        if found and _narrowest(readings, found) >= _NARROW:
+        points = _points_at_scale(readings, static_extents, scale) or points
+        if points and _narrowest(readings, points) >= _NARROW:
             break
-    if len(found) < 2:
+    if len(points) < 2:
         readings.graph(tuple(_FIRST * size.step for size in readings.sizes))  # which says why
         raise UsageError("too few sizes between the smallest and the largest", hint="give a larger bound")
     maxima = tuple(size.maximum for size in readings.sizes)
-    if maxima not in found and _narrowest(readings, (maxima, *found)) >= _NARROW:
-        return (*found, maxima)
-    return found
+    if maxima not in points and _narrowest(readings, (maxima, *points)) >= _NARROW:
+        return (*points, maxima)
+    return points
 
 
-def _scaled(readings: Readings, taken: set[int], scale: int) -> tuple[Point, ...]:
-    """Points of larger and larger sizes; of small ones, where the model cannot have others."""
+def _points_at_scale(readings: Readings, static_extents: set[int], scale: int) -> tuple[Point, ...]:
+    """Choose points at a scale; also small ones, if the model cannot have others."""
     wanted = _POINTS if len(readings.sizes) == 1 else _MANY
-    usual = [_usual(size, taken, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(readings.sizes)]  # far apart
-    rare = [usual[k] + _small(size) for k, size in enumerate(readings.sizes)]
-    found: dict[Point, None] = {}
-    for point in (*_spread(usual), *_spread(rare if scale == 1 else usual)):
-        if readings.asked(point) is not None:
-            found[point] = None
-        if len(found) == wanted:
-            return tuple(found)
-    return tuple(found) if scale == 1 else ()
+    large = [
+        _large_sizes(size, static_extents, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(readings.sizes)
+    ]  # far apart
+    available = [large[k] + _available_sizes(size) for k, size in enumerate(readings.sizes)]
+    points: dict[Point, None] = {}
+    for point in (*_spread(large), *_spread(available if scale == 1 else large)):
+        if readings.graph_or_none(point) is not None:
+            points[point] = None
+        if len(points) == wanted:
+            return tuple(points)
+    return tuple(points) if scale == 1 else ()
 
 
 def _narrowest(readings: Readings, points: Sequence[Point]) -> int:
-    """The smallest extent that differs between the points."""
-    kinds = [graph.types for graph in map(readings.asked, points) if graph is not None]
+    """Return the smallest extent that differs between the points."""
+    kinds = [graph.types for graph in map(readings.graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
     return min((min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_NARROW)
 
 
-def _usual(size: Size, taken: set[int], wanted: int, first: int) -> list[int]:
-    """Sizes of one symbol to look at: large ones that the model does not use, those within the bound at first."""
+def _large_sizes(size: Size, static_extents: set[int], wanted: int, first: int) -> list[int]:
+    """List large sizes of one symbol that are no static extents of the model, those within the bound first."""
     large = (size.step * k for k in range(first, first + 64 * _APART * wanted, _APART))
-    return [n for n in large if n not in taken][: 2 * wanted]
+    return [n for n in large if n not in static_extents][: 2 * wanted]
 
 
-def _small(size: Size) -> list[int]:
-    """Other sizes of one symbol, where the model cannot have usual ones."""
-    found = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
-    return found[: 4 * _MANY]
+def _available_sizes(size: Size) -> list[int]:
+    """List other sizes of one symbol, for models that cannot have large ones."""
+    sizes = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
+    return sizes[: 4 * _MANY]
 
 
 def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
-    """Combinations of sizes in which no symbol follows from another: the columns in shuffled orders, again and again."""
+    """Yield combinations of sizes such that no symbol determines another: the columns in shuffled orders, repeatedly."""
     shuffle = random.Random(0).shuffle
     if len(columns) == 1:
         yield from ((n,) for n in columns[0])
@@ -171,16 +178,15 @@ def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
         yield from zip(*orders, strict=False)
 
 
-# ---- A network at sizes that nobody compiled it for: the graphs of other sizes with the rules of their numbers
-# applied.
+# ---- Instances: the graph at further sizes, by the rules of its numbers.
 #
-# No pass runs, so that an axis of one element is treated as any other; what is generalised is compared with this.
+# No pass runs, so that an axis of one element is treated like any other. Generalised functions are compared with instances.
 
 
 def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
-    """The network at some sizes, from those at the fitter's points and the largest, which holds the constants.
+    """Return the network at some sizes, from the graphs at the fitter's points and the largest one, which has the constants.
 
-    UnsupportedError names a node with a number that follows no rule.
+    Raises UnsupportedError for a node with a number that follows no rule.
     """
     types = {
         name: _type(kind, [g.types[name] for g in graphs], fitter, sizes, name) for name, kind in largest.types.items()
@@ -198,7 +204,7 @@ def instance(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Siz
 
 
 def _part(array: Array, shape: tuple[int, ...]) -> Array:
-    """The leading part of a constant."""
+    """Return the leading part of a constant."""
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
 
@@ -228,17 +234,17 @@ def _attribute(name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, 
         return tuple(_attribute(name, column, fitter, sizes, where, None) for column in columns)
     if all(type(v) is int for v in values):
         return _integer([v for v in values if isinstance(v, int)], fitter, sizes, f"its {name}", where)
-    raise _unruled(f"its {name}", values, where)
+    raise _no_rule_error(f"its {name}", values, where)
 
 
 def _integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, what: str, where: str) -> int:
     rule = fitter.integer(values)
     if rule is None:
-        raise _unruled(what, values, where)
+        raise _no_rule_error(what, values, where)
     return value_at(rule, sizes)
 
 
-def _unruled(what: str, values: Sequence[object], where: str) -> UnsupportedError:
+def _no_rule_error(what: str, values: Sequence[object], where: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what} depends on the sizes by no rule: {', '.join(map(str, values))}",
         where=where,
@@ -246,34 +252,37 @@ def _unruled(what: str, values: Sequence[object], where: str) -> UnsupportedErro
     )
 
 
-# ---- Quantised means over as many elements as the sizes of a run say: what they are multiplied by is made when the
-# network runs.
+# ---- Quantised means over a dynamic number of elements: their multiplier is computed when the network runs.
 
 Nodes = Sequence[Node]
-"""The same node at several sizes."""
+"""A node at several sizes."""
 
 
 def with_open_averages(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
-    """One network at several sizes, its graphs alike node by node: where the count of a mean differs, a node of its own makes
-    the multiplier, which is an operand then."""
-    columns = [_opened(together) for together in zip(*(graph.nodes for graph in graphs), strict=True)]
-    made = []
+    """Add nodes that compute the multiplier of each mean whose number of elements differs between the graphs.
+
+    ``graphs``: one network at several sizes, with the same nodes. The multiplier becomes an operand of the mean.
+    """
+    columns = [_with_multiplier(together) for together in zip(*(graph.nodes for graph in graphs), strict=True)]
+    graphs_with_means = []
     for k, graph in enumerate(graphs):
-        first = [column[k][0] for column in columns if len(column[k]) > 1]
-        types = {name: kind for node in first for name, kind in _made(node)}
-        nodes = (*first, *(column[k][-1] for column in columns))
-        made.append(replace(graph, nodes=nodes, types={**graph.types, **types}) if nodes != graph.nodes else graph)
-    return tuple(made)
+        makers = [column[k][0] for column in columns if len(column[k]) > 1]
+        types = {name: kind for node in makers for name, kind in _result_types(node)}
+        nodes = (*makers, *(column[k][-1] for column in columns))
+        graphs_with_means.append(
+            replace(graph, nodes=nodes, types={**graph.types, **types}) if nodes != graph.nodes else graph
+        )
+    return tuple(graphs_with_means)
 
 
-def _opened(together: Nodes) -> list[tuple[Node, ...]]:
-    """A node at every size, behind what makes its multiplier if that differs."""
+def _with_multiplier(together: Nodes) -> list[tuple[Node, ...]]:
+    """Return a node at every size, behind the node that computes its multiplier if that differs."""
     averages: list[Any] = [node.attrs.get("average") for node in together]
     if len(set(averages)) > 1:
         if together[0].op == "requantize_float":
-            return [_averages_scaled(node, *average) for node, average in zip(together, averages, strict=True)]
+            return [_float_mean(node, *average) for node, average in zip(together, averages, strict=True)]
         lowest = min(int(node.attr("shift")) for node in together)
-        return [_multiplied(node, lowest, *average) for node, average in zip(together, averages, strict=True)]
+        return [_integer_mean(node, lowest, *average) for node, average in zip(together, averages, strict=True)]
     inside: dict[str, tuple[Graph, ...]] = {}
     for key, value in together[0].attrs.items():
         if isinstance(value, Graph):
@@ -284,48 +293,51 @@ def _opened(together: Nodes) -> list[tuple[Node, ...]]:
     ]
 
 
-def _averages_scaled(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
+def _float_mean(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
+    """Return the nodes of a float mean: the scale, and the requantisation with the scale as operand."""
     name = f"{node.outputs[0]}.scale"
     maker = Node("mean_scale", (), (name,), {"scale_in": scale_in, "scale_out": scale_out, "count": count}, node.loc)
-    return maker, _given(node, (name,), {"scale": None})
+    return maker, _with_operands(node, (name,), {"scale": None})
 
 
-def _multiplied(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
+def _integer_mean(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
+    """Return the nodes of an integer mean: multiplier and shift, and the requantisation with both as operands."""
     names = f"{node.outputs[0]}.multiplier", f"{node.outputs[0]}.shift"
     attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift, "count": count}
     given = {"multiplier": None, "shift": None, "shift_range": (lowest, shift)}
-    return Node("mean_multiplier", (), names, attrs, node.loc), _given(node, names, given)
+    return Node("mean_multiplier", (), names, attrs, node.loc), _with_operands(node, names, given)
 
 
-def _given(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) -> Node:
+def _with_operands(node: Node, names: tuple[str, ...], attrs: dict[str, Any]) -> Node:
+    """Replace attributes of a node by operands."""
     kept = {key: value for key, value in node.attrs.items() if key != "average"}
     return replace(node, inputs=(*node.inputs, *names), attrs={**kept, **attrs})
 
 
-def _made(node: Node) -> list[tuple[str, TensorType]]:
+def _result_types(node: Node) -> list[tuple[str, TensorType]]:
     return list(zip(node.outputs, registry.infer(node.op, node.attrs, ()), strict=True))
 
 
-# ---- One network at several sizes: graphs that are alike but for their shapes, and the rules that their extents
-# follow.
+# ---- Families: the graphs at all points with the rules of their extents.
 #
-# The model is read, and all passes are run, at the largest sizes, at the smallest ones, and at some *points* between: numbers
-# that are no extents of the model already, so that nothing is alike by accident. The graphs must agree node by node.
+# The model is read, and all passes are run, at the largest sizes, at the smallest ones, and at the *points* between.
+# Points differ from the static extents of the model, so that no dynamic extent equals a static one by accident.
 
 _EXAMPLE = "sizes of the example that it was exported with stand in it as numbers: export it with these left open, or bind them"
 _DOMAIN = 512
-"""Sizes of a run at which divisions are tried."""
+"""Sizes at which a rule's divisions are tested."""
 _MOST = 65
 """Sizes below this are tried to find one that a model can have."""
 _QUESTIONS = 40
-"""Graphs that may be asked for to tell rules apart."""
+"""Most graphs that are read to distinguish rules."""
 
 
 @frozen
 class Family:
-    """``graphs[k]`` is the network at ``points[k]``, ``largest`` at the largest sizes, ``small`` at some of the smallest.
+    """A network at several sizes: ``graphs[k]`` at ``points[k]``, ``largest`` at the largest, ``small`` at some of the smallest.
 
-    ``extents``: the shape of every value that depends on sizes, as expressions over their scalars; ``fitter`` knows the points.
+    ``extents``: the shape of every value with a dynamic extent, as expressions of the sizes' scalars; ``fitter`` knows
+    the points.
     """
 
     sizes: tuple[Size, ...]
@@ -342,24 +354,27 @@ class Family:
         return self.at(tuple(size.maximum for size in self.sizes))
 
     def at(self, point: Point) -> dict[str, int]:
-        """Sizes by scalar."""
+        """Return sizes by scalar."""
         return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
 
 def read_family(sizes: Sequence[Size], read: Read) -> Family:
-    """The network at the ends of its sizes and between. Raises what reading raises, and UsageError where the graphs differ."""
+    """Read the network at its points. Raises the errors of reading, and UsageError if the graphs differ in structure."""
     return _Reader(Readings(tuple(sizes), read)).family()
 
 
 class _Reader:
+    """Reads a family and derives its rules."""
+
     def __init__(self, readings: Readings) -> None:
         self.readings, self.sizes = readings, readings.sizes
 
     def family(self) -> Family:
+        """Read the graphs, derive and check the rules."""
         maxima = tuple(size.maximum for size in self.sizes)
         largest = self.largest(maxima)
         points = chosen_points(self.readings, largest)
-        graphs = [g for g in map(self.readings.asked, points) if g is not None]
+        graphs = [g for g in map(self.readings.graph_or_none, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
             self.readings.agree(largest, maxima, graph, point)
         largest, *graphs = with_open_averages((largest, *graphs))
@@ -371,7 +386,7 @@ class _Reader:
         return Family(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
     def largest(self, maxima: Point) -> Graph:
-        """The network at its largest sizes. Where it cannot have these, the error says which others it can have."""
+        """Read the network at its largest sizes; the error for impossible sizes names possible ones."""
         try:
             return self.readings.graph(maxima)
         except ModelError as error:
@@ -380,18 +395,18 @@ class _Reader:
                 for n in range(1, _MOST)
                 for k in range(len(maxima))
             )
-            tried = (point for point in dict.fromkeys(small) if _within(point, self.sizes))
-            possible = [point for point in tried if self.readings.asked(point) is not None]
+            candidates = (point for point in dict.fromkeys(small) if _within(point, self.sizes))
+            possible = [point for point in candidates if self.readings.graph_or_none(point) is not None]
             if not possible:
                 raise
-            several = " or ".join(self.readings.spelled(point) for point in possible[-3:])
-            what = f"the network cannot have sizes {self.readings.spelled(maxima)}, but {several}: {error.what}"
+            several = " or ".join(self.readings.sizes_text(point) for point in possible[-3:])
+            what = f"the network cannot have sizes {self.readings.sizes_text(maxima)}, but {several}: {error.what}"
             raise ModelError(what, where=error.where, hint=_EXAMPLE) from error
 
     def rules(
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
-        """The shape of every value as expressions, and a fitter over the extents that they are made of."""
+        """Derive the shape of every value as expressions, and a fitter over the extents that these consist of."""
         extents = [Extent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
         columns = {
             (name, axis): tuple(g.types[name].shape[axis] for g in graphs)
@@ -406,19 +421,19 @@ class _Reader:
                 if rule is not None:
                     extents.append(Extent(rule, values))
                     fitter = Fitter(extents, domain)
-        found: dict[str, tuple[ir.Expr, ...]] = {}
+        shapes: dict[str, tuple[ir.Expr, ...]] = {}
         for name, kind in graphs[0].types.items():
             rules = [fitter.integer(columns[name, axis]) for axis in range(len(kind.shape))]
-            found[name] = tuple(rule for rule in rules if rule is not None)
+            shapes[name] = tuple(rule for rule in rules if rule is not None)
             if None in rules:
                 axis = rules.index(None)
                 at = zip(points, columns[name, axis], strict=True)
-                listed = ", ".join(f"{n} at {self.readings.spelled(p)}" for p, n in at)
-                raise UsageError(f"axis {axis} of {name} follows no rule: {listed}", hint=PARITY)
-        return found, fitter
+                observed = ", ".join(f"{n} at {self.readings.sizes_text(p)}" for p, n in at)
+                raise UsageError(f"axis {axis} of {name} follows no rule: {observed}", hint=PARITY)
+        return shapes, fitter
 
     def domain(self) -> list[dict[str, int]]:
-        """Sizes that a run may have: all of one symbol, many of several."""
+        """Return sizes that a run may have: all for one symbol, a sample for several."""
         columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
         if prod(map(len, columns)) <= _DOMAIN:
             return [self.readings.scalars(point) for point in product(*columns)]
@@ -426,7 +441,7 @@ class _Reader:
         return [self.readings.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
 
     def strided(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
-        """The rule ``(a * size + b) // c`` of one symbol; where several hold, further sizes tell them apart."""
+        """Derive a rule ``(a * size + b) // c`` of one symbol; if several fit, read further sizes to distinguish them."""
         for k, size in enumerate(self.sizes):
             pairs: dict[int, int] = {}
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
@@ -438,7 +453,7 @@ class _Reader:
                 question = self.question(size, k, rules, pairs, points[0])
                 if question is None:
                     return rules[0][0]
-                graph = self.readings.asked(question)
+                graph = self.readings.graph_or_none(question)
                 assert graph is not None
                 pairs[question[k]] = graph.types[name].shape[axis]
         return None
@@ -451,47 +466,48 @@ class _Reader:
         pairs: Mapping[int, int],
         base: Point,
     ) -> Point | None:
-        """Sizes at which the rules disagree and the model can be read; None if there are none."""
+        """Return sizes at which the rules disagree and the model can be read; None if there are none."""
         start = -(-size.minimum // size.step) * size.step
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
                 point = (*base[:k], n, *base[k + 1 :])
-                if self.readings.asked(point) is not None:
+                if self.readings.graph_or_none(point) is not None:
                     return point
         return None
 
     def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
-        """UsageError where a shape is not what the rules say."""
+        """Raise UsageError if a shape differs from its rule."""
         for name, rules in extents.items():
-            told = tuple(value_at(rule, self.readings.scalars(point)) for rule in rules)
-            if graph.types[name].shape != told:
-                made = graph.types[name].shape
+            expected = tuple(value_at(rule, self.readings.scalars(point)) for rule in rules)
+            if graph.types[name].shape != expected:
+                actual = graph.types[name].shape
                 raise UsageError(
-                    f"{name} has shape {made} at {self.readings.spelled(point)}; the rule of other sizes gives {told}",
+                    f"{name} has shape {actual} at {self.readings.sizes_text(point)}; the rule of other sizes gives {expected}",
                     hint=PARITY,
                 )
 
     def smallest(
         self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point
     ) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
-        """The sizes with the minima that the model has, and the points there and a step further.
+        """Return the sizes with the minima that the model has, and the points there and one and two steps further.
 
-        Passes make other graphs where an axis has one element; only their inputs and outputs are compared.
+        Passes create other graphs if an axis has one element; so only inputs and outputs are compared with the rules.
         """
         sizes, ends = list(self.sizes), {*largest.inputs, *largest.outputs}
         for k, size in enumerate(sizes):
             first = -(-max(size.minimum, 1) // size.step) * size.step
             for n in range(first, size.maximum + 1, size.step):
-                if self.readings.asked((*maxima[:k], n, *maxima[k + 1 :])) is not None:
+                if self.readings.graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
                     sizes[k] = Size(size.name, size.label, n, size.maximum, size.step)
                     break
         small = []
         for extra in range(3):
             point = tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes)
-            graph = self.readings.asked(point)
+            graph = self.readings.graph_or_none(point)
             if graph is None:
                 raise UsageError(
-                    f"the model cannot have sizes {self.readings.spelled(point)}", hint="give larger minima: NAME=8:64"
+                    f"the model cannot have sizes {self.readings.sizes_text(point)}",
+                    hint="give larger minima: NAME=8:64",
                 )
             self.check({name: r for name, r in extents.items() if name in ends}, graph, point)
             small.append(point)

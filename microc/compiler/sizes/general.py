@@ -1,4 +1,4 @@
-"""Functions for a whole family of sizes."""
+"""Build functions with dynamic sizes: schedule each at several sizes, generalise, and compare with the smallest sizes."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
 from microc.tir.verify import constants_of, fault
 
-# ---- Whether two functions compute the same, found by running both in the interpreter.
+# ---- Comparison of two functions by running both in the interpreter.
 
 PATIENCE = 200_000
-"""Stores that are interpreted to compare two functions at small sizes; beyond that, bounds are proved and nothing is run."""
+"""Most stores that are interpreted to compare two functions at small sizes; beyond that only bounds are proved."""
 
 
 def computes_alike(
     func: ir.PrimFunc, constants: Sequence[Array], direct: ir.PrimFunc, own_constants: Sequence[Array]
 ) -> bool:
-    """Whether two functions compute the same from random data, every bit of it.
+    """Test whether two functions compute the same results, bit by bit, from random data.
 
-    They may see their tensors in other shapes. The first is given the constants of the largest sizes.
+    Their tensors may have different shapes of equal size. The first function gets the constants of the largest sizes.
     """
     generator = np.random.default_rng(0)
     whole, own = iter(constants), iter(own_constants)
-    mine, theirs = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
+    general_params, direct_params = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
     first, second = list[Array](), list[Array]()
-    for a, b in zip(mine, theirs, strict=True):
-        given = next(own) if b.scope == "const" else _random(b, generator)
-        second.append(np.ascontiguousarray(given).reshape(b.shape))
+    for a, b in zip(general_params, direct_params, strict=True):
+        data = next(own) if b.scope == "const" else _random(b, generator)
+        second.append(np.ascontiguousarray(data).reshape(b.shape))
         first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
-    made, wanted = _executed(func, first), _executed(direct, second)
-    outside = [k for k, buffer in enumerate(theirs) if buffer.scope == "global"]
-    return all(made[k].tobytes() == wanted[k].tobytes() for k in outside)
+    actual, expected = _execute(func, first), _execute(direct, second)
+    outside = [k for k, buffer in enumerate(direct_params) if buffer.scope == "global"]
+    return all(actual[k].tobytes() == expected[k].tobytes() for k in outside)
 
 
 def steps(stmt: ir.Stmt) -> int:
-    """How many stores and calls a statement of constant loops executes, both sides of conditions counted."""
+    """Count the stores and calls that a statement of constant loops executes; both branches of conditions count."""
     match stmt:
         case ir.For(_, extent, body):
             return (ir.int_value(extent) or 1) * steps(body)
@@ -69,8 +69,8 @@ def steps(stmt: ir.Stmt) -> int:
             return sum(map(steps, stmt_children(stmt)))
 
 
-def _executed(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
-    """What a function leaves in its parameters; its workspaces are made for it."""
+def _execute(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
+    """Run a function; return the contents of its parameters."""
     scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
     return execute(func, [*arrays, *scratch], meanings())
 
@@ -82,10 +82,10 @@ def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
     return generator.integers(0, 2 if kind.kind == "b" else 8, buffer.shape).astype(kind)
 
 
-# ---- Functions for a whole family of sizes: each is scheduled once, made at every point, and generalised.
+# ---- Functions for a whole family of sizes: each is scheduled once, lowered at every point, and generalised.
 #
-# A schedule that shapes the loops differently from size to size (tails, tiles that fit by accident) is no candidate; the loops as
-# they are written always are. What was made is compared with the function of the smallest sizes, where borders meet.
+# A schedule whose loops differ in structure between sizes (tails, tiles that fit by accident) is no candidate; the loops as they
+# are written always are. The result is compared with the function of the smallest sizes, where borders meet.
 
 Nodes = Sequence[Node]
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
@@ -93,13 +93,13 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 @frozen
 class Way:
-    """A way to make a group's function: algorithm of the anchor, schedule."""
+    """A candidate for a group's function: algorithm of the anchor, schedule."""
 
     algorithm: str
     schedule: Schedule
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
-        """The group of another size in the same way; ScheduleError where that is not possible."""
+        """Apply the candidate to the group at another size; ScheduleError if that is impossible."""
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
@@ -109,7 +109,7 @@ class Way:
 
 @frozen
 class Made:
-    """A group at every size: as its operator says, scheduled, and its function; and the function for all sizes."""
+    """A group at every size (as lowered, and as scheduled), and the function for all sizes."""
 
     groups: tuple[LoweredGroup, ...]
     choices: tuple[Choice, ...]
@@ -117,7 +117,7 @@ class Made:
 
 
 class GeneralMaker(Maker):
-    """Makes the functions of a family; groups and constants are those of its largest graph."""
+    """Builds the functions of a family; groups and constants are those of its largest graph."""
 
     def __init__(self, family: Family, target: Target, goal: Goal) -> None:
         super().__init__(family.largest, target, goal)
@@ -127,38 +127,40 @@ class GeneralMaker(Maker):
         self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in every}
         self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in every}
 
-    # ------------------------------------------------------------ what the module is made of
+    # ------------------------------------------------------------ overrides of Maker
 
     def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:
-            raise _refused("it changes a part of a state", str(nodes[0].loc))
-        made = self.chosen(self.together(nodes), uses)
+            raise _unsupported("it changes a part of a state", str(nodes[0].loc))
+        made = self.build_group(self.together(nodes), uses)
         largest = len(self.family.graphs)
         return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
 
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
-        made = [self.chosen(together, 1, inside=True) for together in self.together_inside(node)]
-        # without the smallest sizes where these take long
+        made = [self.build_group(together, 1, inside=True) for together in self.together_inside(node)]
+        # Groups that take too long to interpret have no function at the smallest sizes.
         count = min((len(m.choices) for m in made), default=len(own))
-        placed = []
+        lowered_sizes = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
-            turn = iter([(m.groups[k], m.choices[k]) for m in made])
-            placed.append(place_control(graph, mine, lambda *_, turn=turn: next(turn), None))
-        arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
+            kernels = iter([(m.groups[k], m.choices[k]) for m in made])
+            lowered_sizes.append(place_control(graph, mine, lambda *_, kernels=kernels: next(kernels), None))
+        arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in lowered_sizes]
         try:
-            func = self.generalised([p.func for p in placed], arrays, constants_of(placed[-1].func))
+            func = self.generalise_functions(
+                [p.func for p in lowered_sizes], arrays, constants_of(lowered_sizes[-1].func)
+            )
         except Unlike as error:
-            raise _refused(str(error), str(node.loc)) from error
-        return replace(placed[len(self.family.graphs)], func=func)
+            raise _unsupported(str(error), str(node.loc)) from error
+        return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
         funcs = [lower(lower_copy(g, copy).func) for g in self.every]
         arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
         try:
-            return self.generalised(funcs, arrays)
+            return self.generalise_functions(funcs, arrays)
         except Unlike as error:
-            raise _refused(str(error), f"copy of {copy.value}") from error
+            raise _unsupported(str(error), f"copy of {copy.value}") from error
 
     def alias(self, node: Node) -> Alias | None:
         found = [alias_of(g, self.nodes[id(g)][node.outputs]) for g in self.every]
@@ -167,33 +169,34 @@ class GeneralMaker(Maker):
     def extents(self, value: str) -> tuple[ir.Expr, ...]:
         return self.family.extents.get(value, ())
 
-    # ------------------------------------------------------------ ways
+    # ------------------------------------------------------------ candidates
 
     def together(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """A group of the largest graph in every graph of the family."""
+        """Return a group of the largest graph in every graph of the family."""
         return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
 
     def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """The same of every group that a node of control flow holds."""
+        """Return the groups inside a node of control flow, each in every graph of the family."""
         own = [(g, self.nodes[id(g)][node.outputs]) for g in self.every]
         inside = [[(inner, nodes) for inner, nodes, _ in groups_inside(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
-    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> Made:
-        """The group in the first way that makes it alike at all sizes."""
+    def build_group(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> Made:
+        """Return the group by the first candidate that has the same structure at all sizes."""
         reason = ""
         for _, made in self.trials(together, uses, inside=inside):
             if isinstance(made, Made):
                 return made
             reason = made
-        raise _refused(reason, str(together[0][1][0].loc))
+        raise _unsupported(reason, str(together[0][1][0].loc))
 
     def trials(
         self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> Iterator[tuple[Way, Made | str]]:
-        """Ways to make a group, the best first, and what comes of each, or why nothing does.
+        """Try candidates for a group, the cheapest first; yield each with its result, or the reason why there is none.
 
-        At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
+        At the smallest sizes, which only serve for comparison, loops are as written: operators leave out axes of one
+        element there.
         """
         together, count = opened(together), len(self.family.graphs) + 1
         multiples = multiples_of(self.target)
@@ -203,27 +206,27 @@ class GeneralMaker(Maker):
         direct = [lower(schedule.func) for schedule in plain] if compared else []
         for way in self.ways(*together[0], uses):
             try:
-                chosen = self.narrow(way, together)
-                made = [chosen.at(graph, nodes, self.target) for graph, nodes in together[:count]]
+                narrowed_way = self.narrow(way, together)
+                made = [narrowed_way.at(graph, nodes, self.target) for graph, nodes in together[:count]]
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
                 funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
-                func = self.generalised(funcs, arrays, groups[count - 1].tables)
+                func = self.generalise_functions(funcs, arrays, groups[count - 1].tables)
                 yield way, Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (Unlike, ScheduleError) as error:
                 yield way, str(error)
 
     def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[Way]:
-        """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
+        """Yield every schedule of every algorithm, the cheapest first; then the loops as written."""
         left = []
         algorithms: dict[int, str] = {}
         for group in algorithms_of(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
-                for made in self.stored(group, schedule):
-                    left.append(made)
-                    algorithms[id(made)] = algorithm
+                for variant in self.storage_variants(group, schedule):
+                    left.append(variant)
+                    algorithms[id(variant)] = algorithm
         plain = Way(algorithm, as_written(group.func, self.target))
         while left:
             best = choose(left, self.target, self.goal, uses).schedule
@@ -231,27 +234,28 @@ class GeneralMaker(Maker):
             left = [schedule for schedule in left if schedule is not best]
         yield plain
 
-    def stored(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
-        """The schedule, or with constants in halves where the user asks for these."""
+    def storage_variants(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
+        """Return the schedule; with 16-bit constants if the user asks for these."""
         return (halved(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (schedule,)
 
     def narrow(self, way: Way, together: Sequence[tuple[Graph, Nodes]]) -> Way:
-        """The way with a schedule that leaves no tails at any point."""
+        """Restrict the tiles of a schedule so that none leaves a tail at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
         trace = narrowed(way.schedule.trace, funcs, self.family.fitter.divides)
         return replace(way, schedule=replace(way.schedule, trace=trace))
 
-    def generalised(
+    def generalise_functions(
         self,
         funcs: Sequence[ir.PrimFunc],
         arrays: Sequence[Sequence[Array]],
         tables: Container[str] = (),
     ) -> ir.PrimFunc:
-        """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
+        """Generalise the functions of the points; compare with those of the largest and the smallest sizes.
 
-        ``arrays``: the constants of each. Those of the points must be the leading part of the largest's. ``tables``: those that
-        may become indices, as the verifier takes them, which sees no function of sizes again.
+        ``funcs``: at the points, the largest sizes, the smallest sizes. ``arrays``: the constants of each; those of the
+        points must be the leading part of the largest's. ``tables``: constants whose elements may be indices, as the
+        verifier takes them; functions of dynamic sizes are verified here only.
         """
         count = len(self.family.graphs)
         largest = arrays[count]
@@ -260,9 +264,9 @@ class GeneralMaker(Maker):
                 raise Unlike("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
-            _checked(general.at(self.family.maxima), "at the largest sizes", tables)
+            _require_valid(general.at(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _checked(general.at(self.family.at(point)), f"at sizes {point}", tables)
+                small = _require_valid(general.at(self.family.at(point)), f"at sizes {point}", tables)
                 if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
                     continue
                 if not computes_alike(small, largest, funcs[k], arrays[k]):
@@ -271,33 +275,34 @@ class GeneralMaker(Maker):
 
 
 def opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
-    """The same groups, told what holds at all sizes: the most padding of their anchors, the largest bounds of their data."""
+    """Give the nodes of all sizes common bounds: the largest padding of anchors, the largest bound of data."""
     columns = [
-        _told([nodes[k] for _, nodes in together], anchor=k == 0)
+        _with_common_bounds([nodes[k] for _, nodes in together], anchor=k == 0)
         for k in range(min(len(nodes) for _, nodes in together))
     ]
     return [(graph, nodes) for (graph, _), nodes in zip(together, zip(*columns, strict=True), strict=True)]
 
 
-def _told(nodes: Nodes, *, anchor: bool) -> list[Node]:
-    told: dict[str, Attr] = {}
+def _with_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
+    """Return a node at every size with the common bounds."""
+    bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
         paddings: list[Any] = [node.attr("padding") for node in nodes]
-        told["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
+        bounds_attrs["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
     bounds = {bound for node in nodes if isinstance(bound := node.attrs.get("bound"), int)}
     if len(bounds) > 1:
-        told["bound"] = -1 if min(bounds) < 0 else max(bounds)
-    return [replace(node, attrs={**node.attrs, **told}) for node in nodes]
+        bounds_attrs["bound"] = -1 if min(bounds) < 0 else max(bounds)
+    return [replace(node, attrs={**node.attrs, **bounds_attrs}) for node in nodes]
 
 
 def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
-    """The constants of a group as its schedule stores them."""
+    """Return the constants of a group as its schedule stores them."""
     given = zip(group.func.params, group.params, strict=False)
     return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]
 
 
 def _is_part(part: Array, whole: Array) -> bool:
-    """Whether an array is the leading part of another, along every axis."""
+    """Test whether an array is the leading part of another, along every axis."""
     if part.size == whole.size:
         return part.tobytes() == whole.tobytes()
     if part.ndim != whole.ndim:
@@ -307,13 +312,14 @@ def _is_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
-def _checked(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
+def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.PrimFunc:
+    """Return the function if it is valid; else raise :class:`Unlike` with the fault."""
     if wrong := fault(func, tables=tables):
         raise Unlike(f"{when} {wrong}")
     return func
 
 
-def _refused(what: str, where: str) -> UnsupportedError:
+def _unsupported(what: str, where: str) -> UnsupportedError:
     return UnsupportedError(
         f"this operator cannot have sizes that vary: {what}", where=where, hint="bind its sizes with --input-shape"
     )

@@ -1,4 +1,4 @@
-"""Open dimensions, and functions of a user's own with such."""
+"""Dynamic dimensions of models, and functions of the user's own with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from microc.tir.lower import lower
 from microc.tir.symbolic import specialize
 from microc.tir.verify import constants_of
 
-# ---- The symbolic dimensions that a compilation leaves open, and the model at any sizes of them.
+# ---- Symbolic dimensions of a model that the options leave dynamic.
 
 BATCH = "batch"
-"""The first axes of all inputs, where the model leaves them open without a name."""
+"""Label of the first axes of all inputs, if the model leaves them open without a name."""
 _LONGEST = 32
-"""Letters of a size's name in C at most."""
+"""Length limit of a size's name in C."""
 Read = Callable[[Mapping[str, int]], Graph]
 
 
 def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...], Read]:
-    """The sizes that the bounds of the options leave open, and what reads the model at some sizes, by label.
+    """Return the sizes with a bound, and a function that reads the model at given sizes, by label.
 
-    UsageError for a bound of something that is no symbolic dimension; it lists those that are.
+    Raises UsageError for a bound of something that is no symbolic dimension; it lists those that are.
     """
     shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
     if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
@@ -67,7 +67,7 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
 
 
 def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
-    """A size for every bound."""
+    """Create a size for every bound."""
     sizes: list[Size] = []
     for label, bound in bounds.items():
         name = _identifier(label, {size.name for size in sizes})
@@ -76,28 +76,28 @@ def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
 
 
 def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:
-    """The shape of an input; extents without a bound are as given, a batch (the first) is 1."""
+    """Return the shape of an input; extents without a bound are as given, an open first axis is 1."""
     given = options.input_shapes.get(name, options.input_shapes.get("*"))
-    found = []
+    extents = []
     for axis, extent in enumerate(shape):
         if isinstance(extent, int):
-            found.append(extent)
+            extents.append(extent)
         elif extent in at:
-            found.append(at[extent])
+            extents.append(at[extent])
         elif given is not None and axis < len(given):
-            found.append(given[axis])
+            extents.append(given[axis])
         elif axis == 0:
-            found.append(1)
+            extents.append(1)
         else:
             raise UsageError(
                 f"dimension {extent!r} of input {name!r} has neither a bound nor a size",
                 hint=f"--bound {extent}=64, or --input-shape {name}=...",
             )
-    return tuple(found)
+    return tuple(extents)
 
 
 def _identifier(label: str, taken: Collection[str]) -> str:
-    """A member of the struct of sizes, for the model's own name of one; kernels have it with ``size_`` in front."""
+    """Return a unique C name for a size: a member of the struct of sizes; kernels use it with the prefix ``size_``."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
     name = name if name and not name[0].isdigit() else f"n_{name}"
     while name in taken or not is_free(name) or not is_free(f"size_{name}"):
@@ -105,16 +105,17 @@ def _identifier(label: str, taken: Collection[str]) -> str:
     return name
 
 
-# ---- Functions of a user's own whose sizes are told when they run: made at several, and generalised as kernels of
-# networks are.
+# ---- Functions of the user's own with dynamic sizes: built at several sizes and generalised like kernels of networks.
 
 Make = Callable[[Mapping[str, int]], Schedule]
-"""The function at some sizes, by label."""
+"""Returns the schedule of a function at some sizes, by label."""
 
 
 def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]) -> Callable[[Mapping[str, int]], Any]:
-    """What makes a function of symbolic extents at some sizes, or the Python function that does; UsageError where its sizes are
-    not those of the bounds."""
+    """Return a function that specialises ``what``, of symbolic extents or a Python function, to given sizes.
+
+    Raises UsageError if its sizes are not those of the bounds.
+    """
     if isinstance(what, ir.PrimFunc):
         names = [scalar.name for scalar in what.scalars]
         if sorted(names) != sorted(bounds):
@@ -134,9 +135,9 @@ def at_sizes(what: ir.PrimFunc | Callable[..., Any], bounds: Mapping[str, Bound]
 
 
 def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, constants: Mapping[str, Any]) -> Module:
-    """The module of a function for all sizes within bounds; ``constants`` as in :func:`microc.build`.
+    """Compile a function for all sizes within bounds; ``constants`` as in :func:`microc.build`.
 
-    UsageError or UnsupportedError where what is made at some sizes is not alike.
+    Raises UsageError or UnsupportedError if its structure differs between sizes.
     """
     schedules: dict[Point, Schedule] = {}
 
@@ -146,7 +147,7 @@ def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, consta
         return ends_of(schedule, constants)
 
     family = read_family(named_sizes(bounds), read)
-    _require_told(family)
+    _require_sizes_of_inputs(family)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     small = [Schedule(schedules[point].start) for point, _ in family.small]
     points = lowered_alike([schedules[point].func for point in family.points], lower)
@@ -154,7 +155,9 @@ def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, consta
     graphs = [*family.graphs, family.largest, *(ends_of(schedule, constants) for schedule in small)]
     maker = GeneralMaker(family, target, SPEED)
     try:
-        func = maker.generalised(funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1]))
+        func = maker.generalise_functions(
+            funcs, [list(graph.consts.values()) for graph in graphs], constants_of(funcs[-1])
+        )
     except Unlike as error:
         raise UnsupportedError(
             f"function {largest.func.name} cannot have sizes that vary: {error}",
@@ -163,11 +166,11 @@ def sized_module(make: Make, bounds: Mapping[str, Bound], target: Target, consta
     return planned(largest, func, maker)
 
 
-def _require_told(family: Family) -> None:
-    """UsageError for a size that no input tells."""
-    told = {extent for name in family.largest.inputs for extent in family.extents.get(name, ())}
+def _require_sizes_of_inputs(family: Family) -> None:
+    """Raise UsageError for a size that is no extent of any input."""
+    input_extents = {extent for name in family.largest.inputs for extent in family.extents.get(name, ())}
     for size in family.sizes:
-        if size.scalar not in told:
+        if size.scalar not in input_extents:
             raise UsageError(
                 f"no input tells the size {size.label}",
                 hint="give an input an axis of this extent: arrays tell the sizes",

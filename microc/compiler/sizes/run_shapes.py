@@ -1,4 +1,4 @@
-"""Shapes of a network's tensors at the sizes of a run: arrays that are given tell the sizes, everything else follows."""
+"""Shapes of a network's tensors in a run: input arrays determine the sizes, all other shapes follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tensor = Mapping[str, Any]
 
 
 def as_array(what: str, value: Any) -> Array:
-    """``value`` as an array of numbers or bools; UsageError for anything else."""
+    """Convert ``value`` to an array of numbers or bools; UsageError for anything else."""
     try:
         array = np.asarray(value)
     except Exception as error:  # ragged lists, and objects whose own __array__ fails
@@ -28,7 +28,7 @@ def as_array(what: str, value: Any) -> Array:
 
 
 class RunShapes:
-    """The sizes of the next run; at first the largest. A network whose sizes do not vary has none."""
+    """The sizes of the next run, initially the largest. Without dynamic sizes there are none."""
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         self._known: Sequence[Mapping[str, Any]] = manifest.get("sizes", ())
@@ -40,11 +40,11 @@ class RunShapes:
         return np.array([self.sizes[size["name"]] for size in self._known], np.int32)
 
     def of(self, tensor: Tensor) -> tuple[int, ...]:
-        """The shape of a tensor."""
+        """Return the shape of a tensor."""
         return tuple(_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
 
     def set(self, name: str, value: int) -> None:
-        """Choose a size by its name or by that of the model; UsageError where the network cannot have it."""
+        """Set a size by its name or label; UsageError if the network cannot have it."""
         for size in self._known:
             if name in (size["name"], size["label"]):
                 if not size["minimum"] <= value <= size["maximum"] or value % size["step"]:
@@ -59,27 +59,27 @@ class RunShapes:
         raise UsageError(f"there is no size {name!r}", hint=f"sizes: {known}")
 
     def draw(self, generator: np.random.Generator) -> None:
-        """Any sizes that the network can have."""
+        """Draw random sizes that the network can have."""
         for size in self._known:
             low, high = (size[end] // size["step"] for end in ("minimum", "maximum"))
             self.sizes[size["name"]] = int(generator.integers(low, high, endpoint=True)) * size["step"]
 
     def learn(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> None:
-        """Take the sizes from the shapes of inputs; UsageError where they contradict each other."""
-        told: dict[str, int] = {}
+        """Set the sizes from the shapes of inputs; UsageError if these contradict each other."""
+        known: dict[str, int] = {}
         for tensor, array in zip(tensors, arrays, strict=True):
             extents = tensor.get("extents", ())
             for extent, given in zip(extents, as_array("an input", array).shape if extents else (), strict=False):
-                if isinstance(extent, str) and told.setdefault(extent, given) != given:
+                if isinstance(extent, str) and known.setdefault(extent, given) != given:
                     raise UsageError(
-                        f"input {tensor['name']} has {extent} = {given}, another input {told[extent]}",
+                        f"input {tensor['name']} has {extent} = {given}, another input {known[extent]}",
                         hint="give all inputs of one run the same sizes",
                     )
-        for name, value in told.items():
+        for name, value in known.items():
             self.set(name, value)
 
     def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
-        """All inputs of a run as arrays, whose shapes tell its sizes; UsageError for a wrong number, shape or dtype."""
+        """Convert and check all inputs of a run, and set its sizes; UsageError for a wrong number, shape or dtype."""
         if len(arrays) != len(tensors):
             wanted = "; ".join(
                 f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
@@ -93,7 +93,7 @@ class RunShapes:
         return [self.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
     def checked(self, value: Any, tensor: Tensor) -> Array:
-        """``value`` as an array, if it has the shape and dtype of a tensor; UsageError otherwise."""
+        """Convert ``value`` to an array of a tensor's shape and dtype; UsageError if it has others."""
         array = as_array(f"input {tensor['name']}", value)
         shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
         if array.shape != shape:
@@ -112,7 +112,7 @@ class RunShapes:
 
 
 def _extent(extent: Any, sizes: Mapping[str, int]) -> int:
-    """An extent of the manifest: a number, a size, or an operator and its operands."""
+    """Evaluate an extent of the manifest: a number, a size, or an operator and its operands."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, str):

@@ -1,1 +1,1 @@
-"""Measured schedules in a compilation: records of them, the kernels that they are of, which of them are taken."""
+"""Measured schedules in a compilation: records, the kernels that they belong to, and the choice among them."""

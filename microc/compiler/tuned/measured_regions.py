@@ -1,4 +1,4 @@
-"""What is measured of external code."""
+"""Measurements of external code: the tasks, microc's own code for a region, and the verdict of records."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.rule import THREADS
 from microc.target import Goal, Target
 
-# ---- What is measured of other people's code: a region that a backend has code for, in theirs and in ours.
+# ---- A region that a backend can compute, to be measured in its code and in ours.
 #
-# Ours is the function that the region's kernels make together, as where cost decides. It can have the schedules that were
-# measured for these kernels. Its steps are those of all kernels, each behind a step :data:`KERNEL` that names the algorithm and
-# the rule, so that a record tells all of it.
+# Ours is one function with all kernels of the region, as in the comparison by cost. It can have schedules measured for these
+# kernels. Its trace has the steps of all kernels, each behind a step :data:`KERNEL` with algorithm and rule, so that a record
+# describes the whole function.
 
 KERNEL = "kernel"
-"""The step in front of those of a kernel."""
+"""Primitive of the step in front of those of a kernel."""
 OURS = "ours"
-"""The algorithm of records of our code for a region."""
+"""Algorithm of the records of our code for a region."""
 Pick = Callable[[Sequence[LoweredGroup], Goal, bool], tuple[int, Choice]]
-"""The algorithm, by number, and the schedule of a kernel; whether records can be of it: inside of a loop none are taken."""
+"""Chooses algorithm (by number) and schedule of a kernel. The last argument is False inside of loops, where no records apply."""
 
 
 @frozen
 class Ours:
-    """Our code for a region: its function, the steps of its kernels, ``rule`` in words, bytes of its constants. ``kernels``: by
-    :func:`key_of` what the rules choose for those that records can be of."""
+    """Our code for a region.
+
+    ``trace``: the steps of its kernels; ``rule``: their rules, as text; ``constants`` in bytes; ``kernels``: by
+    :func:`key_of` the rules' choice for the kernels that records may apply to.
+    """
 
     goal: Goal
     control: LoweredControl
@@ -55,8 +58,11 @@ class Ours:
 
 @dataclass(frozen=True, eq=False)
 class RegionTask(Task):
-    """A region that a backend has code for. ``taken``: that code, ``opened`` gives what it is built from; ``ours``: as the rules
-    choose, for the network's goal first. It has no functions that rules schedule (``lowered``, ``untuned``)."""
+    """A region that a backend has code for.
+
+    ``taken``: that code; ``opened`` returns the sources that it is built from; ``ours``: our code as the rules choose,
+    for the network's goal first. Its ``lowered`` and ``untuned`` are empty, since no rule schedules it.
+    """
 
     taken: Taken
     opened: Callable[[], Sources]
@@ -64,27 +70,29 @@ class RegionTask(Task):
 
     @cached_property
     def sources(self) -> Sources:
-        """What their code is built from."""
+        """The sources that the backend's code is built from."""
         return self.opened()
 
     @cached_property
     def key(self) -> str:
-        """What a record is found by: 40 hex digits of whose code it is, of the C that the backend wrote, of its operands, of the
-        core with its features, and of the compiler's options. What the library is built from is told by :attr:`digest`."""
+        """Key of its records: 40 hex digits of the backend, the C it generated, its operands, the core and the compiler options.
+
+        The library's sources are not part of it but of :attr:`digest`.
+        """
         taken, code = self.taken, self.taken.code
-        kinds = [(kind.shape, kind.dtype) for kind in (*taken.region.input_types, *taken.region.output_types)]
+        types = [(type_.shape, type_.dtype) for type_ in (*taken.region.input_types, *taken.region.output_types)]
         data = [(name, array.shape, str(array.dtype)) for name, array in code.data.items()]
         options = optimisation(self.target, self.ours[0].goal.name)
         known = (
             (taken.backend.name, taken.entry.name, taken.backend.headers, code.functions),
-            (code.lines, code.workspace, code.align, code.fails, kinds, data),
+            (code.lines, code.workspace, code.align, code.fails, types, data),
             (self.target.cpu, sorted(self.target.features - {THREADS}), options),
         )
         return hashlib.sha256(repr(known).encode()).hexdigest()[:40]
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits of what their code is built from. A library that is linked is told by its name and version alone."""
+        """16 hex digits of the sources of the backend's code. A linked library counts by name and version alone."""
         sources = self.sources
         known = hashlib.sha256(repr((sources.version, sources.include, sources.defines, sources.libraries)).encode())
         for path, data in sources.files.items():
@@ -100,7 +108,10 @@ class RegionTask(Task):
 def region_task(
     graph: Graph, node: Node, taken: Taken, opened: Callable[[], Sources], goals: Sequence[Goal]
 ) -> RegionTask:
-    """The region of a node of operator ``external``; ``goals``: the network's, and others that are compiled alike."""
+    """Create the task for a node of operator ``external``.
+
+    ``goals``: the network's, and others with the same compiler options.
+    """
     target, layers = taken.region.target, "+".join(inner.op for inner in taken.region.graph.nodes)
     named = {name for name in (*node.inputs, *node.outputs) if name}
     types = {name: graph.types[name] for name in graph.types if name in named}
@@ -112,81 +123,85 @@ def region_task(
 
 
 def our_code(graph: Graph, node: Node, target: Target, goal: Goal, tuned: Tuned = MappingProxyType({})) -> Ours:
-    """Our code for a region, as the rules choose but for kernels of ``tuned`` whose steps make a schedule still."""
+    """Build our code for a region as the rules choose, except kernels of ``tuned`` whose trace can still be replayed."""
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         found = tuned.get(key_of(lowered, target)) if tuned and own else None
         if found is not None:
             with suppress(MicrocError):
-                return _scheduled(lowered, found)
+                return _replay(lowered, found)
         return chosen(lowered, target, inside)
 
-    return _placed(graph, node, target, goal, pick)
+    return _build_ours(graph, node, target, goal, pick)
 
 
 def repeated_code(task: RegionTask, trace: Sequence[Step]) -> Ours:
-    """Our code for a region by the steps of a record; MicrocError where they make none."""
+    """Build our code for a region from the trace of a record; MicrocError if that is not possible any more."""
     kernels = list(_kernels(trace))
 
     def pick(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
         if not kernels:
             raise ScheduleError("the region has more kernels than the record")
-        return _scheduled(lowered, kernels.pop(0))
+        return _replay(lowered, kernels.pop(0))
 
-    found = _placed(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
+    found = _build_ours(task.graph, task.graph.nodes[0], task.target, task.ours[0].goal, pick)
     if kernels:
         raise ScheduleError("the region has fewer kernels than the record")
     return found
 
 
 def best_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) -> Ours:
-    """Our code for a region by the fastest schedules of its kernels that ``records(key)``, of one board, has, in no more flash
-    than without, but for speed alone; as the rules choose where nothing is faster."""
+    """Build our code for a region with the fastest measured schedules of its kernels.
+
+    ``records(key)`` returns the records of a kernel on one board. Except for speed, a schedule must not take more flash
+    than the default; a kernel without a faster one keeps the rules' choice.
+    """
     ours = task.ours[0]
-    found: dict[str, TunedSchedule] = {}
+    faster: dict[str, TunedSchedule] = {}
     for key, default in ours.kernels.items():
         good = [record for record in records(key) if record.status == OK]
-        mine = next((r for r in good if (r.algorithm, r.trace) == (default.algorithm, default.trace)), None)
-        if mine is None:
+        default_record = next((r for r in good if (r.algorithm, r.trace) == (default.algorithm, default.trace)), None)
+        if default_record is None:
             continue
-        flash = float("inf") if ours.goal.price == 0 else mine.flash
+        flash = float("inf") if ours.goal.price == 0 else default_record.flash
         best = min((r for r in good if r.flash <= flash), key=lambda record: record.ticks)
-        if best.ticks < mine.ticks:
-            found[key] = TunedSchedule(best.algorithm, best.rule, best.trace)
-    return our_code(task.graph, task.graph.nodes[0], task.target, ours.goal, found) if found else ours
+        if best.ticks < default_record.ticks:
+            faster[key] = TunedSchedule(best.algorithm, best.rule, best.trace)
+    return our_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
 
 
-def _placed(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) -> Ours:
+def _build_ours(graph: Graph, node: Node, target: Target, goal: Goal, pick: Pick) -> Ours:
+    """Build the function of a region, with a schedule for each kernel by ``pick``."""
     steps: list[Step] = []
     rules: dict[str, None] = {}
     kernels: dict[str, TunedSchedule] = {}
-    told: dict[tuple[tuple[str, Any], ...], None] = {}
+    annotations: dict[tuple[tuple[str, Any], ...], None] = {}
     constants = 0
 
-    def schedule(inner: Graph, nodes: Sequence[Node], turns: int) -> tuple[LoweredGroup, Choice]:
+    def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
         nonlocal constants
-        lowered, inside = algorithms_of(inner, nodes, target, NAME), goal_inside(goal, turns)
+        lowered, inside = algorithms_of(inner, nodes, target, NAME), goal_inside(goal, iterations)
         own = inner is node.attr("body")
         number, choice = pick(lowered, inside, own)
         rule = choice.schedule.rule.removesuffix(TAKEN)
-        taken = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
-        steps.extend((Step(KERNEL, (taken.algorithm, rule)), *taken.trace))
+        tuned_schedule = TunedSchedule(lowered[number].algorithm, rule, choice.schedule.trace)
+        steps.extend((Step(KERNEL, (tuned_schedule.algorithm, rule)), *tuned_schedule.trace))
         if own:
-            kernels[key_of(lowered, target)] = taken
+            kernels[key_of(lowered, target)] = tuned_schedule
         rules[rule or "as written"] = None
         choice = stored(lowered[number], choice, target, inside)
         constants += constant_bytes(choice.schedule)
-        told[choice.func.annotations] = None
+        annotations[choice.func.annotations] = None
         return lowered[number], choice
 
     control = place_control(graph, node, schedule, target)
-    if len(told) == 1:  # options of the C compiler are a whole function's
-        control = replace(control, func=replace(control.func, annotations=next(iter(told))))
+    if len(annotations) == 1:  # options of the C compiler are a whole function's
+        control = replace(control, func=replace(control.func, annotations=next(iter(annotations))))
     return Ours(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _scheduled(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
-    """A kernel's algorithm, by number, and its schedule; MicrocError where there is none such."""
+def _replay(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[int, Choice]:
+    """Return a kernel's algorithm, by number, and its replayed schedule; MicrocError if that is not possible."""
     number = next((k for k, group in enumerate(lowered) if group.algorithm == found.algorithm), None)
     if number is None:
         raise ScheduleError(f"there is no algorithm {found.algorithm!r}")
@@ -194,7 +209,7 @@ def _scheduled(lowered: Sequence[LoweredGroup], found: TunedSchedule) -> tuple[i
 
 
 def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
-    """The kernels that the steps of a record are of; MicrocError where they are none."""
+    """Yield the kernels in the trace of a record; MicrocError if it is malformed."""
     starts = [k for k, step in enumerate(trace) if step.primitive == KERNEL]
     if trace and starts[:1] != [0]:
         raise ScheduleError("the record begins with no kernel")
@@ -206,13 +221,16 @@ def _kernels(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
                 raise ScheduleError("the record names no kernel")
 
 
-# ---- What records say of a region that other people's code can compute: whose takes less, or why nobody knows.
+# ---- The verdict of records on a region: whose code is faster, or why that is unknown.
 
 
 @frozen
 class Verdict:
-    """What was measured of a region on ``board``: ticks of ``ours``, the fastest that is known, and of ``theirs``; both None
-    where theirs failed, as ``why`` says. Without a board nothing was measured that counts; ``why`` may say what is in the way."""
+    """Measurements of a region on ``board``: ticks of ``ours``, the fastest known, and of ``theirs``.
+
+    Both are None if theirs failed, for the reason ``why``. Without a board there is no valid measurement; ``why`` may
+    name the reason.
+    """
 
     ours: float | None = None
     theirs: float | None = None
@@ -222,7 +240,7 @@ class Verdict:
 
     @property
     def decides(self) -> bool:
-        """Whether there is anything to go by."""
+        """True if there is a valid measurement."""
         return bool(self.board)
 
     @property
@@ -231,30 +249,33 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The end of a sentence."""
+        """The verdict as the end of a sentence."""
         if self.ours is None or self.theirs is None:
             return self.why
         return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
 
 
 def verdict_of(task: RegionTask, database: Database, board: str) -> Verdict:
-    """Of records of ``board`` rather than of those of others of its core; of one board, unit and toolchain, the one that was
-    measured with last, and there the newest counts.
+    """Return the verdict of the records on a region.
 
-    Ours is what the rules choose today, or a measured record of other schedules that still make one and, but for speed alone,
-    take no more flash. Theirs is of what the library is today.
+    Records of ``board`` are preferred to those of other boards of its core, then those of the board, unit and toolchain
+    measured with last; of these the newest count. Ours is the rules' choice of today, or a measured record of another
+    trace that can still be replayed and, except for speed, takes no more flash. Theirs must be of the library's current
+    sources.
     """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in database.of(task.key):
         if record.cpu == task.target.cpu:
-            where = (record.board, record.unit, record.toolchain)
-            groups[where] = [*groups.pop(where, ()), record]  # the one that was measured with last is the last
+            origin = (record.board, record.unit, record.toolchain)
+            groups[origin] = [*groups.pop(origin, ()), record]  # the one that was measured with last is the last
     newest = list(reversed(groups))
-    found = [_of_group(task, groups[where]) for where in sorted(newest, key=lambda where: where[0] != board)]
-    return next((each for each in found if each.decides), found[0] if found else Verdict())
+    verdicts = [
+        _verdict_of_group(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
+    ]
+    return next((verdict for verdict in verdicts if verdict.decides), verdicts[0] if verdicts else Verdict())
 
 
-def _of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
+def _verdict_of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
     whose = task.taken.backend.name
     theirs = next((r for r in reversed(records) if r.theirs == task.digest), None)
     if theirs is None:
@@ -265,24 +286,24 @@ def _of_group(task: RegionTask, records: Sequence[Record]) -> Verdict:
     if theirs.status != OK:
         what = "gave wrong results" if theirs.status == WRONG else "did not run to its end"
         return Verdict(board=theirs.board, why=f"{whose} {what} when it was measured on {theirs.board}")
-    ours = _best(task, [r for r in records if r.status == OK and not r.theirs])
+    ours = _fastest_ours(task, [r for r in records if r.status == OK and not r.theirs])
     if ours is None:
         return Verdict(why="measured beside other code of ours: tune again")
     return Verdict(ours.ticks, theirs.ticks, theirs.unit, theirs.board)
 
 
-def _best(task: RegionTask, records: Iterable[Record]) -> Record | None:
-    """The fastest of ours; None where what the rules choose was not measured."""
+def _fastest_ours(task: RegionTask, records: Iterable[Record]) -> Record | None:
+    """Return the fastest record of our code; None if the rules' choice was not measured."""
     newest = {record.trace: record for record in records}
     default = newest.get(task.ours[0].trace)
     if default is None:
         return None
     fast = [r for r in newest.values() if task.ours[0].goal.price == 0 or r.flash <= default.flash]
-    return next(r for r in sorted(fast, key=lambda r: r.ticks) if r is default or _fits(task, r))
+    return next(r for r in sorted(fast, key=lambda r: r.ticks) if r is default or _can_replay(task, r))
 
 
-def _fits(task: RegionTask, record: Record) -> bool:
-    """Whether a record's steps make our code still."""
+def _can_replay(task: RegionTask, record: Record) -> bool:
+    """Test whether the trace of a record can still be replayed."""
     try:
         repeated_code(task, record.trace)
     except MicrocError:

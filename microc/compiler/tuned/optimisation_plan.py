@@ -1,4 +1,4 @@
-"""Which measured schedules a compilation takes: by records, or by a plan."""
+"""Choose measured schedules for a compilation, by a file of records or by an optimisation plan."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from microc.errors import MicrocError, UsageError
 from microc.module import Module
 from microc.schedule.primitives.tree import Step, frozen_argument
 
-# ---- An optimisation plan: for every kernel of a network what it takes, why, and what else it could (``microc tune
-# --plan``).
+# ---- Optimisation plans (``microc tune --plan``): for each kernel its choice, the reason, and the alternatives.
 #
-# A file that a person may edit, ``choice`` above all, and give back (``microc compile --plan``). It holds the steps of all
-# alternatives, so that no file of records is needed. What does not fit the network is refused, nothing is passed over.
+# A person may edit the file, above all ``choice``, and compile with it (``microc compile --plan``). It contains the traces of all
+# alternatives, so that no file of records is needed. Whatever does not fit the network is an error; nothing is ignored.
 
 LARGEST = 16 << 20
-"""Bytes of a plan that are read."""
+"""Size limit of a plan in bytes."""
 MOST = 16
-"""Alternatives of a kernel that are written, fastest first."""
+"""Most alternatives of a kernel in a plan, fastest first."""
 _TEXT = {"type": "string", "maxLength": 4096}
 _COUNT = {"type": "number", "minimum": 0}
 _STEPS = {"type": "array", "maxItems": 1024, "items": {"type": "array", "minItems": 1, "prefixItems": [_TEXT]}}
@@ -66,11 +65,11 @@ SCHEMA = {
 
 
 def plan_of(made: Compiled, database: Database, *, board: str, optimize: str, records: str) -> dict[str, Any]:
-    """The plan of a network that was compiled with ``database`` (``tuned=``), which is what it took."""
+    """Create the plan of a network that was compiled with ``database`` (``tuned=``)."""
     tasks = tasks_of(made)
-    whole = bool(database.of(network_key(tasks, made.make.threads)))
-    known = fronts(tasks, database, board, None)
-    first = next((found[0] for found in known.values()), None)
+    measured_whole = bool(database.of(network_key(tasks, made.make.threads)))
+    candidates = fronts(tasks, database, board, None)
+    first = next((records_[0] for records_ in candidates.values()), None)
     return {
         "microc_plan": 1,
         "model": made.module.source,
@@ -80,26 +79,33 @@ def plan_of(made: Compiled, database: Database, *, board: str, optimize: str, re
         "optimize": optimize,
         "records": records,
         "kernels": [
-            _kernel(task, known[task.key], _taken(task, made, known[task.key][0], database), whole=whole)
+            _kernel(
+                task,
+                candidates[task.key],
+                _taken_record(task, made, candidates[task.key][0], database),
+                whole=measured_whole,
+            )
             for task in tasks
-            if task.key in known
+            if task.key in candidates
         ],
     }
 
 
-def _taken(task: Task, made: Compiled, default: Record, database: Database) -> Record | None:
-    """The newest record of what a kernel takes, of those that are compared with its default: others may beat it alone. None
-    where that is what the compiler takes by itself."""
+def _taken_record(task: Task, made: Compiled, default: Record, database: Database) -> Record | None:
+    """Return the newest record of the schedule that a kernel takes; None for the default.
+
+    Only records of the default's board, unit and toolchain count.
+    """
     taken = made.make.tuned.get(task.key)
     if taken is None:
         return None
-    place = default.board, default.unit, default.toolchain
-    found = [r for r in database.of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == place]
-    return next((r for r in reversed(found) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
+    origin = default.board, default.unit, default.toolchain
+    comparable = [r for r in database.of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == origin]
+    return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
 def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, whole: bool) -> dict[str, Any]:
-    """A kernel's part: ``measured`` is the default, then what beats it in something; ``whole`` as in :func:`_why`."""
+    """Return a kernel's entry: ``measured`` is the default, then the records that beat it; ``whole`` as in :func:`_reason`."""
     default, *others = measured
     shown = others[:MOST] if chosen is None or chosen in others[:MOST] else [*others[: MOST - 1], chosen]
     return {
@@ -107,7 +113,7 @@ def _kernel(task: Task, measured: Sequence[Record], chosen: Record | None, *, wh
         "layers": [readable(layer, 200) for layer in task.layers],
         "op": task.op,
         "choice": chosen.id if chosen else UNTUNED,
-        "why": _why(chosen, default, others, whole=whole),
+        "why": _reason(chosen, default, others, whole=whole),
         "alternatives": {UNTUNED: _costs(default), **{r.id: {**_costs(r), **_steps(r)} for r in shown}},
     }
 
@@ -123,12 +129,12 @@ def _steps(record: Record) -> dict[str, Any]:
     return {"algorithm": record.algorithm, "rule": record.rule, "steps": steps}
 
 
-def _why(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
-    """A choice beside what the compiler takes by itself; ``whole``: the network was measured as one."""
+def _reason(chosen: Record | None, default: Record, others: Sequence[Record], *, whole: bool) -> str:
+    """Explain a choice compared with the default. ``whole``: the network was measured as a whole."""
     if chosen is None:
         faster = sum(record.ticks < default.ticks for record in others)
-        told = "are slower beside the other kernels" if whole else "take more flash or workspace than the goal allows"
-        return f"{faster} faster ones {told}" if faster else "none was faster"
+        reason = "are slower beside the other kernels" if whole else "take more flash or workspace than the goal allows"
+        return f"{faster} faster ones {reason}" if faster else "none was faster"
     return (
         f"{100 * (chosen.ticks / default.ticks - 1) if default.ticks else 0:+.2f} % {chosen.unit}, "
         f"{chosen.flash - default.flash:+d} bytes of flash, {chosen.workspace - default.workspace:+d} of workspace"
@@ -136,7 +142,7 @@ def _why(chosen: Record | None, default: Record, others: Sequence[Record], *, wh
 
 
 def write_plan(path: Path, plan: Mapping[str, Any]) -> None:
-    """A plan as a file: a line for each alternative, so that a person reads it, and a comparison of two shows what changed."""
+    """Write a plan, a line for each alternative, so that it is readable and diffs show each change."""
     with replacing(path) as temporary:
         temporary.write_text("\n".join(_lines(plan)) + "\n", encoding="utf-8")
 
@@ -162,7 +168,7 @@ def _json(value: Any) -> str:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """A plan as a person left it; UsageError that says where it is none."""
+    """Read a plan; UsageError names the place of a mistake."""
     import jsonschema
 
     try:
@@ -188,7 +194,7 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]:
-    """The schedules that a plan chooses for the kernels of a network; UsageError for one that fits no longer."""
+    """Return the schedules that a plan chooses for the kernels of a network; UsageError if it fits no longer."""
     plan, tasks = read_plan(path), {task.key: task for task in tasks_of(made)}
     if plan["core"] != made.make.target.cpu:
         raise UsageError(
@@ -196,7 +202,7 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
             where=str(path),
             hint="tune for this core",
         )
-    found: dict[str, TunedSchedule] = {}
+    schedules: dict[str, TunedSchedule] = {}
     for number, kernel in enumerate(plan["kernels"]):
         where = f"{path}.kernels[{number}]"
         task = tasks.get(kernel["key"])
@@ -206,14 +212,14 @@ def planned_schedules(made: Compiled, path: Path) -> Mapping[str, TunedSchedule]
                 where=where,
                 hint="was it made of this model, under these options, by this microc? Write it anew, or leave the kernel out",
             )
-        schedule = _chosen(task, kernel, where)
+        schedule = _chosen_schedule(task, kernel, where)
         if schedule is not None:
-            found[task.key] = schedule
-    return found
+            schedules[task.key] = schedule
+    return schedules
 
 
-def _chosen(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule | None:
-    """What a kernel's part of the plan chooses; None for what the compiler takes by itself."""
+def _chosen_schedule(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule | None:
+    """Return the schedule that a kernel's entry chooses; None for the default."""
     choice, alternatives = kernel["choice"], kernel["alternatives"]
     if choice == UNTUNED:
         return None
@@ -225,12 +231,12 @@ def _chosen(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule 
         raise UsageError(
             f"{layer} has no alternative {readable(choice)!r}", where=where, hint="one of: " + ", ".join(known)
         )
-    given = alternatives[choice]
+    alternative = alternatives[choice]
     try:
-        trace = tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in given["steps"])
+        trace = tuple(Step(row[0], tuple(map(frozen_argument, row[1:]))) for row in alternative["steps"])
         hash(trace)  # of plain values only
-        group = next(each for each in task.lowered if each.algorithm == given["algorithm"])
-        replayed(group, trace, readable(given["rule"]))
+        group = next(each for each in task.lowered if each.algorithm == alternative["algorithm"])
+        replayed(group, trace, readable(alternative["rule"]))
     except (MicrocError, StopIteration, TypeError, ValueError) as error:
         why = error.what if isinstance(error, MicrocError) else "it is of another microc"
         raise UsageError(
@@ -238,11 +244,11 @@ def _chosen(task: Task, kernel: Mapping[str, Any], where: str) -> TunedSchedule 
             where=where,
             hint=f"choose another, or {UNTUNED!r}; or tune again",
         ) from error
-    return TunedSchedule(given["algorithm"], readable(given["rule"]), trace)
+    return TunedSchedule(alternative["algorithm"], readable(alternative["rule"]), trace)
 
 
 def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
-    """UsageError where a layer of ``made`` did not take what the plan chooses for its kernel; ``untuned``: without the plan."""
+    """Raise UsageError if a layer of ``made`` does not use the plan's choice. ``untuned``: the network without the plan."""
     rules = {call.layer: call.rule for call in made.module.calls}
     outer = {call.layer for call in untuned.module.calls}
     for task in tasks_of(untuned):
@@ -258,24 +264,25 @@ def refuse_untaken(untuned: Compiled, made: Compiled, path: Path) -> None:
                 )
 
 
-# ---- Measured schedules in a compilation (``--tuned``): which records are of its kernels, and which of them are
-# taken.
+# ---- Measured schedules in a compilation (``--tuned``).
 #
-# The goal says what they may cost. For speed any flash is right; ``balanced`` takes no more than the schedules that were chosen
-# without records; for size the least flash wins, and time decides between equals. Workspaces may make the arena grow a little, by
-# :data:`GROWTH`, and never beyond what there is. Where time alone counts, and the network was measured as a whole
-# (:mod:`.network`), that decides.
+# The goal limits their cost: for ``speed`` flash is unlimited; ``balanced`` takes no more flash than without records; for
+# ``size`` the least flash wins, then time. Workspaces may enlarge the arena by :data:`GROWTH`, within the RAM limit. If
+# time alone counts and the network was measured as a whole, the best combination decides.
 
 GROWTH = 1 / 32
-"""Of the arena: a row more in a plane is worth it, a copy of a whole image is not."""
+"""Fraction by which the arena may grow: enough for one more row of a plane, too little for a copy of a whole image."""
 
 
 def tuned_schedules(made: Compiled, path: Path, board: str = "", ram: int = 0) -> Mapping[str, TunedSchedule]:
-    """The schedules of a planned network's kernels that a file of records has something better for. ``board``: whose records are
-    preferred. ``ram``: bytes that the arena may take (0: any number). UsageError for a file that is none of records."""
+    """Return the schedules from a file of records that are better than the defaults of a planned network's kernels.
+
+    ``board``: whose records are preferred. ``ram``: limit of the arena in bytes (0: unlimited). Raises UsageError if
+    the file is not a file of records.
+    """
     database, tasks = records_of(path), tasks_of(made)
     room = workspace_room(made.module, tasks, ram)
-    pairs = _together(made, tasks, database, board, room)
+    pairs = _measured_combination(made, tasks, database, board, room)
     if pairs is None:
         apart = chosen_apart(made, tasks, database, board, room)
         pairs = [(each.task, each.record) for each in apart if each.record is not None]
@@ -290,36 +297,45 @@ def chosen_apart(
     room: Mapping[str, int],
     without: Collection[object] = (),
 ) -> list[Chosen]:
-    """What the kernels of a network take by what was measured of each alone; ``without`` as in :func:`choose`."""
+    """Choose for each kernel by its own measurements; ``without`` as in :func:`choose`."""
     goal = made.make.goal
     flash = None if goal.price == 0 else 0
-    unfit = set(without)
+    excluded = set(without)
+    # A record may be of an earlier compiler, whose trace no longer replays: exclude it and choose again.
     while True:
-        found = choose(tasks, database, board=board, flash=flash, room=room, least=isinf(goal.price), without=unfit)
-        wrong = [each.record for each in found if each.record is not None and not _fits(each.task, each.record)]
-        if not wrong:
-            return found
-        unfit.update(wrong)
+        choices = choose(
+            tasks, database, board=board, flash=flash, room=room, least=isinf(goal.price), without=excluded
+        )
+        stale = [
+            choice.record
+            for choice in choices
+            if choice.record is not None and not _can_replay(choice.task, choice.record)
+        ]
+        if not stale:
+            return choices
+        excluded.update(stale)
 
 
-def _together(
+def _measured_combination(
     made: Compiled, tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int]
 ) -> list[tuple[Task, Record]] | None:
-    """What they take by runs of the whole network, where time alone counts: the best combination that can still be made; None
-    where nothing was measured so."""
+    """Return the best combination measured with the whole network that still replays and fits; else None.
+
+    Combinations are measured for speed, so that they apply only to goals without a price of flash.
+    """
     if made.make.goal.price > 0:
         return None
     together = measured_together(network_key(tasks, made.make.threads), made.make.target.cpu, database, board)
     ways = ways_together(together, tasks, database) if together is not None else ()
-    return next((pairs for pairs in ways if all(_fits(*each) and _has_room(*each, room) for each in pairs)), None)
+    return next((pairs for pairs in ways if all(_can_replay(*each) and _has_room(*each, room) for each in pairs)), None)
 
 
 def _has_room(task: Task, record: Record, room: Mapping[str, int]) -> bool:
     return record.workspace <= room.get(task.key, record.workspace)
 
 
-def _fits(task: Task, record: Record) -> bool:
-    """Whether a record's trace makes a schedule still: the compiler may be a later one than that which wrote it."""
+def _can_replay(task: Task, record: Record) -> bool:
+    """Test whether the trace of a record can still be replayed: the compiler may be newer than the record."""
     group = next((each for each in task.lowered if each.algorithm == record.algorithm), None)
     if group is None:
         return False
@@ -331,18 +347,18 @@ def _fits(task: Task, record: Record) -> bool:
 
 
 def workspace_room(module: Module, tasks: Sequence[Task], ram: int) -> Mapping[str, int]:
-    """By key of a kernel, the bytes of workspace that it may take in all of its layers."""
+    """Return for each kernel, by key, the workspace that it may take in all of its layers."""
     assert module.plan is not None
     grown = int((1 + GROWTH) * module.plan.size)
     most = max(module.plan.size, min(grown, ram) if ram else grown)
     return workspaces_within(most, module, tasks)
 
 
-# ---- What a compilation takes of what was measured: by a file of records, or by a plan.
+# ---- Entry points of the pipeline.
 
 
 def refuse_unreadable(options: Options) -> None:
-    """UsageError for files that cannot be taken, before a network is compiled to be compared with them."""
+    """Raise UsageError for unreadable records or plans, before the network is compiled."""
     if options.plan is not None and options.tuned is not None:
         raise UsageError("a plan has schedules of its own", where=str(options.plan), hint="leave out tuned")
     if options.tuned is not None:
@@ -352,7 +368,7 @@ def refuse_unreadable(options: Options) -> None:
 
 
 def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int) -> Mapping[str, TunedSchedule]:
-    """The schedules of a planned network's kernels that the options name; ``board``, ``ram`` as in :func:`tuned_schedules`."""
+    """Return the measured schedules that the options name; ``board``, ``ram`` as in :func:`tuned_schedules`."""
     if options.plan is None:
         assert options.tuned is not None
         return tuned_schedules(untuned, options.tuned, board, ram)
@@ -360,7 +376,7 @@ def measured_schedules(untuned: Compiled, options: Options, board: str, ram: int
 
 
 def as_planned(untuned: Compiled, made: Compiled, options: Options) -> Compiled:
-    """What was made, where that is what the plan chooses; UsageError where it is not."""
+    """Return ``made`` if it is what the plan chooses; else raise UsageError."""
     assert options.plan is not None
     refuse_untaken(untuned, made, options.plan)
     return made

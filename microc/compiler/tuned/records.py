@@ -1,4 +1,4 @@
-"""Records of measurements, and the tasks that they are of."""
+"""Tuning tasks (the kernels of a network), and records of their measurements."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ from microc.schedule.choose import Choice
 from microc.schedule.primitives.tree import Step, frozen_argument
 from microc.target import Goal, Target
 
-# ---- What is tuned: the kernels of a network, equal ones once.
+# ---- Tuning tasks: the kernels of a network, equal ones once.
 
 NAME = "kernel"
-"""What functions are called that are lowered to be compared."""
+"""Name of the functions that are lowered to be compared."""
 PART = ", part "
-"""What stands between a loop's layer and the number of a kernel inside it."""
+"""Separator between the layer of a loop and the number of a kernel inside of it."""
 SHIPPED = "shipped"
-"""The goal of what comes with the compiler."""
+"""Goal of the schedules bundled with the compiler."""
 
 
 class Untuned(NamedTuple):
-    """What the compiler takes by itself for a goal (:data:`SHIPPED`: for the network's, and not by rules): the algorithm by
-    number, and the schedule."""
+    """The default of a kernel for a goal: the algorithm by number, and the schedule.
+
+    :data:`SHIPPED` as the goal: the bundled schedule for the network's goal, instead of the rules' choice.
+    """
 
     goal: str
     number: int
@@ -53,9 +55,12 @@ class Untuned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One kernel. ``layers``: where the network has it, in order of execution, ``runs``: how often all of these run it in an
-    inference, ``inside``: of control flow, as a part of that function; ``uses`` as in ``choose``; ``lowered``: an entry for every
-    algorithm; ``untuned``: what is taken without records first, then what rules choose for the network's goal and for others."""
+    """A kernel to be tuned.
+
+    ``layers``: the layers that run it, in order of execution; ``runs``: how often they run it in an inference;
+    ``inside``: it is part of a function of control flow; ``uses`` as in ``choose``; ``lowered``: an entry for every
+    algorithm; ``untuned``: the default first, then the rules' choice for the network's goal and for others.
+    """
 
     graph: Graph
     layers: tuple[str, ...]
@@ -74,84 +79,95 @@ class Task:
 
     @cached_property
     def key(self) -> str:
-        """What a record is found by."""
+        """The key of its records."""
         return key_of(self.lowered, self.target)
 
     @cached_property
     def functions(self) -> Mapping[str, str]:
-        """By algorithm, what kernels share that differ in constants alone."""
+        """The function of each algorithm as text; kernels that differ in constants alone have the same."""
         return {group.algorithm: function_of(group) for group in self.lowered}
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Options of the C compiler that it may have, which are a whole function's."""
+        """C compiler options that its function may have; none inside of control flow, since they apply to a whole function."""
         return () if self.inside else FAMILIES[self.target.isa].flags
 
     def with_layers(self, layers: Iterable[str], runs: int, *, inside: bool) -> Self:
-        """The same kernel in more places."""
+        """Add layers that run the same kernel."""
         return replace(self, layers=(*self.layers, *layers), runs=self.runs + runs, inside=self.inside or inside)
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Their names, in order."""
+        """Names of the algorithms, in order."""
         return tuple(group.algorithm for group in self.lowered)
 
 
 def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
-    """The kernels of a compiled network that rules schedule, in order of execution, those inside of control flow, too: neither
-    copies, nor changes of a part of a state in place, nor layers that are computed row by row, nor loops where sizes vary.
-    ``others``: goals beside the network's whose schedules are to be known, too."""
+    """List the kernels of a compiled network that rules schedule, in order of execution, those inside of control flow included.
+
+    Left out are copies, in-place updates of a part of a state, layers computed row by row, and loops with dynamic
+    sizes. ``others``: goals beside the network's for which the rules' choice is included too.
+    """
     target, shipped = made.make.target, made.make.shipped
-    found: dict[str, Task] = {}
-    for place in _places(made):
-        lowered = algorithms_of(place.graph, place.nodes, target, NAME)
+    tasks: dict[str, Task] = {}
+    for site in _kernel_sites(made):
+        lowered = algorithms_of(site.graph, site.nodes, target, NAME)
         key = key_of(lowered, target)
-        if key in found:
-            task = found[key]
-            found[key] = task.with_layers((place.layer,), place.turns, inside=place.inside)
+        if key in tasks:
+            task = tasks[key]
+            tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
-        goals = [goal_inside(each, place.turns) for each in (place.goal, *others)]
-        room = inf if place.inside else made.make.workspaces.get(key, inf)
-        untuned = [Untuned(each.name, *chosen(lowered, target, each, place.uses, workspace=room)) for each in goals]
-        if shipped and not place.inside:
-            choice = chosen(lowered, target, place.goal, place.uses, shipped=True, workspace=room)
+        goals = [goal_inside(goal, site.iterations) for goal in (site.goal, *others)]
+        workspace = inf if site.inside else made.make.workspaces.get(key, inf)
+        untuned = [Untuned(goal.name, *chosen(lowered, target, goal, site.uses, workspace=workspace)) for goal in goals]
+        if shipped and not site.inside:
+            choice = chosen(lowered, target, site.goal, site.uses, shipped=True, workspace=workspace)
             untuned.insert(0, Untuned(SHIPPED, *choice))
-        part, op = part_of(place.graph, place.nodes, lowered), "+".join(node.op for node in place.nodes)
-        found[key] = Task(
-            part, (place.layer,), op, target, place.uses, lowered, tuple(untuned), runs=place.turns, inside=place.inside
+        kernel_graph, op = part_of(site.graph, site.nodes, lowered), "+".join(node.op for node in site.nodes)
+        tasks[key] = Task(
+            kernel_graph,
+            (site.layer,),
+            op,
+            target,
+            site.uses,
+            lowered,
+            tuple(untuned),
+            runs=site.iterations,
+            inside=site.inside,
         )
-    return tuple(found.values())
+    return tuple(tasks.values())
 
 
-class _Place(NamedTuple):
-    """Where a network has a kernel, and what it was scheduled for; ``inside``: of control flow, which runs it ``turns`` times."""
+class _Site(NamedTuple):
+    """An occurrence of a kernel in the network and its goal. ``inside``: in control flow, which runs it ``iterations`` times."""
 
     graph: Graph
     nodes: tuple[Node, ...]
     layer: str
     goal: Goal
     uses: int = 1
-    turns: int = 1
+    iterations: int = 1
     inside: bool = False
 
 
-def _places(made: Compiled) -> Iterator[_Place]:
+def _kernel_sites(made: Compiled) -> Iterator[_Site]:
+    """Yield the occurrences of kernels in order of execution."""
     graph = made.make.graph
     for call in made.module.calls:
         origin = made.make.origins.get(call.writes)
         if not isinstance(origin, Group) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
-            yield _Place(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
+            yield _Site(graph, origin.nodes, call.layer, made.make.goal_of(origin.nodes), origin.uses)
         elif not made.make.sizes:
-            for number, (inner, nodes, turns) in enumerate(groups_inside(graph, origin.nodes[0])):
+            for number, (inner, nodes, iterations) in enumerate(groups_inside(graph, origin.nodes[0])):
                 goal = made.make.goal_of(origin.nodes)
-                yield _Place(inner, nodes, f"{call.layer}{PART}{number}", goal, turns=turns, inside=True)
+                yield _Site(inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True)
 
 
 def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
-    """The nodes of a kernel as a graph of their own, whose inputs are what the kernel reads."""
-    inputs = _once(p.value for group in lowered for p in group.params if p.array is None)
+    """Return the nodes of a kernel as a graph of their own, whose inputs are the operands of the kernel."""
+    inputs = _unique(p.value for group in lowered for p in group.params if p.array is None)
     outputs = lowered[0].outputs
     named = {name for node in nodes for name in (*node.inputs, *node.outputs) if name} | set(inputs)
     types = {name: graph.types[name] for name in graph.types if name in named}
@@ -159,42 +175,44 @@ def part_of(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]
     return Graph("tuned", inputs, outputs, tuple(nodes), types, consts)
 
 
-def _once(names: Iterable[str]) -> tuple[str, ...]:
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-# ---- Records of measurements: a file of JSON lines that grows by a line for each, and survives whatever ends the
-# program.
+# ---- Records of measurements: a file of JSON lines, one per measurement, which survives crashes.
 #
-# A line is written whole and synced before the next one. One that is damaged (the last one, after a power cut) is skipped and
-# counted when the file is read; nothing in a record is run: traces are steps that the schedule checks, as those of a person are.
+# A line is written whole and synced before the next one. A damaged line (the last one, after a power cut) is skipped and counted
+# when the file is read. Nothing in a record is executed: a trace has steps, which the schedule checks like those of a user.
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
-"""Bytes of a line, and of a file, that are read."""
+"""Size limits of a line and of a file in bytes."""
 OK, WRONG, FAILED, UNBUILT = "ok", "wrong", "failed", "unbuilt"
-"""What became of a measurement: ticks that count; an output that is not the reference's; no answer, or no program; no program of
-other people's code, which may lack what only their firmware has, or does not fit beside ours."""
+"""Status of a measurement.
+
+Valid ticks; output that differs from the reference; no answer, or no program; no program of external code, which may
+need a firmware of its own or not fit beside ours.
+"""
 FROM_RAM = " (RAM)"
-"""What stands behind a board's name where code was loaded into RAM: other ticks than those of code in flash."""
+"""Suffix of a board's name for code that was loaded into RAM, whose ticks differ from those of code in flash."""
 UNTUNED = "untuned"
-"""The one decision of a point that is what the compiler takes by itself: for which goal."""
+"""The only decision of a record of the default; its value is the goal."""
 NETWORK = "network"
-"""The operator of records of whole networks (:mod:`.network`)."""
+"""Operator of the records of whole networks."""
 SOURCES = "sources"
-"""A decision of other people's code alone: a digest of what it was built from."""
+"""Decision of records of external code: the digest of its sources."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 
 
 @frozen
 class Record:
-    """One measured schedule of a kernel, or of a region that other people's code can compute (:mod:`.regions`): in theirs,
-    whose backend and pattern are ``algorithm`` and ``rule``, or in ours; or a combination of them in a whole network
-    (:mod:`.network`).
+    """A measured schedule of a kernel, of a region, or of a combination in a whole network.
 
-    ``key``: :func:`microc.compiler.lowering.kernel_selection.key_of`; ``layer``, ``op``: where it was met first; ``cpu``,
-    ``board``, ``toolchain``: what it ran on and was built by. ``unit`` of ``ticks``: ``instructions``, ``ticks`` of the board's
-    timer, ``ns`` of a computer. ``algorithm``, ``rule``, ``decisions``: the point; ``trace``: its steps. ``code``,
-    ``constants``, ``workspace`` in bytes.
+    For a region in external code, ``algorithm`` and ``rule`` are backend and pattern.
+
+    ``key``: :func:`microc.compiler.lowering.kernel_selection.key_of`; ``layer``, ``op``: its first occurrence; ``cpu``,
+    ``board``, ``toolchain``: core, board and compiler of the measurement. ``unit`` of ``ticks``: ``instructions``,
+    ``ticks`` of the board's timer, or ``ns`` of a computer. ``algorithm``, ``rule``, ``decisions``: the point of the
+    search space; ``trace``: its steps. ``code``, ``constants``, ``workspace`` in bytes.
     """
 
     key: str
@@ -218,7 +236,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """What it is called by: 12 hex digits of its line."""
+        """Identifier: 12 hex digits of the digest of its line."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
@@ -227,16 +245,16 @@ class Record:
 
     @property
     def untuned(self) -> bool:
-        """Whether it is of what the compiler takes by itself, which others are compared with."""
+        """True for the default, which others are compared with."""
         return dict(self.decisions).keys() == {UNTUNED}
 
     @property
     def theirs(self) -> str:
-        """What other people's code was built from, as a digest; empty for code of ours."""
+        """Digest of the sources of external code; empty for microc's own."""
         return str(dict(self.decisions).get(SOURCES, ""))
 
     def to_json(self) -> str:
-        """One line."""
+        """Return the record as a line of JSON."""
         data = asdict(self)
         data["decisions"] = dict(self.decisions)
         data["trace"] = [[step.primitive, *step.args] for step in self.trace]
@@ -244,13 +262,13 @@ class Record:
 
 
 def from_json(line: str) -> Record:
-    """The inverse of :meth:`Record.to_json`; ValueError for any other line."""
+    """Parse a line of :meth:`Record.to_json`; ValueError for any other line."""
     data = json.loads(line)
     if not isinstance(data, dict) or set(data) != {f.name for f in fields(Record)}:
         raise ValueError("not a record")
     for name, value in data.items():
-        kind = (int, float) if name in _NUMBERS else dict if name == "decisions" else list if name == "trace" else str
-        if not isinstance(value, kind) or isinstance(value, bool) or not _readable(value):
+        type_ = (int, float) if name in _NUMBERS else dict if name == "decisions" else list if name == "trace" else str
+        if not isinstance(value, type_) or isinstance(value, bool) or not _readable(value):
             raise ValueError(name)
     if not all(math.isfinite(data[name]) and data[name] >= 0 for name in _NUMBERS):
         raise ValueError("a number of a record")
@@ -264,28 +282,28 @@ def from_json(line: str) -> Record:
 
 
 def _readable(value: object) -> bool:
-    """Whether a text can be shown as it is: a terminal obeys what is not printable."""
+    """Test whether a text may be printed: terminals execute control characters."""
     return not isinstance(value, str) or value.isprintable()
 
 
 def records_of(path: Path) -> Database:
-    """The records of a file that is there; UsageError where it is not."""
+    """Open an existing file of records; UsageError if it is missing."""
     refuse_absent(path)
     return Database(path)
 
 
 def refuse_absent(path: Path) -> None:
-    """UsageError where no file of records is."""
+    """Raise UsageError if a file of records is missing."""
     if not path.is_file():
         hint = nearest_file(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
 
 
 class Database:
-    """The records of a file; what is measured meanwhile is added to both. Without a file it is kept in memory alone.
+    """The records of a file. New measurements are added to the file and in memory; without a file they are kept in memory.
 
-    ``skipped``: lines of the file that are no records. An iterable of :class:`Record`, and of plain rows for
-    ``pandas.DataFrame(database.rows())``.
+    ``skipped``: lines of the file that are no records. Iterates over :class:`Record`;
+    ``pandas.DataFrame(database.rows())`` makes a table.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -316,11 +334,11 @@ class Database:
         return len(self._records)
 
     def of(self, key: str) -> Sequence[Record]:
-        """The records of a kernel."""
+        """Return the records of a kernel."""
         return self._by_key.get(key, ())
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append, and sync: once this returns the records are on disk."""
+        """Append records to the file and sync it: they are on disk when this returns."""
         new = list(records)
         self._keep(new)
         if self.path is None or not new:
@@ -330,7 +348,7 @@ class Database:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab")
                 if self._file.tell() and not _ends_whole(self.path):
-                    self._file.write(b"\n")  # behind a line that a power cut left
+                    self._file.write(b"\n")  # end the partial line that a power cut left
             self._file.write("".join(record.to_json() + "\n" for record in new).encode())
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -338,24 +356,26 @@ class Database:
             raise OutputError(f"the records cannot be written: {error}", where=str(self.path)) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Plain data, a row for each record."""
+        """Return the records as plain data."""
         return [{**asdict(record), "decisions": dict(record.decisions), "trace": len(record.trace)} for record in self]
 
     def pruned(self) -> list[Record]:
-        """For every kernel, board and toolchain what a choice needs: records that no other beats in ticks, flash and workspace
-        together, and those of what the compiler takes by itself; of other people's code the last, whatever became of it; of a
-        network all combinations, and the records that these name."""
+        """Return the records that a choice may need, for every kernel, board and toolchain.
+
+        These are the Pareto front of ticks, flash and workspace, the defaults, the last record of external code
+        whatever its status, all combinations of a network, and the records that combinations refer to.
+        """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self:
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
         named = {id_ for record in self if record.op == NETWORK for _, id_ in record.decisions}
-        return [record for records in groups.values() for record in _needed(records, named)]
+        return [record for records in groups.values() for record in _needed_records(records, named)]
 
     def _keep(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -363,8 +383,8 @@ class Database:
             self._by_key.setdefault(record.key, []).append(record)
 
 
-def _needed(records: Sequence[Record], named: Collection[object]) -> Iterable[Record]:
-    """Of a kernel on one board what a choice needs; ``named``: records of these ids, too."""
+def _needed_records(records: Sequence[Record], named: Collection[object]) -> Iterable[Record]:
+    """Select the records of a kernel on one board that a choice may need; ``named``: ids of records to keep."""
     ours = [record for record in records if record.status == OK and not record.theirs]
     theirs = {record.theirs: record for record in records if record.theirs}
     kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in named)
@@ -372,16 +392,16 @@ def _needed(records: Sequence[Record], named: Collection[object]) -> Iterable[Re
 
 
 def unbeaten(records: Sequence[Record]) -> list[Record]:
-    """The Pareto front of ticks, flash and workspace, fastest first; of equal ones the first."""
-    found: list[Record] = []
+    """Return the Pareto front of ticks, flash and workspace, fastest first; of equal records the first."""
+    pareto_front: list[Record] = []
     for record in sorted(records, key=lambda r: (r.ticks, r.flash, r.workspace)):
-        if not any(kept.flash <= record.flash and kept.workspace <= record.workspace for kept in found):
-            found.append(record)
-    return found
+        if not any(kept.flash <= record.flash and kept.workspace <= record.workspace for kept in pareto_front):
+            pareto_front.append(record)
+    return pareto_front
 
 
 def write(path: Path, records: Iterable[Record]) -> int:
-    """A file of exactly these records, whole or not at all; how many."""
+    """Write a file of exactly these records, completely or not at all; return their number."""
     kept = list(dict.fromkeys(records))
     with replacing(path) as temporary:
         temporary.write_text("".join(record.to_json() + "\n" for record in kept), encoding="utf-8")
@@ -389,13 +409,13 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 def merged(paths: Sequence[Path]) -> list[Record]:
-    """The records of several files, each once."""
+    """Return the records of several files without duplicates."""
     return list(dict.fromkeys(record for path in paths for record in records_of(path)))
 
 
 def _read(path: Path) -> tuple[list[Record], int]:
-    """The records of a file, and how many of its lines are none."""
-    found, skipped = [], 0
+    """Read a file of records; return them and the number of lines that are none."""
+    records, skipped = [], 0
     try:
         if path.stat().st_size > LARGEST:
             raise UsageError(
@@ -406,14 +426,14 @@ def _read(path: Path) -> tuple[list[Record], int]:
         with open_regular(path) as file:
             while line := file.readline(LONGEST):
                 try:
-                    found.append(from_json(line.decode()))
+                    records.append(from_json(line.decode()))
                 except (ValueError, TypeError, RecursionError):
                     skipped += bool(line.strip())
     except OSError as error:
         raise UsageError(f"the records cannot be read: {error}", where=str(path)) from error
-    if skipped and not found:
+    if skipped and not records:
         raise UsageError("this is no file of records", where=str(path), hint="microc tune writes them, a line for each")
-    return found, skipped
+    return records, skipped
 
 
 def _ends_whole(path: Path) -> bool:

@@ -193,10 +193,10 @@ def test_what_a_loop_reads_must_survive_its_turns() -> None:
     workspaces = Workspaces()
     slot = ir.Buffer("slot", (4,), "float32", "workspace")
     before, inside = (Place(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
-    workspaces.written(before)
-    with pytest.raises(InternalError, match="slot"), workspaces.turn():
+    workspaces.record_write(before)
+    with pytest.raises(InternalError, match="slot"), workspaces.iteration():
         workspaces.read(before)
-        workspaces.written(inside)
+        workspaces.record_write(inside)
 
 
 def test_sides_of_a_condition_that_leave_different_values() -> None:
@@ -206,8 +206,8 @@ def test_sides_of_a_condition_that_leave_different_values() -> None:
     ends: list[dict[ir.Buffer, int]] = []
     for place in (one, other):
         with workspaces.side(ends):
-            workspaces.written(place)
+            workspaces.record_write(place)
             workspaces.read(place)
-    workspaces.joined(ends)
+    workspaces.join(ends)
     with pytest.raises(InternalError, match="slot"):
         workspaces.read(one)

@@ -198,6 +198,6 @@ def test_no_index_of_sizes_is_from_a_constant_that_nobody_has_judged() -> None:
     x, table = ir.Buffer("x", (4,), "int32"), ir.Buffer("c", (1,), "int32", "const")
     out = ir.Buffer("y", (1,), "int32")
     func = ir.PrimFunc("f", (x, out, table), ir.Store(out, (ir.const(0, "int32"),), x[table[0]]))
-    assert general._checked(func, "here", ("c",)) is func
+    assert general._require_valid(func, "here", ("c",)) is func
     with pytest.raises(Unlike, match="nobody has judged"):
-        general._checked(func, "here", ())
+        general._require_valid(func, "here", ())
