@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import ParamSpec, TypeVar, cast
 
 from microc.base.terminal import control, visible
-from microc.compiler import option_values as meaning
+from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
 
@@ -187,17 +187,23 @@ def _word_as_literal(option: Option, word: str) -> str | None:
     """Convert the word behind a flag to a Python literal; None if it is no value but the next word of the sentence."""
     if option.words:
         return _literal(option.words[word]) if word in option.words else None
-    if option.word is meaning.bytes:
+    if option.word is option_values.bytes:
         return None if _parse_word(option, word) is None else word if word.isdecimal() else _literal(word)
     if option.word is Path:
         return _literal(word) if word.isupper() or "/" in word or "." in word else None
     from microc.base import dtypes
 
-    if option.word is meaning.wish and not (
+    if option.word is option_values.wish and not (
         dtypes.is_valid(word.split("=")[-1]) or word.split("=")[-1].startswith("N")
     ):
         return None
-    if option.word not in (meaning.shape, meaning.parse_bound, meaning.count, meaning.parse_axis, meaning.wish):
+    if option.word not in (
+        option_values.shape,
+        option_values.parse_bound,
+        option_values.count,
+        option_values.parse_axis,
+        option_values.wish,
+    ):
         return None
     value = _parse_word(option, word)
     if isinstance(value, tuple):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
-from microc.compiler import option_values as meaning
 from microc.compiler.option_values import Bound
 from microc.compiler.validation import Check
 from microc.errors import UsageError, suggestion
@@ -84,7 +83,7 @@ def option(value: Any, check: Check, help: str, **more: Any) -> Any:
     ``value``: the default, or the class of an empty mapping. ``more``: fields of :class:`Option`.
     """
     described = {"option": Option(check, help, **more)}
-    if (more.get("word") in meaning.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
+    if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
         raise TypeError(f"{more.get('flag')}: an option that names a file declares path=READ, WRITTEN or RUN")
     if isinstance(value, type):
         return field(default_factory=value, metadata=described)

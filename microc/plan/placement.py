@@ -268,10 +268,10 @@ def _offset_candidates(state: _Partial, unit: Unit, near: Near, forbidden: _Inte
     for at, room, _ in near:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return sorted({_nearest_allowed(start, unit, near, forbidden, up) for start in starts for up in (True, False)})
+    return sorted({_nearest_offset(start, unit, near, forbidden, up) for start in starts for up in (True, False)})
 
 
-def _nearest_allowed(start: int, unit: Unit, near: Near, forbidden: _Intervals, up: bool) -> int:
+def _nearest_offset(start: int, unit: Unit, near: Near, forbidden: _Intervals, up: bool) -> int:
     """Return the nearest allowed offset at or above (or below) ``start``."""
     offset, previous = start - start % unit.align, None
     while offset != previous:
@@ -322,7 +322,7 @@ def first_fit(
     conflicts with, if known.
     """
     if len(order) > MANY:
-        return _first_fit_indexed(wanted, order, limit, before)
+        return _first_fit_by_index(wanted, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
         beside = placed if near is None else {other: placed[other] for other in near[unit] if other in placed}
@@ -332,7 +332,7 @@ def first_fit(
     return placed
 
 
-def _first_fit_indexed(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
+def _first_fit_by_index(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
     """Compute the placement of :func:`first_fit` with the interval index."""
     shelf = Shelf(before)
     for unit in order[len(before) :]:

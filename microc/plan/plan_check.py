@@ -34,7 +34,7 @@ class Slot:
 
 
 @frozen
-class Turns:
+class Iterations:
     """The iterations of a loop, ``span`` ticks each, at most ``longest`` of them."""
 
     loop: ir.For
@@ -58,7 +58,7 @@ class Name:
     value: ir.Expr
 
 
-Step = Slot | Turns | Guard | Name
+Step = Slot | Iterations | Guard | Name
 Way = tuple[Step, ...]
 
 
@@ -139,10 +139,10 @@ def _sequence_accesses(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Acces
                     yield from _sequence_accesses(otherwise, (*here, after_then, Guard(condition, False)), ticks)
             case ir.For(_, extent, body):
                 longest = ticks.iterations(item)
-                turns = Turns(item, ticks.of(body), longest)
-                yield from _sequence_accesses(body, (*here, turns), ticks)
+                loop = Iterations(item, ticks.of(body), longest)
+                yield from _sequence_accesses(body, (*here, loop), ticks)
                 # The condition of the loop is evaluated once more at its end.
-                yield from _operand_accesses((extent,), (*here, Slot(turns.longest * turns.span)))
+                yield from _operand_accesses((extent,), (*here, Slot(loop.longest * loop.span)))
             case Name():
                 yield from _operand_accesses((item.value,), here)
                 way = (*way, item)
@@ -216,7 +216,7 @@ def variables(access: Access) -> set[ir.Var]:
         match step:
             case Guard(condition):
                 needed |= free_vars(condition)
-            case Turns(loop):
+            case Iterations(loop):
                 needed |= free_vars(loop.extent)
             case Name(var, value) if var in needed:
                 needed |= free_vars(value)
@@ -304,7 +304,7 @@ def _walk(way: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterato
             case Name(var, value) if var in wanted:
                 named = _value(value, values)
                 values = {**values, var: None if named is None else np.broadcast_to(named, when.shape)}
-            case Turns():
+            case Iterations():
                 for inner, then in _iterate(step, wanted, values, when):
                     yield from _walk(way[position + 1 :], wanted, inner, then)
                 return
@@ -326,7 +326,7 @@ def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, when: Arra
     return _select(values, chosen), when[chosen]
 
 
-def _iterate(step: Turns, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
+def _iterate(step: Iterations, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:
     """Yield the iterations of a loop, some at a time; only the first and the last if the access does not depend on the loop."""
     loop = step.loop
     extents = _value(loop.extent, values)

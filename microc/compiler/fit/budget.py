@@ -222,7 +222,7 @@ class Room:
     """Capacity of a board: bytes of flash for constants and code, of RAM for the arena and inputs outside of it; 0: unlimited.
 
     ``board``: its name, if a network that takes more is refused. ``flash_limit``: the most that constants may take,
-    even if the code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: all
+    even if the code proves smaller than estimated. ``capacity``: flash and RAM of the whole board. ``memories``: all
     memories for tensors if the board has several, the one of ``ram`` first. ``code``: the memory that hot code may run
     from, with the bytes that everything except arenas leaves.
     """
@@ -493,7 +493,7 @@ def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
         return sum(graph.types[name].nbytes for name in roots - elsewhere if name)
 
     sides = [together(graph.inputs), sum(graph.types[name].nbytes for name in set(graph.outputs) - outer)]
-    aliased = _maybe_aliased(graph)
+    aliased = _alias_operands(graph)
     readers = _readers(graph)
     for nodes in groups_of(graph):
         made = {name for node in nodes for name in node.outputs}
@@ -505,7 +505,7 @@ def _min_arena_bytes(graph: Graph, *, inside: bool) -> int:
     return state + max(sides, default=0)
 
 
-def _maybe_aliased(graph: Graph) -> set[str]:
+def _alias_operands(graph: Graph) -> set[str]:
     """Return the tensors that may be parts of others, or composed of others, without a copy."""
     return {name for node in graph.nodes if _is_alias(graph, node) for name in (*node.inputs, *node.outputs)}
 

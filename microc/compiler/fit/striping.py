@@ -260,7 +260,7 @@ class Appraiser:
         price = self.streams.price(chain)
         return Candidate(chain, need, price.extra_macs + MOVED * price.moved)
 
-    def measured(self, rough: Candidate) -> Candidate:
+    def with_scratch(self, rough: Candidate) -> Candidate:
         """Add the scratch of a chain, which is known once it is lowered."""
         shapes, func = self.streams.shapes(rough.chain), self.streams.lower(rough.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
@@ -346,7 +346,9 @@ class Search:
             for candidate in rough:
                 # Lowering a chain takes long, so only as many as the effort allows get an exact need.
                 affordable, self.lowered = self.lowered < LOWERED, self.lowered + 1
-                exact = self.appraiser.measured(candidate) if affordable else replace(candidate, need=NEVER, exact=True)
+                exact = (
+                    self.appraiser.with_scratch(candidate) if affordable else replace(candidate, need=NEVER, exact=True)
+                )
                 self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[Candidate, ...]:

@@ -303,7 +303,7 @@ class Flow:
             for name in graph.outputs[carried:]:
                 if locations[name] != row_places[name]:
                     body_statements.append(self.copy(row_places[name], locations[name], graph.types[name].size))
-            body_statements += self.next_carried(graph, results[:carried], locations)
+            body_statements += self.copy_carried(graph, results[:carried], locations)
         self.memory.release((*kept, number))
         body, annotations = ir.seq(*body_statements), dict[str, int]()
         if node.attr("guarded"):
@@ -319,7 +319,7 @@ class Flow:
         k = ir.Var(self.names.fresh("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into.buffer, (_start(into) + k,), ir.const(0, dtype)))
 
-    def next_carried(self, graph: Graph, results: Sequence[Place], locations: Places) -> list[ir.Stmt]:
+    def copy_carried(self, graph: Graph, results: Sequence[Place], locations: Places) -> list[ir.Stmt]:
         """Emit copies of the carried values for the next iteration; sources that are themselves overwritten are saved first."""
         own = {result.buffer for result in results}
         saved, saving, moving = list[Place](), list[ir.Stmt](), list[ir.Stmt]()

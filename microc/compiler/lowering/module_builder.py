@@ -128,7 +128,7 @@ class Builder:
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     c_names: set[str] = field(default_factory=set)
-    spelled: set[str] = field(default_factory=set)
+    end_names: set[str] = field(default_factory=set)
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
@@ -144,10 +144,10 @@ class Builder:
         """Return a name for an input or output, such that its derived identifiers are free too."""
 
         def free(name: str) -> bool:
-            return is_free_of(self.graph.name, name) and self.spelled.isdisjoint(spellings(name))
+            return is_free_of(self.graph.name, name) and self.end_names.isdisjoint(spellings(name))
 
         name = self._first(stem, free)
-        self.spelled.update(spellings(name))
+        self.end_names.update(spellings(name))
         self.c_names.update(f"{name}_{word}" for word in SUFFIXES)
         return name
 

@@ -417,7 +417,7 @@ class _Reader:
         fitter = Fitter(extents, domain)
         for (name, axis), values in columns.items():  # strided extents first, which the others are made of
             if fitter.integer(values, terms=1) is None:
-                rule = self.strided(points, values, name, axis)
+                rule = self.strided_rule(points, values, name, axis)
                 if rule is not None:
                     extents.append(Extent(rule, values))
                     fitter = Fitter(extents, domain)
@@ -440,7 +440,7 @@ class _Reader:
         draw = random.Random(0).choice
         return [self.readings.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
 
-    def strided(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
+    def strided_rule(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
         """Derive a rule ``(a * size + b) // c`` of one symbol; if several fit, read further sizes to distinguish them."""
         for k, size in enumerate(self.sizes):
             pairs: dict[int, int] = {}

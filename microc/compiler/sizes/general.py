@@ -131,7 +131,7 @@ class GeneralMaker(Maker):
 
     def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:
-            raise _unsupported("it changes a part of a state", str(nodes[0].loc))
+            raise _unsupported_error("it changes a part of a state", str(nodes[0].loc))
         made = self.build_group(self.together(nodes), uses)
         largest = len(self.family.graphs)
         return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
@@ -151,7 +151,7 @@ class GeneralMaker(Maker):
                 [p.func for p in lowered_sizes], arrays, constants_of(lowered_sizes[-1].func)
             )
         except Unlike as error:
-            raise _unsupported(str(error), str(node.loc)) from error
+            raise _unsupported_error(str(error), str(node.loc)) from error
         return replace(lowered_sizes[len(self.family.graphs)], func=func)
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
@@ -160,7 +160,7 @@ class GeneralMaker(Maker):
         try:
             return self.generalise_functions(funcs, arrays)
         except Unlike as error:
-            raise _unsupported(str(error), f"copy of {copy.value}") from error
+            raise _unsupported_error(str(error), f"copy of {copy.value}") from error
 
     def alias(self, node: Node) -> Alias | None:
         found = [alias_of(g, self.nodes[id(g)][node.outputs]) for g in self.every]
@@ -188,7 +188,7 @@ class GeneralMaker(Maker):
             if isinstance(made, Made):
                 return made
             reason = made
-        raise _unsupported(reason, str(together[0][1][0].loc))
+        raise _unsupported_error(reason, str(together[0][1][0].loc))
 
     def trials(
         self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
@@ -319,7 +319,7 @@ def _require_valid(func: ir.PrimFunc, when: str, tables: Container[str]) -> ir.P
     return func
 
 
-def _unsupported(what: str, where: str) -> UnsupportedError:
+def _unsupported_error(what: str, where: str) -> UnsupportedError:
     return UnsupportedError(
         f"this operator cannot have sizes that vary: {what}", where=where, hint="bind its sizes with --input-shape"
     )

@@ -87,7 +87,7 @@ def test_needs_are_what_plans_take(height: int) -> None:
     appraiser, (run,) = found.appraiser, found.runs
     for start, stop in ((1, 3), (0, 4)):
         chain = run.chain(start, stop, height)
-        candidate = appraiser.measured(appraiser.appraise(chain))
+        candidate = appraiser.with_scratch(appraiser.appraise(chain))
         made = plan_module(module(appraiser.graph, [chain]))
         assert made.plan is not None
         assert made.plan.size <= found.peak((candidate,)) * 1.05
