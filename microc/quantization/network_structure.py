@@ -13,7 +13,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Names, Node
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
-from microc.transform.channel_relations import channels, is_mixing, links
+from microc.transform.channel_relations import channel_count, channel_links, is_mixing
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves
 
@@ -370,7 +370,7 @@ class Units:
         total = 0
         for name in graph.types:
             if name not in graph.consts:
-                self._starts[name], total = total, total + channels(graph, name)
+                self._starts[name], total = total, total + channel_count(graph, name)
         self._parents = list(range(total))
         fixed = np.zeros(total, bool)
         for name in (*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()):
@@ -414,7 +414,7 @@ class Units:
         ones."""
         if node.attrs.get("activation", "") not in _LINEAR or node.attrs.get("pad_value", 0):
             return False
-        return is_mixing(self.graph, node) or (node.op == "conv2d" and links(self.graph, node) is not None)
+        return is_mixing(self.graph, node) or (node.op == "conv2d" and channel_links(self.graph, node) is not None)
 
     def applied(self, factors: Array) -> Graph:
         """The graph whose channels are divided by the factors of their units."""
@@ -466,7 +466,7 @@ class Units:
         homogeneous = node.op in HOMOGENEOUS and node.attrs.get("activation", "") in _LINEAR
         if not homogeneous or (node.op == "pad" and node.attr("value")):
             return False
-        tied = links(self.graph, node)
+        tied = channel_links(self.graph, node)
         computed = {k for k, name in enumerate(node.inputs) if name in self._starts}
         constant = any(name in self.graph.consts for name in node.inputs) and node.op not in _TERMS
         if tied is None or constant or {link.operand for link in tied} != computed:
@@ -481,13 +481,13 @@ class Units:
         """Whether a node multiplies each channel by a constant of its own."""
         if node.op != "mul" or node.attrs.get("activation", "") not in _LINEAR:
             return False
-        count = channels(self.graph, node.outputs[0])
+        count = channel_count(self.graph, node.outputs[0])
         known = [name for name in node.inputs if name in self.graph.consts]
-        return len(known) == 1 and all(channels(self.graph, name) == count for name in node.inputs)
+        return len(known) == 1 and all(channel_count(self.graph, name) == count for name in node.inputs)
 
     def _places(self, value: str) -> slice:
         start = self._starts[value]
-        return slice(start, start + channels(self.graph, value))
+        return slice(start, start + channel_count(self.graph, value))
 
     def _root(self, place: int) -> int:
         while self._parents[place] != place:

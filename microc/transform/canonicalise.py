@@ -1,4 +1,5 @@
-"""Canonical form: constants folded, common and dead nodes removed, norms as one operator."""
+"""Canonical form: constant folding, common subexpressions, dead code, layer norm as one operator, identities and merged
+neighbours."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from microc.transform.pass_context import Pass, PassContext
 from microc.transform.scale_axis import scaling_rules
 from microc.transform.transposes import joining_rules, operand_rules
 
-# ---- Nodes whose results nobody uses disappear.
+# ---- Dead code elimination.
 
 
 def eliminate_dead_code(graph: Graph, context: PassContext) -> Graph:
-    """Keep what graph outputs and state updates depend on, and the constants that is computed from."""
+    """Keep the nodes and constants that graph outputs and state updates depend on."""
     alive = without_dead_nodes(graph)
     return alive.with_nodes(alive.nodes)
 
@@ -36,78 +37,85 @@ def eliminate_dead_code(graph: Graph, context: PassContext) -> Graph:
 DEAD_CODE_PASS = Pass("dead_code", eliminate_dead_code)
 
 
-# ---- Operators that only name others (``OpDef.expand``) give way to these.
+# ---- Expansion of composite operators (``OpDef.expand``) into the operators that they stand for.
 #
-# Where a backend of external code is asked first (option ``whole``), they stay until regions have been taken.
+# If a backend of external code comes first (option ``whole``), they stay until it has claimed its regions.
 
 
 def expand(graph: Graph, context: PassContext) -> Graph:
-    """The graph without such operators, unless they stay."""
+    """Expand composite operators, unless option ``whole`` keeps them."""
     return graph if context.options.get("whole") else expanded(graph)
 
 
 EXPAND_PASS = Pass("expand", expand, 0, around=True)
 
 
-# ---- Nodes over constants are computed now, by the operator's own reference.
+# ---- Constant folding with the operators' reference implementations.
 
 LARGE = 1 << 20
+"""Bytes of results up to which constants are always folded."""
 GROWTH = 16
+"""Ratio of the results' bytes to the operands' up to which larger constants are folded."""
 
 
 def fold_constants(graph: Graph, context: PassContext) -> Graph:
-    """Constants that would be larger than 1 MiB and more than 16 times their inputs are left to run time.
+    """Compute nodes whose operands are all constant.
 
-    So are quantised operators, which mean something else than their integers until they are legalized, and what updates state.
-    The attributes of dequantize say all that it means.
+    Results of more than LARGE bytes and GROWTH times their operands stay computed at run time, and so do state updates.
+    Quantised operators stay until they are legalised, since their integers alone do not determine the result. ``dequantize`` is
+    folded: its attributes do.
     """
     consts = dict(graph.consts)
     nodes: list[Node] = []
     for node in graph.nodes:
         inputs = [name for name in node.inputs if name]
-        constant = bool(inputs) and all(name in consts for name in inputs)
-        if not constant or not _may_fold(replace(graph, consts=consts), node):
+        is_constant = bool(inputs) and all(name in consts for name in inputs)
+        if not is_constant or not _may_fold(replace(graph, consts=consts), node):
             nodes.append(node)
             continue
-        consts.update(_computed(graph, node, [consts[name] for name in inputs]))
+        consts.update(_evaluate(graph, node, [consts[name] for name in inputs]))
     return replace(graph, consts=consts).with_nodes(nodes) if len(nodes) != len(graph.nodes) else graph
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
-    made = sum(graph.types[name].nbytes for name in node.outputs if name)
-    if made > LARGE and made > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
+    nbytes = sum(graph.types[name].nbytes for name in node.outputs if name)
+    if nbytes > LARGE and nbytes > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
         return False
     legalize = registry.get(node.op).legalize
-    surface = node.op != "dequantize" and legalize is not None and legalize(node, graph) is not None
-    return not surface and set(graph.updates.values()).isdisjoint(node.outputs)
+    needs_legalizing = node.op != "dequantize" and legalize is not None and legalize(node, graph) is not None
+    return not needs_legalizing and set(graph.updates.values()).isdisjoint(node.outputs)
 
 
-def _computed(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
+def _evaluate(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
         results = definition.reference({**definition.defaults, **node.attrs}, arrays)
-    found = {}
+    results_by_name = {}
     for name, array in zip(node.outputs, results, strict=True):
         kind = graph.types[name]
         if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
             raise InternalError(f"{node.op} gave {array.dtype} {array.shape} for {name!r}", where=str(node.loc))
-        found[name] = np.array(array, order="C")
-    return found
+        results_by_name[name] = np.array(array, order="C")
+    return results_by_name
 
 
 FOLD_CONSTANTS_PASS = Pass("fold_constants", fold_constants, 2)
 
 
-# ---- Nodes that compute the same thing from the same inputs become one; equal constants become one.
+# ---- Common subexpressions and equal constants.
 
 
 def merge_common_subexpressions(graph: Graph, context: PassContext) -> Graph:
-    """The first of equal nodes stays. Nodes that make graph outputs or state updates stay too: their names are promised."""
+    """Keep the first of equal nodes. Nodes that compute graph outputs or state updates stay too, since their names must
+    remain."""
     return _Merger(graph).run()
 
 
 class _Merger:
-    """``equal`` maps values to the first that is equal; ``instead`` only those that need not be computed again."""
+    """Common subexpression elimination by hashing.
+
+    ``equal`` maps values to the first equal one; ``instead`` only those that need not be computed again.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -117,7 +125,7 @@ class _Merger:
         self.instead: dict[str, str] = {}
 
     def run(self) -> Graph:
-        self.constants()
+        self.merge_constants()
         seen: dict[object, Node] = {}
         nodes: list[Node] = []
         for node in self.graph.nodes:
@@ -134,19 +142,20 @@ class _Merger:
         return self.graph.with_nodes(nodes)
 
     def key(self, node: Node) -> object:
-        """What equal nodes have in common; ``repr`` tells 0 from 0.0 and -0.0. Nodes with graphs of their own are never equal."""
+        """Return the hash key of a node. ``repr`` distinguishes 0 from 0.0 and -0.0. Nodes with subgraphs are never equal."""
         if any(map(_holds_graph, node.attrs.values())):
             return id(node)
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
 
     def is_accumulator(self, node: Node) -> bool:
-        """Whether a kernel must keep the result to itself. Its requantisation can still be a common one."""
+        """Test whether the result must stay inside of a kernel: its requantisation reads it. The requantisation may be
+        shared."""
         readers: Iterable[Node] = self.readers.get(node.outputs[0], ())
         return not registry.get(node.op).elementwise and any(reader.op in MANDATORY for reader in readers)
 
-    def constants(self) -> None:
-        """The first of all constants of equal type and data."""
+    def merge_constants(self) -> None:
+        """Map each constant to the first one of equal type and data."""
         first: dict[object, str] = {}
         for name, array in self.graph.consts.items():
             original = first.setdefault((self.graph.types[name], array.tobytes()), name)
@@ -163,11 +172,11 @@ def _holds_graph(attr: Attr) -> bool:
     return any(map(_holds_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
 
 
-# ---- Normalisation of rows as one operator: what exporters and readers spell as means, differences and a root.
+# ---- Recognition of layer norm, which exporters and readers write as means, differences and a square root.
 #
 # With c = x - mean(x) over the last axis, ``c / sqrt(mean(c * c) + epsilon)``, or c times the inverse of the root, is
-# ``layer_norm`` of x. Dequantised numbers are normalised as the integers that they are. With option ``requantize=fixed`` the
-# factors and terms of channels and the quantisation that follow become one integer operator with it.
+# ``layer_norm`` of x. Dequantised data are normalised as integers, since the scale cancels but for epsilon. With option
+# ``requantize=fixed`` the norm, gamma, beta and the quantisation behind them become one integer operator.
 
 _LAYER_NORM_PLAIN = {"activation": ""}
 _VARIANCE = P.op("mean", P.op(("mul", "pow"), name="square"), name="variance")
@@ -175,28 +184,28 @@ _SHIFTED = P.op("add", _VARIANCE, P.const("epsilon"), commutative=True, attrs=_L
 
 
 def recognise_layer_norm(graph: Graph, context: PassContext) -> Graph:
-    """The graph with ``layer_norm`` where it is spelled out."""
+    """Replace the operators of a layer norm by ``layer_norm``."""
     rules = (
-        (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _normalised),
-        (P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN), _normalised),
+        (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
+        (P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
         _INTEGERS,
     )
-    found = rewrite(graph, rules)
-    return norms_in_fixed_point(found) if context.options.get("requantize") == "fixed" else found
+    rewritten = rewrite(graph, rules)
+    return norms_in_fixed_point(rewritten) if context.options.get("requantize") == "fixed" else rewritten
 
 
 def norms_in_fixed_point(graph: Graph) -> Graph:
-    """The graph with ``qlayer_norm`` where a ``layer_norm`` of integers, its factors and terms, is quantised behind them."""
+    """Replace ``layer_norm`` of integers, with gamma, beta and ``quantize`` behind it, by ``qlayer_norm``."""
     return rewrite(rewrite(graph, (_INTEGERS,)), _fixed_rules())
 
 
-def _normalised(match: Match) -> Replacement | None:
+def _to_layer_norm(match: Match) -> Replacement | None:
     centred = match.scope.producer(match["c"])
     mean = match.scope.producer(centred.inputs[1]) if centred is not None and centred.op == "sub" else None
     if centred is None or mean is None or mean.op != "mean" or mean.inputs[0] != centred.inputs[0]:
         return None
     kind, epsilon = match.type(centred.inputs[0]), match.const("epsilon")
-    over_rows = all(_over_last(node, len(kind.shape)) for node in (mean, match.nodes["variance"]))
+    over_rows = all(_reduces_last_axis(node, len(kind.shape)) for node in (mean, match.nodes["variance"]))
     if not over_rows or not _is_square(match, match.nodes["square"]) or epsilon.size != 1 or epsilon.item() <= 0:
         return None
     if (
@@ -209,13 +218,13 @@ def _normalised(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _over_last(mean: Node, rank: int) -> bool:
+def _reduces_last_axis(mean: Node, rank: int) -> bool:
     axes = tuple(axis % rank for axis in mean.attr("axes"))
     return axes == (rank - 1,) and bool(mean.attr("keepdims"))
 
 
 def _is_square(match: Match, square: Node) -> bool:
-    """Whether a node multiplies c with itself."""
+    """Test whether a node multiplies c by itself."""
     if square.inputs[0] != match["c"] or square.attrs.get("activation", ""):
         return False
     if square.op == "mul":
@@ -224,8 +233,8 @@ def _is_square(match: Match, square: Node) -> bool:
     return exponent is not None and bool((exponent == 2).all())
 
 
-def _of_integers(match: Match) -> Replacement | None:
-    """The scale goes into epsilon."""
+def _absorb_dequantize(match: Match) -> Replacement | None:
+    """Normalise the integers q of x = scale (q - zero): ``layer_norm(x, epsilon) = layer_norm(q, epsilon / scale^2)``."""
     scale = match.nodes["real"].attr("scale")
     kind = match.type(match["x"])
     if kind.dtype not in DTYPES or len(scale) != 1 or kind.shape[-1] > QUANTISED_DEPTH:
@@ -236,34 +245,37 @@ def _of_integers(match: Match) -> Replacement | None:
 
 
 def _fixed_rules() -> tuple[Rule, ...]:
-    """``layer_norm`` of integers with what follows in most networks."""
+    """Return rules for ``quantize`` of ``layer_norm``, with gamma, or with gamma and beta."""
     normal = P.op("layer_norm", P.any("x"), name="normal")
     scaled = P.op("mul", normal, P.const("gamma"), commutative=True, attrs=_LAYER_NORM_PLAIN)
     forms = (normal, scaled, P.op("add", scaled, P.const("beta"), commutative=True, attrs=_LAYER_NORM_PLAIN))
-    return tuple((P.op("quantize", form, attrs={"axis": None, "rounding": Ties.EVEN}), _in_integers) for form in forms)
+    return tuple(
+        (P.op("quantize", form, attrs={"axis": None, "rounding": Ties.EVEN}), _to_integer_norm) for form in forms
+    )
 
 
-def _in_integers(match: Match) -> Replacement | None:
+def _to_integer_norm(match: Match) -> Replacement | None:
     kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
     if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
         return None
     depth, dtype = kind.shape[-1], match.root.attr("out_dtype")
     result = Quant(match.root.attr("scale"), match.root.attr("zero_point"))
-    gamma, beta = (_of_channels(match, *each, depth) for each in (("gamma", 1.0), ("beta", 0.0)))
+    gamma, beta = (_per_channel(match, *argument, depth) for argument in (("gamma", 1.0), ("beta", 0.0)))
+    # qlayer_norm adds epsilon to depth**2 times the variance: depth * sum(x**2) - sum(x)**2.
     added = epsilon * depth * depth
     if match.type(match.output).shape != kind.shape or added >= MOST_EPSILON or dtype not in DTYPES:
         return None
-    made = affine(gamma, beta, depth, result, dtype) if gamma is not None and beta is not None else None
-    if made is None:
+    integer_norm = affine(gamma, beta, depth, result, dtype) if gamma is not None and beta is not None else None
+    if integer_norm is None:
         return None
-    factors = match.constant(f"{match.output}.factors", made.factors)
-    terms = match.constant(f"{match.output}.terms", made.terms)
-    match.emit("qlayer_norm", (match["x"], factors, terms), attrs_of(made, added, dtype))
+    factors = match.constant(f"{match.output}.factors", integer_norm.factors)
+    terms = match.constant(f"{match.output}.terms", integer_norm.terms)
+    match.emit("qlayer_norm", (match["x"], factors, terms), attrs_of(integer_norm, added, dtype))
     return match.replacement()
 
 
-def _of_channels(match: Match, name: str, default: float, depth: int) -> Array | None:
-    """A constant as one number for each element of a row; None where rows differ in it."""
+def _per_channel(match: Match, name: str, default: float, depth: int) -> Array | None:
+    """Return a constant as one number per element of a row, ``default`` if it is absent, None if rows differ in it."""
     if name not in match.values:
         return np.full(depth, default)
     data = match.const(name)
@@ -271,11 +283,11 @@ def _of_channels(match: Match, name: str, default: float, depth: int) -> Array |
     return np.broadcast_to(data.reshape(-1), (depth,)) if by_channel else None
 
 
-_INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _of_integers)
+_INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _absorb_dequantize)
 LAYER_NORM_PASS = Pass("layer_norm", recognise_layer_norm, 2)
 
 
-# ---- One spelling for what can be said in many ways: what does nothing goes, neighbours that do the same become one.
+# ---- Canonicalisation: remove identities and merge neighbours.
 
 SCALING_LEVEL = 3
 _SAME_SHAPE = ("reshape", "cast", "slice", "pad", "concat")
@@ -285,7 +297,7 @@ _REDUCTIONS = ("mean", "max", "min")
 
 
 def canonicalise(graph: Graph, context: PassContext) -> Graph:
-    """Apply all rules until none applies. Those that fold scales into a layer are of a level of their own."""
+    """Apply all rules until none applies. Those that fold scales into a layer need level SCALING_LEVEL."""
     scaling = (scaling_rules,) if context.opt_level >= SCALING_LEVEL else ()
     families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, operand_rules)
     return rewrite(graph, tuple(rule for family in families for rule in family()))
@@ -293,14 +305,17 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
 
 def _identity_rules() -> tuple[Rule, ...]:
     return (
-        (P.op(_SAME_SHAPE, P.any("x")), _unchanged),
-        (P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_CANONICALISE_PLAIN, "kernel": (1, 1)}), _unchanged),
-        (P.op(_REDUCTIONS, P.any("x")), _reduces_nothing),
-        (P.op("clip", P.any("x"), attrs={"minimum": -inf, "maximum": inf}), _unchanged),
-        (P.op("add", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _neutral_zero),
-        (P.op("sub", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _neutral_zero),
-        (P.op("mul", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _neutral_one),
-        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _neutral_one),
+        (P.op(_SAME_SHAPE, P.any("x")), _remove_identity),
+        (
+            P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_CANONICALISE_PLAIN, "kernel": (1, 1)}),
+            _remove_identity,
+        ),
+        (P.op(_REDUCTIONS, P.any("x")), _reduction_to_reshape),
+        (P.op("clip", P.any("x"), attrs={"minimum": -inf, "maximum": inf}), _remove_identity),
+        (P.op("add", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_zero),
+        (P.op("sub", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_zero),
+        (P.op("mul", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_one),
+        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_one),
     )
 
 
@@ -312,16 +327,16 @@ def _merging_rules() -> tuple[Rule, ...]:
     )
 
 
-# ---------------------------------------------------------------- what does nothing
+# ---------------------------------------------------------------- identities
 
 
-def _unchanged(match: Match) -> Replacement | None:
-    """These operators do nothing when the type stays: they only choose elements, all of them, in order."""
+def _remove_identity(match: Match) -> Replacement | None:
+    """Remove an operator that only selects elements, if its result has the operand's type: it selects all of them, in order."""
     return match.same("x") if match.is_like("x") else None
 
 
-def _reduces_nothing(match: Match) -> Replacement | None:
-    """Over axes of one element, at most the shape changes."""
+def _reduction_to_reshape(match: Match) -> Replacement | None:
+    """Replace a reduction over axes of extent 1, which changes at most the shape."""
     source, result = match.type(match["x"]), match.type(match.output)
     if source.size != result.size or (source.dtype, source.quant) != (result.dtype, result.quant):
         return None
@@ -329,16 +344,16 @@ def _reduces_nothing(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _neutral_zero(match: Match) -> Replacement | None:
-    return _neutral(match, 0)
+def _remove_zero(match: Match) -> Replacement | None:
+    return _remove_neutral(match, 0)
 
 
-def _neutral_one(match: Match) -> Replacement | None:
-    return _neutral(match, 1)
+def _remove_one(match: Match) -> Replacement | None:
+    return _remove_neutral(match, 1)
 
 
-def _neutral(match: Match, number: int) -> Replacement | None:
-    """x combined with the neutral element; of quantised tensors the constant's integers say nothing."""
+def _remove_neutral(match: Match, number: int) -> Replacement | None:
+    """Remove the combination with a neutral element. The integers of a quantised constant are not real numbers: left alone."""
     quantised = match.type(match["c"]).quant is not None
     return match.same("x") if match.is_like("x") and not quantised and (match.const("c") == number).all() else None
 
@@ -347,7 +362,8 @@ def _neutral(match: Match, number: int) -> Replacement | None:
 
 
 def _merge_clamps(match: Match) -> Replacement | None:
-    """Clamping twice is clamping once. Bounds are real numbers, so quantised operands stay, unless bounds are stored."""
+    """Merge two clamps. Their bounds are real numbers, so quantised operands are left alone, unless bounds apply to stored
+    integers."""
     first, second = match.nodes["first"], match.root
     stored = first.attrs.get("rounding") == Rounding.NONE == second.attrs.get("rounding")
     if not dtypes.is_float(match.type(match["x"]).dtype) and not stored:

@@ -1,4 +1,5 @@
-"""Channels last, reshapes, padding."""
+"""Conversion to channels last (NHWC), reshapes that move behind elementwise operators, padding absorbed by convolutions and
+pools."""
 
 from __future__ import annotations
 
@@ -17,41 +18,41 @@ from microc.ops import registry
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.transposes import Axes, Shape, joining_rules, permuted_type, resting_rules, transpose_rules
 
-# ---- Rules for reshapes: neighbours merge, and a reshape before elementwise work moves behind it, where it parts no
-# kernels.
+# ---- Rules for reshapes: neighbours merge, and a reshape before an elementwise operator moves behind it, so that it does not
+# separate the operator from the kernel before the reshape.
 
 
 def elementwise_operators() -> frozenset[str]:
-    """Names of the operators that compute each element from one element of every operand."""
+    """Return names of the operators that compute each element from one element of every operand."""
     return frozenset(name for name, definition in registry.registry().items() if definition.elementwise)
 
 
 def element_operands(match: Match) -> list[int]:
-    """Positions of the operands that broadcast: those that are present and not read as a whole."""
+    """Return positions of the operands that broadcast: present and not read as a whole."""
     whole = registry.get(match.root.op).whole
     return [k for k, name in enumerate(match.root.inputs) if name and k not in whole]
 
 
 def reshape_rules() -> tuple[Rule, ...]:
-    """Merging reshapes, and moving them behind elementwise operators and padding."""
+    """Return rules that merge reshapes and move them behind elementwise operators and padding."""
     return (
-        (P.op("reshape", P.op("reshape", P.any("x"), shared=True)), _merge),
-        (P.op(elementwise_operators()), _sink),
-        (P.op("pad", P.op("reshape", P.any("x"), shared=True), name="pad"), _pad),
+        (P.op("reshape", P.op("reshape", P.any("x"), shared=True)), _merge_reshapes),
+        (P.op(elementwise_operators()), _sink_reshape),
+        (P.op("pad", P.op("reshape", P.any("x"), shared=True), name="pad"), _sink_reshape_through_pad),
     )
 
 
-def _merge(match: Match) -> Replacement:
+def _merge_reshapes(match: Match) -> Replacement:
     match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
     return match.replacement()
 
 
-def _sink(match: Match) -> Replacement | None:
-    """op(reshape(x), ...) -> reshape(op(x, ...)) where all other operands can be seen in the shape of x."""
+def _sink_reshape(match: Match) -> Replacement | None:
+    """op(reshape(x), ...) -> reshape(op(x, ...)) if all other operands can be viewed in the shape of x."""
     kind = match.type(match.output)
     inputs = list(match.root.inputs)
     positions = element_operands(match)
-    sources = {k: _source(match, inputs[k], kind.shape) for k in positions}
+    sources = {k: _reshape_source(match, inputs[k], kind.shape) for k in positions}
     shapes = {match.type(source).shape for source in sources.values() if source}
     if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
         return None
@@ -61,7 +62,7 @@ def _sink(match: Match) -> Replacement | None:
     ):
         return None
     for k in positions:
-        operand = sources[k] or _operand(match, inputs[k], kind.shape, shape)
+        operand = sources[k] or _reshape_constant(match, inputs[k], kind.shape, shape)
         if not operand:
             return None
         inputs[k] = operand
@@ -76,8 +77,8 @@ def _per_axis(kind: TensorType) -> bool:
     return kind.quant is not None and kind.quant.axis is not None
 
 
-def _source(match: Match, value: str, shape: Shape) -> str:
-    """What ``value`` is a reshape of, if it has all elements of the result."""
+def _reshape_source(match: Match, value: str, shape: Shape) -> str:
+    """Return the operand of the reshape that makes ``value``, if it has all elements of the result; else empty."""
     producer = match.scope.producer(value)
     if producer is None or producer.op != "reshape" or match.type(value).shape != shape:
         return ""
@@ -85,8 +86,9 @@ def _source(match: Match, value: str, shape: Shape) -> str:
     return source if match.type(source).quant == match.type(value).quant else ""
 
 
-def _operand(match: Match, value: str, before: Shape, after: Shape) -> str:
-    """An operand as broadcasting to ``after`` wants it; empty where that takes more than another view of a constant."""
+def _reshape_constant(match: Match, value: str, before: Shape, after: Shape) -> str:
+    """Return an operand reshaped to broadcast to ``after``; empty if it is neither of one element nor a constant that can be
+    viewed so."""
     shape = match.type(value).shape
     data = match.scope.consts.get(value)
     if match.type(value).size == 1 and len(shape) <= len(after):
@@ -94,21 +96,21 @@ def _operand(match: Match, value: str, before: Shape, after: Shape) -> str:
     if data is None:
         return ""
     if data.size == 1:
-        return match.constant(f"{value}.moved", data.reshape(()), _viewed(match, value, ()))
+        return match.constant(f"{value}.moved", data.reshape(()), _type_with_shape(match, value, ()))
     if data.size == np.prod(before):
-        return match.constant(f"{value}.moved", data.reshape(after), _viewed(match, value, after))
+        return match.constant(f"{value}.moved", data.reshape(after), _type_with_shape(match, value, after))
     if data.size == shape[-1] == before[-1] and after[-1:] == before[-1:]:
-        return match.constant(f"{value}.moved", data.reshape(-1), _viewed(match, value, shape[-1:]))
+        return match.constant(f"{value}.moved", data.reshape(-1), _type_with_shape(match, value, shape[-1:]))
     return ""
 
 
-def _viewed(match: Match, value: str, shape: Sequence[int]) -> TensorType:
+def _type_with_shape(match: Match, value: str, shape: Sequence[int]) -> TensorType:
     kind = match.type(value)
     return TensorType(tuple(shape), kind.dtype, kind.quant)
 
 
-def _pad(match: Match) -> Replacement | None:
-    """pad(reshape(x)) -> reshape(pad(x)) where the reshape only adds or drops axes of one element, which are not padded."""
+def _sink_reshape_through_pad(match: Match) -> Replacement | None:
+    """pad(reshape(x)) -> reshape(pad(x)) if the reshape only adds or drops axes of extent 1, which are not padded."""
     source, result = match.type(match["x"]), match.type(match.output)
     padding, middle = match.root.attr("padding"), match.type(match.root.inputs[0])
     solid = [k for k, extent in enumerate(middle.shape) if extent != 1]
@@ -129,61 +131,61 @@ def _pad(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-# ---- Channels last: every convolution and pool works on NHWC data and OHWI weights; transpositions are moved until
-# few remain.
+# ---- Channels last: convert every convolution and pool to NHWC data and OHWI weights, then move transpositions until few remain.
 #
-# The host's view does not change: inputs and outputs keep their shapes, so a transposition may remain at either end. One that
-# moves only axes of one element is a reshape, which costs nothing.
+# The network's interface does not change: inputs and outputs keep their shapes, so a transposition may remain at either end. One
+# that moves only axes of extent 1 is a reshape, which costs nothing.
 
 CHANNELS_LAST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
-"""Orders of the axes that make the one layout from the other, by rank."""
+"""Orders of axes that convert one layout to the other, by rank."""
 
 
 def channels_last(graph: Graph, context: PassContext) -> Graph:
-    """Convert the operators with layout NCHW, if there are any, and clear up.
+    """Convert operators with layout NCHW, if there are any, and move and merge transpositions.
 
-    An image at the input may be transposed before anything else or where it is read: what moves fewer elements is taken, and
-    of equals the former, for then what comes next joins the kernel that transposes.
+    An image at the input can be transposed before anything else or at each reader. The graph that transposes fewer elements
+    wins; of equal ones the former, because the operator that follows then joins the transposing kernel.
     """
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
         return rewrite(rewrite(graph, transpose_rules()), resting_rules())
     images = _images(graph)
-    candidates = [_converted(graph, swapped) for swapped in ((images, {}) if images else ({},))]
-    return min(candidates, key=_moved_elements)
+    candidates = [_convert_graph(graph, swapped) for swapped in ((images, {}) if images else ({},))]
+    return min(candidates, key=_count_transposed)
 
 
-def _converted(graph: Graph, swapped: Mapping[str, str]) -> Graph:
+def _convert_graph(graph: Graph, swapped: Mapping[str, str]) -> Graph:
     converted = rewrite(_Converter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
-    converted = rewrite(_with_true_inputs(converted, graph, swapped), joining_rules())
+    converted = rewrite(_restore_inputs(converted, graph, swapped), joining_rules())
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
-def _moved_elements(graph: Graph) -> int:
+def _count_transposed(graph: Graph) -> int:
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
 def _images(graph: Graph) -> dict[str, str]:
-    """Inputs that feed convolutions or pools directly, or through elementwise work and views, and a name for them in NHWC."""
-    reached: set[str] = set()
+    """Map inputs that feed convolutions or pools, directly or through elementwise operators and views, to a name for them in
+    NHWC."""
+    feeding: set[str] = set()
     for node in reversed(graph.nodes):
         definition = registry.get(node.op)
         passes = definition.elementwise or definition.view or node.op == "pad"
         if node.attrs.get("layout") == "NCHW":
-            reached.add(node.inputs[0])
-        elif passes and not reached.isdisjoint(node.outputs):
-            reached.update(node.inputs)
-    found: dict[str, str] = {}
+            feeding.add(node.inputs[0])
+        elif passes and not feeding.isdisjoint(node.outputs):
+            feeding.update(node.inputs)
+    images: dict[str, str] = {}
     for name in graph.inputs:
-        if name in reached and len(graph.types[name].shape) in CHANNELS_LAST:
-            found[name] = fresh_name({*graph.types, *found.values()}, f"{name}.nhwc")
-    return found
+        if name in feeding and len(graph.types[name].shape) in CHANNELS_LAST:
+            images[name] = fresh_name({*graph.types, *images.values()}, f"{name}.nhwc")
+    return images
 
 
 class _Converter:
-    """Writes the graph anew: operators in NHWC, between transpositions.
+    """Converts NCHW operators to NHWC, each between two transpositions.
 
-    The inputs named in ``swapped`` are taken in NHWC for the time being, so that transpositions behind them can cancel.
+    The inputs in ``swapped`` are temporarily replaced by NHWC ones, so that transpositions behind them can cancel.
     """
 
     def __init__(self, graph: Graph, swapped: Mapping[str, str]) -> None:
@@ -210,33 +212,35 @@ class _Converter:
         data, *rest = node.inputs
         output = node.outputs[0]
         if rest:
-            rest[0] = self.weight(rest[0], node)
-        image = self.transposed(data, node, CHANNELS_LAST[4])
+            rest[0] = self.convert_weight(rest[0], node)
+        image = self.transpose(data, node, CHANNELS_LAST[4])
         result = new_value(self.types, f"{output}.nhwc", permuted_type(self.graph.types[output], CHANNELS_LAST[4]))
         attrs = {**node.attrs, "layout": "NHWC"}
         self.nodes.append(replace(node, inputs=(image, *rest), outputs=(result,), attrs=attrs))
         self.nodes.append(Node("transpose", (result,), (output,), {"axes": CHANNELS_FIRST[4]}, node.loc))
 
-    def transposed(self, value: str, node: Node, axes: Axes) -> str:
+    def transpose(self, value: str, node: Node, axes: Axes) -> str:
         name = new_value(self.types, f"{value}.nhwc", permuted_type(self.types[value], axes))
         self.nodes.append(Node("transpose", (value,), (name,), {"axes": axes}, node.loc))
         return name
 
-    def weight(self, value: str, node: Node) -> str:
-        """OIHW weights as OHWI: now, where they are constant, if need be behind dequantize."""
+    def convert_weight(self, value: str, node: Node) -> str:
+        """Convert OIHW weights to OHWI: at compile time if they are constant or a dequantised constant."""
         axes = CHANNELS_LAST[4]
         if value in self.consts:
-            return self.constant(value)
+            return self.convert_constant(value)
         producer = next((n for n in self.graph.nodes if value in n.outputs), None)
         if producer is None or producer.op != "dequantize" or producer.inputs[0] not in self.consts:
-            return self.transposed(value, node, axes)
+            return self.transpose(value, node, axes)
         axis = producer.attr("axis")
         attrs: dict[str, Attr] = {**producer.attrs, "axis": None if axis is None else axes.index(axis)}
         name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
-        self.nodes.append(replace(producer, inputs=(self.constant(producer.inputs[0]),), outputs=(name,), attrs=attrs))
+        self.nodes.append(
+            replace(producer, inputs=(self.convert_constant(producer.inputs[0]),), outputs=(name,), attrs=attrs)
+        )
         return name
 
-    def constant(self, value: str) -> str:
+    def convert_constant(self, value: str) -> str:
         axes = CHANNELS_LAST[4]
         name = new_value(self.types, f"{value}.ohwi", permuted_type(self.types[value], axes))
         array: Array = np.ascontiguousarray(self.consts[value].transpose(axes))
@@ -244,8 +248,8 @@ class _Converter:
         return name
 
 
-def _with_true_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str]) -> Graph:
-    """The converted graph with the inputs of the original one, those in ``swapped`` transposed at the start."""
+def _restore_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str]) -> Graph:
+    """Give the converted graph its original inputs again; those in ``swapped`` are transposed first."""
     types = dict(graph.types)
     nodes: list[Node] = []
     for name, image in swapped.items():
@@ -259,25 +263,24 @@ def _with_true_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str])
 LAYOUT_PASS = Pass("layout", channels_last, 0)
 
 
-# ---- Views of bytes rather than of the floats that these become: what lies in memory is narrow, and is widened where
-# it is read.
+# ---- Move reshapes before the operator that widens, so that the narrow tensor is stored and widened where it is read.
 
 _WIDENING = ("dequantize", "cast")
 
 
 def narrow_views(graph: Graph, context: PassContext) -> Graph:
-    """``reshape(widen(x))`` becomes ``widen(reshape(x))``, where x is widened for the view alone."""
-    return rewrite(graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _widened_behind),))
+    """``reshape(widen(x))`` becomes ``widen(reshape(x))``, where only the reshape reads the widened x."""
+    return rewrite(graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _widen_after_reshape),))
 
 
-def _widened_behind(match: Match) -> Replacement | None:
+def _widen_after_reshape(match: Match) -> Replacement | None:
     widened = match.nodes["widened"]
     source, result = match.type(match["x"]), match.type(match.output)
-    narrow = dtypes.nbytes(source.dtype) < dtypes.nbytes(result.dtype)
-    if not narrow or widened.attrs.get("axis") is not None or match["x"] in match.scope.consts:
+    is_narrower = dtypes.nbytes(source.dtype) < dtypes.nbytes(result.dtype)
+    if not is_narrower or widened.attrs.get("axis") is not None or match["x"] in match.scope.consts:
         return None
-    kind = TensorType(result.shape, source.dtype, source.quant)
-    viewed = match.emit("reshape", (match["x"],), {"shape": result.shape}, kind, f"{match['x']}.viewed")
+    view_type = TensorType(result.shape, source.dtype, source.quant)
+    viewed = match.emit("reshape", (match["x"],), {"shape": result.shape}, view_type, f"{match['x']}.viewed")
     match.emit(widened.op, (viewed,), widened.attrs, loc=widened.loc)
     return match.replacement()
 
@@ -285,18 +288,18 @@ def _widened_behind(match: Match) -> Replacement | None:
 NARROW_VIEWS_PASS = Pass("narrow_views", narrow_views, 1)
 
 
-# ---- Rules that give a ``pad`` to the convolution or pool behind it, which pads as it reads.
+# ---- Rules that merge a ``pad`` into the convolution or pool behind it, which pads as it reads.
 
 _POOLS = ("max_pool2d", "avg_pool2d")
 
 
 def padding_rules() -> tuple[Rule, ...]:
-    """``pad`` before conv2d, max_pool2d and avg_pool2d."""
-    return ((P.op("conv2d"), _into_conv), (P.op(_POOLS), _into_pool))
+    """Return rules that absorb ``pad`` before conv2d, max_pool2d and avg_pool2d."""
+    return ((P.op("conv2d"), _absorb_in_conv), (P.op(_POOLS), _absorb_in_pool))
 
 
-def _into_conv(match: Match) -> Replacement | None:
-    """A convolution pads with real zero: 0, the zero point of quantised data, or what ``pad_value`` says of plain integers."""
+def _absorb_in_conv(match: Match) -> Replacement | None:
+    """Absorb padding by real zero: 0, the zero point of quantised data, or ``pad_value`` of plain integers."""
     pad = _pad_before(match)
     if pad is None:
         return None
@@ -309,26 +312,26 @@ def _into_conv(match: Match) -> Replacement | None:
             return None
     else:
         attrs["pad_value"] = value
-    return _absorbed(match, pad, attrs)
+    return _absorb_padding(match, pad, attrs)
 
 
-def _into_pool(match: Match) -> Replacement | None:
-    """Padding never is a maximum: the lowest number may pad. A mean counts zeros as such, of floats."""
+def _absorb_in_pool(match: Match) -> Replacement | None:
+    """Absorb the lowest number in a maximum, which padding never exceeds, and zeros in a float mean that counts them."""
     pad = _pad_before(match)
     if pad is None:
         return None
     kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
     if match.root.op == "max_pool2d":
         lowest = -inf if dtypes.is_float(kind.dtype) else dtypes.int_range(kind.dtype)[0]
-        return _absorbed(match, pad, attrs) if value == lowest else None
+        return _absorb_padding(match, pad, attrs) if value == lowest else None
     counted = attrs.get("count_include_pad") or not any(match.root.attr("padding"))
     if not dtypes.is_float(kind.dtype) or value != 0 or not counted:
         return None
-    return _absorbed(match, pad, {**attrs, "count_include_pad": True})
+    return _absorb_padding(match, pad, {**attrs, "count_include_pad": True})
 
 
 def _pad_before(match: Match) -> Node | None:
-    """The node that pads height and width of the data alone, and changes nothing else about them."""
+    """Return the ``pad`` before the operator if it pads only height and width and keeps the quantisation."""
     pad = match.scope.producer(match.root.inputs[0])
     if pad is None or pad.op != "pad" or len(pad.attr("padding")) != 4:
         return None
@@ -342,21 +345,21 @@ def _spatial(match: Match) -> tuple[int, int]:
     return (2, 3) if match.root.attrs.get("layout") == "NCHW" else (1, 2)
 
 
-def _absorbed(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacement | None:
-    """The operator on the data as they were before padding, if inference agrees."""
+def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacement | None:
+    """Apply the operator to the unpadded data, with ``padding`` enlarged, if type inference accepts it."""
     (above, below), (before, after) = (pad.attr("padding")[axis] for axis in _spatial(match))
     top, left, bottom, right = match.root.attr("padding")
     attrs["padding"] = (top + above, left + before, bottom + below, right + after)
     inputs = (pad.inputs[0], *match.root.inputs[1:])
     types = [match.type(name) for name in inputs if name]
-    if not _fits(match.root.op, attrs, types, match.type(match.output)):
+    if not _is_accepted(match.root.op, attrs, types, match.type(match.output)):
         return None
     match.emit(match.root.op, inputs, attrs)
     return match.replacement()
 
 
-def _fits(op: str, attrs: dict[str, Attr], types: list[TensorType], wanted: TensorType) -> bool:
-    """Whether the operator takes these attributes, and gives the shape it gave before."""
+def _is_accepted(op: str, attrs: dict[str, Attr], types: list[TensorType], wanted: TensorType) -> bool:
+    """Test whether the operator accepts the attributes and computes the shape ``wanted``."""
     try:
         return registry.get(op).infer(attrs, types)[0].shape == wanted.shape
     except ModelError:

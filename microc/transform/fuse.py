@@ -1,4 +1,8 @@
-"""Operator fusion."""
+"""Operator fusion: group nodes into kernels.
+
+:func:`fuse` duplicates widening nodes for each elementwise reader, merges every elementwise node with the kernels of its
+operands (:class:`_Groups`), and puts the nodes of a group side by side, the anchor first.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ from microc.tir import ir
 from microc.tir.rewrite import children
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- How often the expression of an elementwise operator names each of its operands: fused chains multiply these
-# numbers.
+# ---- Number of times that the expression of an elementwise operator names each operand. A fused chain multiplies these
+# numbers, since an intermediate value is written out again at every use.
 
 
-def written(graph: Graph, node: Node) -> tuple[int, ...]:
-    """By operand, at least once each. ``node`` is elementwise."""
+def count_operand_uses(graph: Graph, node: Node) -> tuple[int, ...]:
+    """Return for each operand of an elementwise ``node`` how often its expression names it, at least 1."""
     definition = registry.get(node.op)
     assert definition.scalar is not None
     args: list[Any] = []
@@ -30,97 +34,100 @@ def written(graph: Graph, node: Node) -> tuple[int, ...]:
             args.append(te.placeholder(graph.types[name].shape, graph.types[name].dtype, f"x{k}"))
         else:
             args.append(ir.Var(f"x{k}", graph.types[name].dtype))
-    known: dict[int, tuple[int, ...]] = {}
+    uses: dict[int, tuple[int, ...]] = {}
     for k, arg in enumerate(args):
-        known[id(arg)] = tuple(int(k == position) for position in range(len(args)))
-    return tuple(max(count, 1) for count in _counted(definition.scalar(node.attrs, args), known, len(args)))
+        uses[id(arg)] = tuple(int(k == position) for position in range(len(args)))
+    return tuple(max(n_uses, 1) for n_uses in _sum_uses(definition.scalar(node.attrs, args), uses, len(args)))
 
 
-def _counted(expr: ir.Expr, known: dict[int, tuple[int, ...]], width: int) -> tuple[int, ...]:
-    """The sum over what an expression is made of; parts that it shares are counted once and added as often as they stand."""
-    if id(expr) not in known:
-        parts = [_counted(part, known, width) for part in children(expr)]
-        known[id(expr)] = tuple(map(sum, zip(*parts, strict=True))) if parts else (0,) * width
-    return known[id(expr)]
+def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], width: int) -> tuple[int, ...]:
+    """Return the uses of each operand in ``expr``. A shared subexpression is traversed once and added at each occurrence."""
+    if id(expr) not in counts:
+        operands = [_sum_uses(operand, counts, width) for operand in children(expr)]
+        counts[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * width
+    return counts[id(expr)]
 
 
-# ---- Operator fusion: which nodes become one kernel.
+# ---- Operator fusion.
 #
-# A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
-# another one, or elementwise nodes alone. Inside a kernel every value has the result's element count, so that nothing is
-# computed twice. The result alone is read outside: no path leaves a kernel and comes back.
+# A kernel is an anchor (any node that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
+# the kernel's result, or elementwise nodes alone. Inside a kernel every value has as many elements as the result, so that
+# nothing is computed twice. Only the result is read outside: no path leaves a kernel and comes back.
 
 MANDATORY = frozenset(("requantize", "requantize_float"))
-"""An accumulator of 32 bits never goes to memory when its requantisation follows, whatever the optimisation level."""
+"""Operators fused at every optimisation level: an int32 accumulator is not stored if its requantisation follows."""
 
 REUSED = 2
-"""So many elementwise values of a kernel may be used more than once: the expression of each is written down for every use."""
+"""Limit of elementwise values in a kernel that are used more than once: each use repeats the expression."""
 
 MOST = 64
-"""So many nodes make a kernel at most: longer expressions than any network has take time that grows with their square."""
+"""Limit of nodes in a kernel, above any network's: the time to compile an expression grows with the square of its length."""
 
 MOST_LOADS, FEW_LOADS, LOADS_IN_ALL = 640, 32, 6144
-"""So many operands does the expression of a kernel write down at most (an operator that names its operand twice doubles it), and
-so many all kernels of a network that have more than a few: the time that expressions take grows with them."""
+"""Limits of operands that the expression of a kernel names (an operator that names its operand twice doubles them):
+MOST_LOADS in a kernel, and LOADS_IN_ALL in all kernels of a network with more than FEW_LOADS, because compile time grows
+with them."""
 
 _WIDENING = frozenset(("dequantize", "cast"))
 
 
 def fuse(graph: Graph, context: PassContext) -> Graph:
-    """Set ``Node.group`` on every node but views, and put the nodes of a group side by side, the anchor first.
+    """Set ``Node.group`` on every node but views and put the nodes of a group side by side, the anchor first.
 
-    Level 0 fuses requantisation only. With option ``fuse_add=False``, operators on two computed operands join no kernel before
-    them.
+    Level 0 fuses requantisation only. With option ``fuse_add=False``, an operator on two computed operands does not join the
+    kernels that compute them.
     """
     if context.opt_level > 0:
-        graph = _with_own_copies(graph)
-    return _in_order(graph, _Groups(graph, context).run())
+        graph = _duplicate_widening(graph)
+    return _order_by_group(graph, _Groups(graph, context).run())
 
 
-def _with_own_copies(graph: Graph) -> Graph:
-    """Give every elementwise reader its own copy of a node that only widens its operand: reading bytes twice is cheaper than
-    keeping them as floats."""
+def _duplicate_widening(graph: Graph) -> Graph:
+    """Give every elementwise reader its own copy of a node that only widens its operand: reading the narrow value twice is
+    cheaper than storing the wide one."""
     readers = graph.consumers()
     taken = set(graph.types)
     types = dict(graph.types)
     copies: dict[tuple[str, int], str] = {}
     nodes: list[Node] = []
-    places = {id(node): place for place, node in enumerate(graph.nodes)}
+    positions = {id(node): position for position, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        inputs = tuple(copies.get((name, places[id(node)]), name) for name in node.inputs)
+        inputs = tuple(copies.get((name, positions[id(node)]), name) for name in node.inputs)
         nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
-        made = node.outputs[0]
-        if not _widens(graph, node) or len(readers.get(made, ())) < 2:
+        value = node.outputs[0]
+        if not _widens(graph, node) or len(readers.get(value, ())) < 2:
             continue
-        for reader in readers[made]:
-            if registry.get(reader.op).elementwise and graph.types[reader.outputs[0]].size == types[made].size:
-                name = fresh_name(taken, f"{made}.copy")
+        for reader in readers[value]:
+            if registry.get(reader.op).elementwise and graph.types[reader.outputs[0]].size == types[value].size:
+                name = fresh_name(taken, f"{value}.copy")
                 taken.add(name)
-                types[name] = types[made]
-                copies[made, places[id(reader)]] = name
+                types[name] = types[value]
+                copies[value, positions[id(reader)]] = name
                 nodes.append(replace(node, outputs=(name,)))
-    return _without_unread(replace(graph, types=types).with_nodes(nodes)) if copies else graph
+    return _remove_unread(replace(graph, types=types).with_nodes(nodes)) if copies else graph
 
 
 def _widens(graph: Graph, node: Node) -> bool:
-    """Whether a node's result is its operand in a larger dtype."""
+    """Test whether a node's result is its operand in a larger dtype."""
     if node.op not in _WIDENING:
         return False
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     return dtypes.nbytes(result.dtype) > dtypes.nbytes(source.dtype)
 
 
-def _without_unread(graph: Graph) -> Graph:
-    """Originals of which every reader got a copy go."""
+def _remove_unread(graph: Graph) -> Graph:
+    """Remove nodes whose results nobody reads any more, since every reader has a copy."""
     read = {*graph.outputs, *graph.updates.values(), *(name for node in graph.nodes for name in node.inputs)}
     return graph.with_nodes(node for node in graph.nodes if not read.isdisjoint(node.outputs))
 
 
 class _Groups:
-    """Groups under construction, by the names they get first; ``merged`` says what a group has become part of.
+    """Groups under construction. A group is named ``k`` and the number of the node that began it.
 
-    ``maker`` holds the group of every value of a node with one result, ``made`` the values of a group, ``anchored`` the groups
-    with an anchor, ``reused`` the elementwise values that are used more than once.
+    ``merged`` maps a group to the one that it was merged into. ``maker`` maps the value of a node with one result to its group,
+    ``made`` a group to its values. ``anchored`` are groups with an anchor, ``reused`` elementwise values that are used more
+    than once. ``loads`` counts the operands that a value's expression names; ``left`` remains of LOADS_IN_ALL, of which
+    ``spent`` maps a group to its share.
     """
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
@@ -137,19 +144,21 @@ class _Groups:
         self.spent: dict[str, int] = {}
 
     def run(self) -> list[str]:
-        """The group of every node, empty for views."""
-        found = [self.place(number, node) for number, node in enumerate(self.graph.nodes)]
-        return [self.final(group) for group in found]
+        """Return the group of every node, empty for views."""
+        groups = [self.add_node(number, node) for number, node in enumerate(self.graph.nodes)]
+        return [self.find(group) for group in groups]
 
-    def final(self, group: str) -> str:
+    def find(self, group: str) -> str:
+        """Return the group that ``group`` is now part of: union-find with path compression."""
         last = group
         while last in self.merged:
             last = self.merged[last]
-        while group != last:  # the next one who asks finds it at once
+        while group != last:
             self.merged[group], group = last, self.merged[group]
         return last
 
-    def place(self, number: int, node: Node) -> str:
+    def add_node(self, number: int, node: Node) -> str:
+        """Begin a group with a node, and merge it with the groups of its operands if the node may be fused."""
         definition = registry.get(node.op)
         if definition.view:
             return ""
@@ -166,67 +175,73 @@ class _Groups:
         if sum(reader.inputs.count(outputs[0]) for reader in self.readers.get(outputs[0], ())) > 1:
             self.reused.add(outputs[0])
         if self.context.opt_level > 0 or node.op in MANDATORY:
-            self.join(node, group)
+            self.merge_operands(node, group)
         return group
 
-    def join(self, node: Node, group: str) -> None:
-        """Merge the kernels of a node's operands with it: all without anchor, and of the others the one that runs last."""
+    def merge_operands(self, node: Node, group: str) -> None:
+        """Merge the kernels that compute a node's operands into its own: all without an anchor, and of the anchored the one
+        that runs last."""
         whole = registry.get(node.op).whole
         operands = [name for k, name in enumerate(node.inputs) if name and k not in whole]
         varying = {name for name in operands if name not in self.graph.consts}
         if len(varying) > 1 and self.context.options.get("fuse_add") is False:
             return
-        found = {self.final(self.maker[name]) for name in varying if name in self.maker}
-        anchors = sorted(found & self.anchored, key=_number)
-        chosen = (found - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
+        operand_groups = {self.find(self.maker[name]) for name in varying if name in self.maker}
+        # A kernel has one anchor. The one that runs last is taken, since the others' results must exist before it starts.
+        anchors = sorted(operand_groups & self.anchored, key=_number)
+        chosen = (operand_groups - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
         size = self.graph.types[node.outputs[0]].size
+        # Dropping a group makes its values leave the kernel, so groups that feed it may no longer be closed: repeat.
         while chosen:
             inside = {*chosen, group}
-            open_ = {other for other in chosen if not self.closes(other, inside, size)}
-            if not open_:
+            not_closed = {other for other in chosen if not self.is_closed(other, inside, size)}
+            if not not_closed:
                 break
-            chosen -= open_
+            chosen -= not_closed
         if sum(name in self.reused for other in chosen for name in self.made[other]) > REUSED:
             return
-        loads = self.written(node, chosen)
+        loads = self.count_loads(node, chosen)
+        # The merged kernel replaces its parts, whose share of LOADS_IN_ALL becomes free.
         spent = sum(self.spent.get(other, 0) for other in chosen)
-        many, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
-        if (nodes >= MOST or loads > MOST_LOADS or many - spent > self.left) and node.op not in MANDATORY:
+        charged, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
+        if (nodes >= MOST or loads > MOST_LOADS or charged - spent > self.left) and node.op not in MANDATORY:
             return
-        self.left -= many - spent
-        self.loads[node.outputs[0]], self.spent[group] = loads, many
+        self.left -= charged - spent
+        self.loads[node.outputs[0]], self.spent[group] = loads, charged
         for other in chosen:
             self.merged[other] = group
             self.made[group] = [*self.made.pop(other), *self.made[group]]
         if chosen & self.anchored:
             self.anchored.add(group)
 
-    def written(self, node: Node, chosen: set[str]) -> int:
-        """How many operands the expression of a node writes down, those of the groups ``chosen`` in it."""
+    def count_loads(self, node: Node, chosen: set[str]) -> int:
+        """Return how many operands a node's expression names if the expressions of the groups ``chosen`` are written out in
+        it."""
         total = 0
-        for name, count in zip(node.inputs, written(self.graph, node), strict=True):
-            joined = name in self.maker and self.final(self.maker[name]) in chosen
-            total += count * (self.loads.get(name, 1) if joined else 1)
+        for name, uses in zip(node.inputs, count_operand_uses(self.graph, node), strict=True):
+            is_merged = name in self.maker and self.find(self.maker[name]) in chosen
+            total += uses * (self.loads.get(name, 1) if is_merged else 1)
         return total
 
-    def closes(self, group: str, inside: set[str], size: int) -> bool:
-        """Whether all that a group makes has ``size`` elements and is read by the groups ``inside`` alone, element by element."""
+    def is_closed(self, group: str, inside: set[str], size: int) -> bool:
+        """Test whether all values of a group have ``size`` elements and only the groups ``inside`` read them, element by
+        element."""
         for name in self.made[group]:
             if name in self.kept or self.graph.types[name].size != size:
                 return False
             readers = self.readers.get(name, ())
-            if any(self.group_of(reader) not in inside or _from_memory(reader, name) for reader in readers):
+            if any(self.find_group(reader) not in inside or _reads_from_memory(reader, name) for reader in readers):
                 return False
         return True
 
-    def group_of(self, node: Node) -> str:
-        """The group of a node with one result that has been placed; empty for others."""
-        return self.final(self.maker.get(node.outputs[0], ""))
+    def find_group(self, node: Node) -> str:
+        """Return the group of a node with one result that has been added; empty for others."""
+        return self.find(self.maker.get(node.outputs[0], ""))
 
 
-def _from_memory(node: Node, name: str) -> bool:
-    """Whether a node needs all of a value at once, or each element so often that its expression would be written down again and
-    again."""
+def _reads_from_memory(node: Node, name: str) -> bool:
+    """Test whether a node needs a value stored: it reads the value as a whole, or each element so often that its expression
+    would be repeated too often."""
     definition = registry.get(node.op)
     return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 
@@ -235,17 +250,19 @@ def _number(group: str) -> int:
     return int(group[1:])
 
 
-def _in_order(graph: Graph, groups: Iterable[str]) -> Graph:
-    """The nodes with their groups, each group where its last node stood. The anchor comes first: what else precedes it in the
-    group is not what it reads, which nobody else may read."""
-    placed = [replace(node, group=group) for node, group in zip(graph.nodes, groups, strict=True)]
+def _order_by_group(graph: Graph, groups: Iterable[str]) -> Graph:
+    """Set the groups of nodes and put each group at the position of its last node.
+
+    The anchor comes first. It does not depend on the group's other nodes, since their values are read inside of the group only.
+    """
+    grouped = [replace(node, group=group) for node, group in zip(graph.nodes, groups, strict=True)]
     members: dict[str, list[Node]] = {}
     last: dict[str, int] = {}
-    for position, node in enumerate(placed):
+    for position, node in enumerate(grouped):
         members.setdefault(node.group, []).append(node)
         last[node.group] = position
     nodes: list[Node] = []
-    for position, node in enumerate(placed):
+    for position, node in enumerate(grouped):
         if not node.group:
             nodes.append(node)
         elif last[node.group] == position:

@@ -1,17 +1,17 @@
-"""Layers that read the same value become one with the weights of all: one kernel in which every input is loaded for all of them.
+"""Merging of layers that read the same value into one layer with the weights of all: one kernel loads every input once for
+all.
 
-Equal chains of elementwise work behind the layers are joined with them; ``requantize`` then has its parameters by channel. What
-is one number for all channels, such as zero points and limits, has to be equal in all chains. Each result is a part of the
-joined one along the channels, and layers are joined where that part costs nothing:
+Equal chains of elementwise operators behind the layers are merged with them; ``requantize`` then has per-channel parameters.
+Attributes that hold for all channels, such as zero points and limits, must be equal in all chains. Each result is a slice of
+the merged one along the channels. Layers are merged where that slice costs nothing:
 
-- it is a view, for there is one row;
-- or ``concat`` puts the parts together as they lie.
+- it is a view, because there is one row;
+- or ``concat`` puts the slices together in the same order.
 
-Elsewhere parts would be copied, which costs more than the joined layer saves. Every channel is the sum that it was. Weights of
-few bits, or on the levels of a scale, are stored so: layers are joined with those of the same form.
+Elsewhere slices would be copied, which costs more than the merged layer saves. Every channel is the same sum as before. Layers
+are merged only with those whose weights have the same storage form (bit-packed, or integers times a scale).
 
-TVM calls this CombineParallelConv2D and CombineParallelDense.
-"""
+TVM calls this CombineParallelConv2D and CombineParallelDense."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from microc.graph.ir import Attr, Graph, Names, Node, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import find_levels
 from microc.tir.bit_fields import bits_of, few_bits
-from microc.transform.channel_relations import channels, is_mixing
+from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
 Branch = tuple[Node, ...]
 """A layer and the elementwise nodes behind it."""
 _BY_CHANNEL = {"multiplier": np.int32, "shift": np.int8}
-"""Attributes of ``requantize`` that are one number for all channels, or None: an operand of this dtype."""
+"""Attributes of ``requantize`` that are one number for all channels, or None if an operand of this dtype has one per
+channel."""
 _CONSEQUENCES = ("bound", "shift_range")
-"""Attributes that say what is known of sums and parameters."""
+"""Attributes derived from weights and parameters, so they may differ between merged nodes."""
 
 
 def join_parallel_layers(graph: Graph, context: PassContext) -> Graph:
-    """Join ``conv2d`` and ``dense`` with constant weights; the graph itself where none are joined."""
-    return _Joining(graph).run()
+    """Merge ``conv2d`` and ``dense`` layers with constant weights. Returns the graph itself if none are merged."""
+    return _LayerMerger(graph).run()
 
 
-class _Joining:
-    """``joined`` has what stands where a node did, ``gone`` the nodes that others stand for, by identity."""
+class _LayerMerger:
+    """Merges branches. ``joined`` maps a node, by identity, to the nodes that replace it; ``gone`` are nodes merged into
+    others."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -56,7 +58,7 @@ class _Joining:
         self.gone: set[int] = set()
 
     def run(self) -> Graph:
-        for branches in self.alike():
+        for branches in self.find_candidates():
             if self.rows(branches[0]) == 1:
                 self.join(branches)
             else:
@@ -66,17 +68,17 @@ class _Joining:
         nodes = (new for old in self.graph.nodes for new in self.joined.get(id(old), [old]) if id(new) not in self.gone)
         return replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes)
 
-    # ------------------------------------------------------------ what can be joined
+    # ------------------------------------------------------------ candidates
 
-    def alike(self) -> Iterator[list[Branch]]:
-        """Branches that differ in numbers by channel only, at least two at a time."""
-        found: dict[Hashable, list[Branch]] = {}
+    def find_candidates(self) -> Iterator[list[Branch]]:
+        """Yield lists of at least two branches that differ only in per-channel numbers."""
+        by_signature: dict[Hashable, list[Branch]] = {}
         for node in self.graph.nodes:
             if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and is_mixing(self.graph, node):
                 branch = self.branch(node)
                 if branch is not None:
-                    found.setdefault(self.signature(branch), []).append(branch)
-        for branches in found.values():
+                    by_signature.setdefault(self.signature(branch), []).append(branch)
+        for branches in by_signature.values():
             if len(branches) > 1:
                 forms: dict[Hashable, list[Branch]] = {}
                 for branch in branches:
@@ -84,7 +86,8 @@ class _Joining:
                 yield from (same for same in forms.values() if len(same) > 1)
 
     def branch(self, layer: Node) -> Branch | None:
-        """A layer and what follows it; None where that is an output, or goes on with what cannot be joined."""
+        """Return a layer and the elementwise nodes behind it; None if the last value is an output, or if a node that cannot
+        be merged would fuse with it."""
         nodes = [layer]
         while True:
             value = nodes[-1].outputs[0]
@@ -98,23 +101,23 @@ class _Joining:
             nodes.append(readers[0])
 
     def would_fuse(self, value: str, reader: Node) -> bool:
-        """Whether a node continues the kernel that makes a value."""
-        same = self.types[reader.outputs[0]].size == self.types[value].size
-        return registry.get(reader.op).elementwise and same
+        """Test whether fusion would put a reader into the kernel that computes a value."""
+        has_same_size = self.types[reader.outputs[0]].size == self.types[value].size
+        return registry.get(reader.op).elementwise and has_same_size
 
     def is_by_channel(self, value: str, node: Node) -> bool:
-        """Whether a node reads, beside the value, constants with one number for all channels or one for each."""
-        whole, count = registry.get(node.op).whole, channels(self.graph, value)
+        """Test whether a node's other operands are constants of one number, or of one per channel."""
+        whole, count = registry.get(node.op).whole, channel_count(self.graph, value)
         if any(node.inputs[k] not in self.consts for k in whole):
             return False
         others = [name for k, name in enumerate(node.inputs) if name and name != value and k not in whole]
-        plain = node.attrs.get("axis") is None and self.types[node.outputs[0]].shape == self.types[value].shape
-        sizes = [(self.types[name].size, channels(self.graph, name)) for name in others]
-        constant = all(name in self.consts for name in node.inputs if name and name != value)
-        return plain and constant and all(size == 1 or size == last == count for size, last in sizes)
+        keeps_shape = node.attrs.get("axis") is None and self.types[node.outputs[0]].shape == self.types[value].shape
+        sizes = [(self.types[name].size, channel_count(self.graph, name)) for name in others]
+        are_constant = all(name in self.consts for name in node.inputs if name and name != value)
+        return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
 
     def signature(self, branch: Branch) -> Hashable:
-        """What branches have in common that can be joined."""
+        """Return a key that is equal for branches that can be merged."""
         layer = branch[0]
         weights = self.consts[layer.inputs[1]]
         parts: list[Hashable] = [layer.inputs[0], weights.shape[1:], weights.dtype.name]
@@ -122,24 +125,24 @@ class _Joining:
         for node in branch:
             whole, result = registry.get(node.op).whole, self.types[node.outputs[0]]
             attrs = {k: v for k, v in node.attrs.items() if k not in (*_CONSEQUENCES, *_BY_CHANNEL)}
-            places = tuple(k for k, name in enumerate(node.inputs) if name == value)
+            positions = tuple(k for k, name in enumerate(node.inputs) if name == value)
             tables = tuple(self.consts[node.inputs[k]].tobytes() for k in whole)
-            parts.append((node.op, repr(attrs), places, tables, result.shape[:-1], result.dtype))
+            parts.append((node.op, repr(attrs), positions, tables, result.shape[:-1], result.dtype))
             value = node.outputs[0]
         return tuple(parts)
 
     def rows(self, branch: Branch) -> int:
         return prod(self.types[branch[-1].outputs[0]].shape[:-1])
 
-    # ------------------------------------------------------------ the joined layer
+    # ------------------------------------------------------------ the merged layer
 
     def join(self, branches: Sequence[Branch]) -> None:
-        """Where the first layer stood: the joined nodes, and a slice for each result."""
-        nodes, value = self.nodes(branches)
+        """Put the merged nodes where the first layer was, and a slice for each result behind them."""
+        nodes, value = self.merged_nodes(branches)
         shape, start = self.types[value].shape, 0
         for branch in branches:
             result = branch[-1].outputs[0]
-            count = channels(self.graph, result)
+            count = channel_count(self.graph, result)
             lead = (0,) * (len(shape) - 1)
             attrs: dict[str, Attr] = {"begin": (*lead, start), "end": (*shape[:-1], start + count)}
             attrs["strides"] = (1,) * len(shape)
@@ -148,15 +151,19 @@ class _Joining:
         self.replace(branches, nodes)
 
     def join_in_concat(self, branches: Iterable[Branch]) -> None:
-        """Neighbours in one ``concat`` of channels become one operand of it."""
-        found = {branch[-1].outputs[0]: branch for branch in branches if self.concat_of(branch) is not None}
-        for concat in {id(node): node for branch in found.values() if (node := self.concat_of(branch))}.values():
+        """Merge neighbouring operands of one ``concat`` along the channels."""
+        branches_by_result = {
+            branch[-1].outputs[0]: branch for branch in branches if self.concat_of(branch) is not None
+        }
+        for concat in {
+            id(node): node for branch in branches_by_result.values() if (node := self.concat_of(branch))
+        }.values():
             inputs: list[str] = []
-            for is_part, names in groupby(concat.inputs, found.__contains__):
+            for is_part, names in groupby(concat.inputs, branches_by_result.__contains__):
                 run = list(names)
                 if is_part and len(run) > 1:
-                    parts = [found[name] for name in run]
-                    nodes, value = self.nodes(parts)
+                    parts = [branches_by_result[name] for name in run]
+                    nodes, value = self.merged_nodes(parts)
                     self.replace(parts, nodes)
                     run = [value]
                 inputs += run
@@ -164,7 +171,7 @@ class _Joining:
                 self.joined[id(concat)] = [replace(concat, inputs=tuple(inputs))]
 
     def concat_of(self, branch: Branch) -> Node | None:
-        """The ``concat`` along the channels that alone reads a branch's result, once."""
+        """Return the only reader of a branch's result if it is a ``concat`` along the channels that reads it once."""
         value = branch[-1].outputs[0]
         readers = self.readers.get(value, ())
         if len(readers) != 1 or readers[0].op != "concat":
@@ -176,12 +183,12 @@ class _Joining:
         self.gone |= {id(node) for branch in branches for node in branch}
         self.joined[id(min((branch[0] for branch in branches), key=self.graph.nodes.index))] = nodes
 
-    def nodes(self, branches: Sequence[Branch]) -> tuple[list[Node], str]:
-        """The layer of all branches and what is behind it, and the value that these make."""
+    def merged_nodes(self, branches: Sequence[Branch]) -> tuple[list[Node], str]:
+        """Return the merged nodes of all branches and the value that the last one computes."""
         made: list[Node] = []
         for column in zip(*branches, strict=True):
             before = made[-1].outputs[0] if made else column[0].inputs[0]
-            node = self.layer(column) if not made else self.elementwise(column, before)
+            node = self.merge_layers(column) if not made else self.merge_elementwise(column, before)
             kinds = [self.types[each.outputs[0]] for each in column]
             shape = (*kinds[0].shape[:-1], sum(kind.shape[-1] for kind in kinds))
             value = self.names.fresh(f"{column[0].outputs[0]}.joined")
@@ -189,7 +196,7 @@ class _Joining:
             made.append(replace(node, outputs=(value,)))
         return made, made[-1].outputs[0]
 
-    def layer(self, column: Sequence[Node]) -> Node:
+    def merge_layers(self, column: Sequence[Node]) -> Node:
         first, out = column[0], self.types[column[0].outputs[0]]
         weights = np.concatenate([self.consts[node.inputs[1]] for node in column])
         inputs = [first.inputs[0], self.constant(first.inputs[1], weights, self.types[first.inputs[1]].layout)]
@@ -201,11 +208,11 @@ class _Joining:
             inputs.append(self.constant(f"{first.outputs[0]}.bias", np.concatenate(parts)))
         return replace(first, inputs=tuple(inputs))
 
-    def elementwise(self, column: Sequence[Node], before: str) -> Node:
+    def merge_elementwise(self, column: Sequence[Node], before: str) -> Node:
         """The first of ``column``, reading ``before``, with the numbers of all channels."""
         first, definition, attrs = column[0], registry.get(column[0].op), dict(column[0].attrs)
         operands = list(zip(*(_constants(node, self.consts) for node in column), strict=True))
-        counts = [channels(self.graph, node.outputs[0]) for node in column]
+        counts = [channel_count(self.graph, node.outputs[0]) for node in column]
         inputs: list[str] = []
         for k, arrays in enumerate(operands):
             known = [array for array in arrays if array is not None]

@@ -1,4 +1,4 @@
-"""Passes, their context, instruments."""
+"""Graph passes: their context, the loop that runs and verifies them, and instruments that watch it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from microc.graph.text import to_text
 from microc.graph.verify import verify
 from microc.ops import registry
 
-# ---- Instruments for :class:`microc.transform.pass_context.PassContext`: how long passes take, and what they make.
+# ---- Instruments for :class:`microc.transform.pass_context.PassContext`: time per pass, dumps of the graph after each.
 
 
 class TimingInstrument:
-    """``seconds`` by pass, in the order in which they first ran; several runs of a pass add up. Verification counts in."""
+    """Measure the time of passes, verification included.
+
+    ``seconds`` maps a pass to its time, in the order of the first runs; several runs of a pass add up.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -37,9 +40,10 @@ class TimingInstrument:
 
 
 class DumpInstrument:
-    """Writes the graph into ``folder``: ``00-read`` before the first pass, then ``01-<pass>`` ... after each.
+    """Write the graph into ``folder``: ``00-read`` before the first pass, then ``01-<pass>`` ... after each.
 
-    Every dump is a ``.txt`` to read and a ``.mcg`` to load (:mod:`microc.graph.file`). Raises OutputError where it cannot write.
+    Every dump is a ``.txt`` to read and a ``.mcg`` to load (:mod:`microc.graph.file`). Raises OutputError if a file cannot be
+    written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,42 +63,42 @@ class DumpInstrument:
 
 
 def write_graph(folder: Path, stem: str, graph: Graph) -> None:
-    """A graph as a text to read and a file to load. OutputError where it cannot be written."""
+    """Write a graph as ``stem.txt`` to read and ``stem.mcg`` to load. Raises OutputError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in ((f"{stem}.txt", to_text(graph).encode("ascii")), (f"{stem}{SUFFIX}", to_bytes(graph))):
             with tempfile.NamedTemporaryFile(prefix=".", dir=folder, delete=False) as file:
                 file.write(data)
             os.chmod(file.name, 0o644)
-            os.replace(file.name, folder / name)  # a link that has this name is replaced, not followed
+            os.replace(file.name, folder / name)  # replaces a symbolic link of this name instead of following it
     except OSError as error:
         hint = "choose another folder with --dump"
         raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(folder), hint=hint) from error
 
 
-# ---- Passes and the context that steers them: optimisation level, passes switched off or on, instruments that watch.
+# ---- Passes and their context: optimisation level, disabled and required passes, instruments.
 
 WHERE_REQUIRED = 5
-"""The level of passes that no level asks for."""
+"""Level of passes that run only if ``required`` names them."""
 
 
 class Instrument(Protocol):
-    """Watches passes; gets the graph before and after each."""
+    """Observer of passes: gets the graph before and after each."""
 
     def before(self, name: str, graph: Graph) -> None:
-        """Called before pass ``name`` runs."""
+        """Run before pass ``name``."""
 
     def after(self, name: str, graph: Graph) -> None:
-        """Called after pass ``name`` ran and its result was verified."""
+        """Run after pass ``name`` and the verification of its result."""
 
 
 @frozen
 class PassContext:
-    """``opt_level``: passes of a higher level are left out; ``disabled`` never run, ``required`` always.
+    """Settings of a run of passes.
 
-    Levels mean what they mean in TVM: 0, what nothing compiles without; 1, fusion; 2, constants and what does nothing; 3, scales
-    into weights, needless channels, common subexpressions; 4, parallel layers. Unless told otherwise, all of these run;
-    passes of :data:`WHERE_REQUIRED` do where they are named alone.
+    Passes above ``opt_level`` are skipped. ``disabled`` passes never run, ``required`` ones always. Levels mean what they mean
+    in TVM: 0, mandatory passes; 1, fusion; 2, constant folding and identities; 3, scales into weights, dead channels, common
+    subexpressions; 4, parallel layers. The default runs all of these. Passes of level :data:`WHERE_REQUIRED` run only if named.
 
     ``options`` are settings that a pass reads by name: ``requantize`` (``float`` or ``fixed``), ``fuse_add`` (bool).
     """
@@ -108,18 +112,18 @@ class PassContext:
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
-    def runs(self, what: Pass) -> bool:
-        """Whether a pass is due."""
-        return what.name in self.required or (what.name not in self.disabled and what.opt_level <= self.opt_level)
+    def runs(self, pass_: Pass) -> bool:
+        """Test whether a pass is to run."""
+        return pass_.name in self.required or (pass_.name not in self.disabled and pass_.opt_level <= self.opt_level)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function Graph -> Graph that runs from ``opt_level`` on.
+    """A named function from graph to graph that runs from ``opt_level`` on.
 
-    ``before``: the pass of the compiler that one of the user's own stands before, the first of that name. Before ``legalize`` a
-    network has operators of the formats and canonical layout; behind it, before ``fuse`` say, exact integers. ``around``: it
-    changes what nodes hand to the graphs inside of them, which therefore go through the passes behind it; such passes come first.
+    ``before``: for a user's own pass, the built-in pass before whose first run it is inserted. Before ``legalize`` a graph has
+    the operators of the formats in canonical layout; after it, before ``fuse`` say, exact integers. ``around``: the pass
+    changes values that nodes hand to their subgraphs. Such passes come first, and subgraphs go through the passes after them.
     """
 
     name: str
@@ -130,18 +134,18 @@ class Pass:
 
 
 def with_own(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
-    """``passes`` with those of the user's own where they belong, checked."""
-    found: list[Pass] = []
+    """Insert the user's ``own`` passes, each before the first run of the pass that it names, and check their results."""
+    merged: list[Pass] = []
     left = list(own)
-    for what in passes:
-        found += [_checked(each) for each in left if each.before == what.name]
-        left = [each for each in left if each.before != what.name]
-        found.append(what)
-    return tuple(found)
+    for builtin in passes:
+        merged += [_check_results(user_pass) for user_pass in left if user_pass.before == builtin.name]
+        left = [user_pass for user_pass in left if user_pass.before != builtin.name]
+        merged.append(builtin)
+    return tuple(merged)
 
 
-def _checked(own: Pass) -> Pass:
-    """A pass that is held to what passes promise: ProgramError where its result is no graph, or not whole."""
+def _check_results(own: Pass) -> Pass:
+    """Wrap a user's pass: raise ProgramError unless it returns a valid graph with the same inputs and outputs."""
 
     def function(graph: Graph, context: PassContext) -> Graph:
         made: object = own.function(graph, context)
@@ -165,7 +169,7 @@ def _checked(own: Pass) -> Pass:
 
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
-    """Refuse pass names that do not exist."""
+    """Raise UsageError for a pass name that does not exist."""
     for name in sorted(names):
         if name not in {p.name for p in passes}:
             optional = list(dict.fromkeys(p.name for p in passes if p.opt_level))
@@ -175,40 +179,40 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known: Sequence[Pass] = ()) -> Graph:
-    """Run the passes that are due in order, verifying the graph after each.
+    """Run the passes that ``context`` selects in order and verify the graph after each.
 
-    ``known``: all that the context may name, where ``passes`` are some of them.
+    ``known``: all passes that the context may name, if ``passes`` are only some of them.
     """
     check_names(context.disabled | context.required, known or passes)
     mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
     verify(graph, registry.infer, "the frontend", registry.constant_fault)
-    first = next((k for k, what in enumerate(passes) if not what.around), len(passes))
-    graph = _through(passes[:first], graph, context)
-    graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
-    return _through(passes[first:], graph, context)
+    first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
+    graph = _run_in_order(passes[:first], graph, context)
+    graph = graph.with_nodes(_run_in_regions(node, passes, context) for node in graph.nodes)
+    return _run_in_order(passes[first:], graph, context)
 
 
-def _through(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
-    for what in passes:
-        if not context.runs(what):
+def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
+    for pass_ in passes:
+        if not context.runs(pass_):
             continue
         for instrument in context.instruments:
-            instrument.before(what.name, graph)
-        graph = what.function(graph, context)
-        verify(graph, registry.infer, f"pass {what.name}")
+            instrument.before(pass_.name, graph)
+        graph = pass_.function(graph, context)
+        verify(graph, registry.infer, f"pass {pass_.name}")
         for instrument in context.instruments:
-            instrument.after(what.name, graph)
+            instrument.after(pass_.name, graph)
     return graph
 
 
-def _with_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
-    """A node whose graphs have been through all passes; nobody watches them there."""
+def _run_in_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
+    """Run all passes on the subgraphs of a node, without instruments."""
     names = registry.get(node.op).regions
     if not names:
         return node
     known = {p.name for p in passes}
     context = replace(context, instruments=(), disabled=context.disabled & known, required=context.required & known)
-    inside = {name: run_passes(node.attr(name), passes, context) for name in names}
-    return replace(node, attrs={**node.attrs, **inside})
+    regions = {name: run_passes(node.attr(name), passes, context) for name in names}
+    return replace(node, attrs={**node.attrs, **regions})

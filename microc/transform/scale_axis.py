@@ -1,4 +1,8 @@
-"""Factors and terms per channel become part of weights."""
+"""Folding of per-channel factors and terms into the weights and bias of a layer.
+
+Three passes share this file: rules that fold into the layer before (batch normalisation), ``scale_axis`` that folds into the
+layer behind, and ``raw_inputs`` that folds the preprocessing of raw inputs into the first layer.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +21,40 @@ from microc.ops.matrix.gemm import find_levels
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import every_tap_inside
 
-# ---- Rules that fold scales and terms per channel, such as batch normalisation, into weights and bias of the layer
-# before.
+# ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the layer before.
 
 _LAYER = P.op(("conv2d", "dense"), attrs={"activation": "", "out_dtype": ""}, name="layer")
 
 
 def scaling_rules() -> tuple[Rule, ...]:
-    """add, sub, mul and div of a float layer's result and a constant per channel."""
+    """Return rules for add, sub, mul and div of a float layer's result and a per-channel constant."""
     return (
-        (P.op("add", _LAYER, P.const("c"), commutative=True), _shift),
-        (P.op("sub", _LAYER, P.const("c")), _shift_back),
-        (P.op("mul", _LAYER, P.const("c"), commutative=True), _scale),
-        (P.op("div", _LAYER, P.const("c")), _scale_down),
+        (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_add),
+        (P.op("sub", _LAYER, P.const("c")), _fold_sub),
+        (P.op("mul", _LAYER, P.const("c"), commutative=True), _fold_mul),
+        (P.op("div", _LAYER, P.const("c")), _fold_div),
     )
 
 
-def _shift(match: Match) -> Replacement | None:
-    return _folded(match, 1.0, match.const("c").astype(np.float64))
+def _fold_add(match: Match) -> Replacement | None:
+    return _fold_into_layer(match, 1.0, match.const("c").astype(np.float64))
 
 
-def _shift_back(match: Match) -> Replacement | None:
-    return _folded(match, 1.0, -match.const("c").astype(np.float64))
+def _fold_sub(match: Match) -> Replacement | None:
+    return _fold_into_layer(match, 1.0, -match.const("c").astype(np.float64))
 
 
-def _scale(match: Match) -> Replacement | None:
-    return _folded(match, match.const("c").astype(np.float64), 0.0)
+def _fold_mul(match: Match) -> Replacement | None:
+    return _fold_into_layer(match, match.const("c").astype(np.float64), 0.0)
 
 
-def _scale_down(match: Match) -> Replacement | None:
+def _fold_div(match: Match) -> Replacement | None:
     with np.errstate(divide="ignore"):
-        return _folded(match, 1 / match.const("c").astype(np.float64), 0.0)
+        return _fold_into_layer(match, 1 / match.const("c").astype(np.float64), 0.0)
 
 
-def _folded(match: Match, factor: Array | float, term: Array | float) -> Replacement | None:
-    """The layer with weights times ``factor`` and bias times ``factor`` plus ``term``; rounded to float32 once.
+def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -> Replacement | None:
+    """Emit the layer with weights times ``factor`` and bias times ``factor`` plus ``term``, each rounded to float32 once.
 
     Weights that several layers share are not scaled: that would store them twice.
     """
@@ -84,28 +87,28 @@ def _folded(match: Match, factor: Array | float, term: Array | float) -> Replace
 
 
 def _is_per_channel(match: Match, layer: Node) -> bool:
-    """Whether the constant varies along the layer's channels alone, and leaves the result's shape as it is."""
-    made, result, shape = match.type(layer.outputs[0]), match.type(match.output), match.const("c").shape
-    if made.shape != result.shape or len(shape) > len(made.shape):
+    """Test whether the constant varies along the layer's channels alone and keeps the result's shape."""
+    layer_type, result, shape = match.type(layer.outputs[0]), match.type(match.output), match.const("c").shape
+    if layer_type.shape != result.shape or len(shape) > len(layer_type.shape):
         return False
     channel = -3 if layer.attrs.get("layout") == "NCHW" else -1
     return all(extent == 1 or axis - len(shape) == channel for axis, extent in enumerate(shape))
 
 
-# ---- Factors and terms per channel in front of a layer of floats become part of its weights and bias.
+# ---- Rules that fold per-channel factors and terms into the float layer behind them.
 #
 # With weights w, a factor s and a term t for each channel of x, sums over taps and channels are
 #
 #     sum w (s x)     = sum (s w) x                      padding with zeros included;
-#     sum w (x + t)   = sum w x + sum w t                where no tap lies outside: padding would have to hold -t;
+#     sum w (x + t)   = sum w x + sum w t                where no tap reads padding: that would have to hold -t;
 #     f(s x + t)      = s f(x + t / s)                   for f that scales with its operand.
 #
-# So a factor goes through pools, zeros around, reshapes that keep channels, terms and, if it is positive, clamps at zero to the
-# layer: a batch normalisation in front of an activation, as residual networks with pre-activation have it, costs one addition.
+# So a factor moves to the layer through pools, zero padding, reshapes that keep channels, terms and, if it is positive, ReLU. A
+# batch normalisation in front of an activation, as in residual networks with pre-activation, then costs one addition.
 #
 # Error. With u = 2**-24, every product w (s x + t) was rounded three times and still is: |difference| <= 6 u |w| (|s x| + |t|),
-# to first order in u, before the sum over products. Weights on the levels of a scale (``ops/matrix/gemm.py``) would no more be
-# and stay; so do those that several layers share, or have equal ones of.
+# to first order in u, before the sum over products. Weights that are integer multiples of a scale (``ops/matrix/gemm.py``) would
+# lose that form, so they are not scaled; neither are weights that several layers share or that equal another constant.
 #
 # TVM calls this FoldScaleAxis, in forward direction. Backwards, into the layer before, is in :mod:`microc.transform.scale_axis`.
 
@@ -116,55 +119,58 @@ _TERMS = ("add", "sub")
 
 
 def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
-    """Fold ``mul``, ``div``, ``add`` and ``sub`` of constants into ``conv2d`` and ``dense`` behind them."""
-    return rewrite(graph, ((P.op(LAYERS), _with_term), (P.op(LAYERS), _with_factor)))
+    """Fold ``mul``, ``div``, ``add`` and ``sub`` of constants into the ``conv2d`` or ``dense`` behind them."""
+    return rewrite(graph, ((P.op(LAYERS), _fold_term), (P.op(LAYERS), _fold_factor)))
 
 
-def _with_term(match: Match) -> Replacement | None:
+def _fold_term(match: Match) -> Replacement | None:
     path = path_to(match, _TERMS, ("reshape",))
     term = by_channel(match, path)
-    if term is None or not stays_inside(match) or not _pays(match):
+    if term is None or not stays_inside(match) or not _is_term_worth_it(match):
         return None
-    bias = shifted_bias(match, term if path[0].op == "sub" else -term)
-    return emitted(match, path, bias=bias) if np.isfinite(bias).all() else None
+    bias = shift_bias(match, term if path[0].op == "sub" else -term)
+    return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
 
 
-def _pays(match: Match) -> bool:
-    """Whether the layer has a bias already, or no more sums of a pixel start at one than numbers of it lose their term."""
+def _is_term_worth_it(match: Match) -> bool:
+    """Test whether folding a term saves work.
+
+    It does if the layer has a bias already, or no more output channels start at a new bias than input channels lose their term.
+    """
     has_bias = len(match.root.inputs) > 2 and match.root.inputs[2]
     return bool(has_bias or match.type(match.output).shape[-1] <= match.type(match.root.inputs[0]).shape[-1])
 
 
-def _with_factor(match: Match) -> Replacement | None:
+def _fold_factor(match: Match) -> Replacement | None:
     path = path_to(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
     factor = by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(all="ignore"):
         factor = 1 / factor.astype(np.float64) if path[0].op == "div" else factor
-        weights = scaled_weights(match, factor)
-        terms = {node.outputs[0]: _divided(match, node, factor) for node in path[1:] if node.op in _TERMS}
+        weights = scale_weights(match, factor)
+        terms = {node.outputs[0]: _divide_term(match, node, factor) for node in path[1:] if node.op in _TERMS}
     if any(node.op in _POSITIVE for node in path) and not (factor > 0).all():
         return None
     normal = all(map(_is_normal, (weights, *terms.values())))
-    return emitted(match, path, weights, constants=terms) if normal and _may_scale(match) else None
+    return emit_layer(match, path, weights, constants=terms) if normal and _may_scale_weights(match) else None
 
 
-def _divided(match: Match, node: Node, factor: Array) -> Array:
-    """The constant of a node behind a factor that goes to the layer."""
-    constant = match.scope.consts[_operands(match.scope, node)[1]]
+def _divide_term(match: Match, node: Node, factor: Array) -> Array:
+    """Return the constant of a node that the factor passes, divided by the factor: s x + t = s (x + t / s)."""
+    constant = match.scope.consts[_split_operands(match.scope, node)[1]]
     count = 1 if (factor == factor[0]).all() else match.type(node.outputs[0]).shape[-1]
     return np.asarray(constant / factor[:count], constant.dtype)
 
 
 def _is_normal(array: Array) -> bool:
-    """Whether all numbers but zeros have their full precision."""
-    size = np.abs(array[array != 0])
-    return bool((np.isfinite(size) & (size >= np.finfo(array.dtype).tiny)).all())
+    """Test whether all numbers but zeros are finite and normalised, so that they have full precision."""
+    magnitude = np.abs(array[array != 0])
+    return bool((np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny)).all())
 
 
-def _may_scale(match: Match) -> bool:
-    """Whether the layer's weights are stored for it alone, and on no levels."""
+def _may_scale_weights(match: Match) -> bool:
+    """Test whether the layer's weights are stored for it alone and are not integer multiples of a scale."""
     name, consts = match.root.inputs[1], match.scope.consts
     weights = consts[name]
     if any(array.shape == weights.shape and np.array_equal(array, weights) for k, array in consts.items() if k != name):
@@ -176,11 +182,13 @@ def _may_scale(match: Match) -> bool:
 
 
 def path_to(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list[Node]:
-    """The nodes from one of ``wanted``, which combines a value with a constant, over those of ``through`` to what the layer of
-    floats reads, each for the next one alone; empty where there is no such path."""
+    """Return the nodes from one of ``wanted``, which combines a value with a constant, through those of ``through`` to the
+    layer's data.
+
+    Each is read by the next one alone. Empty if the layer is not a float one with constant weights or there is no such path."""
     scope, layer = match.scope, match.root
-    known = all(name in scope.consts for name in layer.inputs[1:] if name)
-    if not known or scope.consts[layer.inputs[1]].dtype.kind != "f":
+    are_constant = all(name in scope.consts for name in layer.inputs[1:] if name)
+    if not are_constant or scope.consts[layer.inputs[1]].dtype.kind != "f":
         return []
     if layer.attrs.get("dynamic") or layer.attrs.get("layout", "NHWC") != "NHWC":
         return []
@@ -191,7 +199,7 @@ def path_to(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list
         if node is None or node.attrs.get("activation") or node.op not in (*wanted, *through):
             return []
         path.insert(0, node)
-        value, constant = _operands(scope, node)
+        value, constant = _split_operands(scope, node)
         combines = node.op in (*_TERMS, "mul", "div")
         if combines and (not constant or match.type(value).shape != match.type(node.outputs[0]).shape):
             return []
@@ -201,8 +209,8 @@ def path_to(match: Match, wanted: Sequence[str], through: Sequence[str]) -> list
             return []
 
 
-def _operands(scope: Scope, node: Node) -> tuple[str, str]:
-    """The value that a node works on, and the constant that it combines that with; empty where there is none."""
+def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
+    """Return the computed operand of a node and the constant combined with it; empty if there is none."""
     first, second = (*node.inputs, "")[:2]
     if second and second not in scope.consts and node.op in ("add", "mul"):
         first, second = second, first
@@ -210,12 +218,14 @@ def _operands(scope: Scope, node: Node) -> tuple[str, str]:
 
 
 def by_channel(match: Match, path: Sequence[Node]) -> Array | None:
-    """The constant of the first node of a path for each channel that the layer reads; None where it differs within one, or a
-    reshape parts or mixes channels."""
+    """Return the constant of a path's first node for each channel that the layer reads.
+
+    None if it differs within a channel, or if a reshape splits or mixes channels.
+    """
     if not path:
         return None
     shape, width = match.type(path[0].outputs[0]).shape, match.type(match.root.inputs[0]).shape[-1]
-    constant = match.scope.consts[_operands(match.scope, path[0])[1]]
+    constant = match.scope.consts[_split_operands(match.scope, path[0])[1]]
     if constant.size and (constant == constant.flat[0]).all():
         return np.full(width, constant.flat[0])
     extents = [match.type(node.outputs[0]).shape[-1:] or (1,) for node in path]
@@ -228,16 +238,19 @@ def by_channel(match: Match, path: Sequence[Node]) -> Array | None:
     return None
 
 
-def emitted(
+def emit_layer(
     match: Match,
     path: Sequence[Node],
     weights: Array | None = None,
     bias: Array | None = None,
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Replacement:
-    """The layer with other weights or another bias, behind the path with other ``constants`` by the values that they make; the
-    first node of the path goes unless it has one."""
-    layer, (data, _) = match.root, _operands(match.scope, path[0])
+    """Emit the layer with other weights or another bias, behind the path.
+
+    ``constants`` replaces constants of the path by the values that their nodes compute. The first node of the path is dropped
+    unless it has one.
+    """
+    layer, (data, _) = match.root, _split_operands(match.scope, path[0])
     for node in path if path[0].outputs[0] in constants else path[1:]:
         inputs, value = [data, *node.inputs[1:]], node.outputs[0]
         if value in constants:
@@ -252,33 +265,37 @@ def emitted(
     return match.replacement()
 
 
-# ---------------------------------------------------------------- a layer's numbers
+# ---------------------------------------------------------------- weights and bias of a layer
 
 
-def scaled_weights(match: Match, factor: Array) -> Array:
-    """The layer's weights times factors of its channels."""
+def scale_weights(match: Match, factor: Array) -> Array:
+    """Return the layer's weights times factors of its input channels."""
     weights = match.scope.consts[match.root.inputs[1]]
-    return np.asarray(weights * _by_weight(factor, weights, match.root), weights.dtype)
+    return np.asarray(weights * _broadcast_to_weights(factor, weights, match.root), weights.dtype)
 
 
-def shifted_bias(match: Match, means: Array) -> Array:
-    """The layer's bias less its sums of ``means``."""
+def shift_bias(match: Match, means: Array) -> Array:
+    """Return the layer's bias minus its sums of ``means``."""
     layer, consts = match.root, match.scope.consts
     weights = consts[layer.inputs[1]]
     bias = consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
-    sums = (weights.astype(np.float64) * _by_weight(means, weights, layer)).reshape(len(weights), -1).sum(axis=1)
+    sums = (
+        (weights.astype(np.float64) * _broadcast_to_weights(means, weights, layer))
+        .reshape(len(weights), -1)
+        .sum(axis=1)
+    )
     return np.asarray(bias - sums, weights.dtype)
 
 
-def _by_weight(vector: Array, weights: Array, layer: Node) -> Array:
-    """Numbers of the data's channels beside the weights that meet them (O, ..., I), in groups."""
+def _broadcast_to_weights(vector: Array, weights: Array, layer: Node) -> Array:
+    """Broadcast a number per input channel to the weights (O, ..., I) that multiply that channel, by groups."""
     groups = layer.attr("groups") if "groups" in layer.attrs else 1
     rows = np.repeat(vector.astype(np.float64).reshape(groups, -1), len(weights) // groups, axis=0)
     return rows.reshape(len(weights), *(1,) * (weights.ndim - 2), -1)
 
 
 def stays_inside(match: Match) -> bool:
-    """Whether no tap of the layer lies outside of its data."""
+    """Test whether no tap of the layer reads padding."""
     layer = match.root
     if layer.op == "dense":
         return True
@@ -291,66 +308,67 @@ def stays_inside(match: Match) -> bool:
 PASS = Pass("scale_axis", fold_scale_axis, 3)
 
 
-# ---- What is done to raw numbers before the first layer becomes part of its weights and bias.
+# ---- Preprocessing of raw inputs folded into the weights and bias of the first layer.
 #
 # With x raw, weights w, and for each channel a factor s and a mean m, sums over taps and channels are
 #
 #     sum w (s x) = sum (s w) x                    padding with zeros included, for s 0 = 0;
-#     sum w (x - m) = sum w x - sum w m            where no tap lies outside: padding would have to hold m;
+#     sum w (x - m) = sum w x - sum w m            where no tap reads padding: that would have to hold m;
 #     sum w x[reversed channels] = sum w[reversed channels] x.
 #
-# Sums of floats are rounded otherwise: s w once for each weight, and of sum w x each product at most by as much more as x exceeds
-# x - m. Only what comes from outside is folded, which is an input or integers made floats: weights elsewhere may be levels of a
-# scale (``ops/matrix/gemm.py``), and would no more be.
+# Float sums are rounded differently: s w once for each weight, and each product of sum w x by at most as much more as x exceeds
+# x - m. Only the preprocessing of network inputs and of integers cast to float is folded: weights elsewhere may be integer
+# multiples of a scale (``ops/matrix/gemm.py``) and would lose that form.
 #
-# The reversal is exact for integers, too. It goes with the numbers through what is done to each of them, up to the layer.
+# Reversing channels is exact for integers, too. The reversal moves through elementwise operators up to the layer.
 
 _BYTES = ("int8", "uint8")
 _ELEMENTWISE = ("cast", "sub", "add", "mul", "quantize", "dequantize", "lookup")
 
 
 def fold_scales(graph: Graph, context: PassContext) -> Graph:
-    """Factors and reversed channels. Means stay, which integers have as their zero point."""
-    return rewrite(graph, (_sinking(), (P.op(LAYERS), _with_factors), (P.op(LAYERS), _with_reversed_channels)))
+    """Fold factors and channel reversals of raw inputs. Means stay: quantisation expresses them as a zero point."""
+    return rewrite(graph, (_sinking_rule(), (P.op(LAYERS), _fold_raw_factors), (P.op(LAYERS), _reverse_weights)))
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
-    """Means."""
-    return rewrite(graph, ((P.op(LAYERS), _with_means),))
+    """Fold means of raw inputs into biases."""
+    return rewrite(graph, ((P.op(LAYERS), _fold_raw_means),))
 
 
 def centre(graph: Graph, context: PassContext) -> Graph:
-    """Means of bytes become one byte, which is a zero point; what is left of them goes into the bias.
+    """Round the means of 8-bit inputs to one integer, which can be a zero point, and fold the differences into the bias.
 
-    Where padding is seen, that is done with at most half a byte's step: then zeros at the border are so much off.
+    Where the layer reads padding, differences of at most half a step are accepted: the zeros at the border are off by that
+    much.
     """
-    return rewrite(graph, ((P.op(LAYERS), _with_rounded_means),))
+    return rewrite(graph, ((P.op(LAYERS), _round_means),))
 
 
 # ---------------------------------------------------------------- factors and means
 
 
-def _with_factors(match: Match) -> Replacement | None:
-    path = _raw_path(match, "mul")
+def _fold_raw_factors(match: Match) -> Replacement | None:
+    path = _find_raw_path(match, "mul")
     factor = by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(over="ignore"):
-        scaled = scaled_weights(match, factor)
-    return emitted(match, path, scaled) if np.isfinite(scaled).all() else None
+        scaled = scale_weights(match, factor)
+    return emit_layer(match, path, scaled) if np.isfinite(scaled).all() else None
 
 
-def _with_means(match: Match) -> Replacement | None:
-    path = _raw_path(match, "sub")
+def _fold_raw_means(match: Match) -> Replacement | None:
+    path = _find_raw_path(match, "sub")
     means = by_channel(match, path)
     if means is None or not stays_inside(match):
         return None
-    bias = shifted_bias(match, means)
-    return emitted(match, path, bias=bias) if np.isfinite(bias).all() else None
+    bias = shift_bias(match, means)
+    return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
 
 
-def _with_rounded_means(match: Match) -> Replacement | None:
-    path = _raw_path(match, "sub")
+def _round_means(match: Match) -> Replacement | None:
+    path = _find_raw_path(match, "sub")
     means = by_channel(match, path)
     source = match.scope.producer(path[0].inputs[0]) if path else None
     if means is None or source is None or source.op != "cast":
@@ -361,12 +379,14 @@ def _with_rounded_means(match: Match) -> Replacement | None:
     if not is_byte or (means == zero).all() or not (stays_inside(match) or np.abs(means - zero).max() <= 0.5):
         return None
     point = np.full_like(match.scope.consts[node.inputs[1]], zero)
-    return emitted(match, path, bias=shifted_bias(match, means - zero), constants={node.outputs[0]: point})
+    return emit_layer(match, path, bias=shift_bias(match, means - zero), constants={node.outputs[0]: point})
 
 
-def _raw_path(match: Match, op: str) -> list[Node]:
-    """From the node that combines raw numbers with constants to the layer of floats that reads them. A reshape may lie in
-    between, to rows where channels differ."""
+def _find_raw_path(match: Match, op: str) -> list[Node]:
+    """Return the path from the node that combines a raw input with constants to the float layer that reads it.
+
+    A reshape may be on it, to rows in which channels differ.
+    """
     path = path_to(match, (op,), ("reshape",))
     return path if path and _is_raw(match.scope, path[0].inputs[0]) else []
 
@@ -376,7 +396,7 @@ def _sole_producer(scope: Scope, value: str) -> Node | None:
 
 
 def _is_raw(scope: Scope, value: str) -> bool:
-    """Whether numbers come from outside, as they are or made floats, shifted or scaled."""
+    """Test whether a value is a network input or integers cast to float, perhaps shifted, scaled or reversed."""
     node = scope.producer(value)
     if node is None:
         return value not in scope.consts
@@ -389,36 +409,40 @@ def _is_raw(scope: Scope, value: str) -> bool:
 # ---------------------------------------------------------------- reversed channels
 
 
-def _with_reversed_channels(match: Match) -> Replacement | None:
+def _reverse_weights(match: Match) -> Replacement | None:
     scope, layer = match.scope, match.root
     node, weight = _sole_producer(scope, layer.inputs[0]), layer.inputs[1]
-    if node is None or not _reverses_channels(match, node) or not _takes_channels(scope, layer):
+    if node is None or not _reverses_channels(match, node) or not _can_reverse_weights(scope, layer):
         return None
-    turned = np.ascontiguousarray(scope.consts[weight][..., ::-1])
-    inputs = (node.inputs[0], match.constant(f"{weight}.reversed", turned, match.type(weight)), *layer.inputs[2:])
+    reversed_weights = np.ascontiguousarray(scope.consts[weight][..., ::-1])
+    inputs = (
+        node.inputs[0],
+        match.constant(f"{weight}.reversed", reversed_weights, match.type(weight)),
+        *layer.inputs[2:],
+    )
     match.emit(layer.op, inputs, layer.attrs)
     return match.replacement()
 
 
-def _sinking() -> Rule:
-    return P.op(_ELEMENTWISE), _sunk
+def _sinking_rule() -> Rule:
+    return P.op(_ELEMENTWISE), _sink_reversal
 
 
-def _sunk(match: Match) -> Replacement | None:
-    """The reversal behind an operator on every number, where a layer follows that can take it."""
+def _sink_reversal(match: Match) -> Replacement | None:
+    """Move the reversal behind an elementwise operator, if a layer follows that can absorb it."""
     scope, root = match.scope, match.root
     node = _sole_producer(scope, root.inputs[0])
     plain = root.attrs.get("axis") is None and all(name in scope.consts for name in root.inputs[1:])
-    if node is None or not plain or not _reverses_channels(match, node) or not _meets_layer(match, match.output):
+    if node is None or not plain or not _reverses_channels(match, node) or not _reaches_layer(match, match.output):
         return None
     kind, inputs = match.type(match.output), [node.inputs[0]]
     for name in root.inputs[1:]:
         array = scope.consts[name]
         varies = root.op != "lookup" and array.ndim and array.shape[-1] > 1
-        turned = np.ascontiguousarray(array[..., ::-1])
-        inputs.append(match.constant(f"{name}.reversed", turned, match.type(name)) if varies else name)
-    made = match.emit(root.op, inputs, root.attrs, kind)
-    match.emit("reverse", (made,), node.attrs, loc=node.loc)
+        reversed_array = np.ascontiguousarray(array[..., ::-1])
+        inputs.append(match.constant(f"{name}.reversed", reversed_array, match.type(name)) if varies else name)
+    result = match.emit(root.op, inputs, root.attrs, kind)
+    match.emit("reverse", (result,), node.attrs, loc=node.loc)
     return match.replacement()
 
 
@@ -426,21 +450,25 @@ def _reverses_channels(match: Match, node: Node) -> bool:
     return node.op == "reverse" and node.attr("axes") == (len(match.type(node.outputs[0]).shape) - 1,)
 
 
-def _takes_channels(scope: Scope, layer: Node) -> bool:
-    of_all = layer.op == "dense" or (layer.attrs.get("layout") == "NHWC" and layer.attrs.get("groups", 1) == 1)
-    return of_all and layer.inputs[1] in scope.consts and scope.is_alone(layer.inputs[1])
+def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
+    reads_all_channels = layer.op == "dense" or (
+        layer.attrs.get("layout") == "NHWC" and layer.attrs.get("groups", 1) == 1
+    )
+    return reads_all_channels and layer.inputs[1] in scope.consts and scope.is_alone(layer.inputs[1])
 
 
-def _meets_layer(match: Match, value: str) -> bool:
-    """Whether all that becomes of a value, through operators on every number, is a layer's data."""
+def _reaches_layer(match: Match, value: str) -> bool:
+    """Test whether a value, through elementwise operators read by one node each, is only a layer's data."""
     scope = match.scope
     readers = scope.readers.get(value, ())
     if len(readers) != 1 or not scope.is_alone(value) or readers[0].inputs[0] != value:
         return False
     if readers[0].op in LAYERS:
-        return _takes_channels(scope, readers[0])
-    plain = readers[0].attrs.get("axis") is None and all(name in scope.consts for name in readers[0].inputs[1:])
-    return readers[0].op in _ELEMENTWISE and plain and _meets_layer(match, readers[0].outputs[0])
+        return _can_reverse_weights(scope, readers[0])
+    is_elementwise = readers[0].attrs.get("axis") is None and all(
+        name in scope.consts for name in readers[0].inputs[1:]
+    )
+    return readers[0].op in _ELEMENTWISE and is_elementwise and _reaches_layer(match, readers[0].outputs[0])
 
 
 SCALES = Pass("raw_inputs", fold_scales, 3)

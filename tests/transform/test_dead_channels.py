@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.transform.channel_relations import channels
+from microc.transform.channel_relations import channel_count
 from microc.transform.channel_removal import eliminate_dead_channels, fold_constant_channels, merge_duplicate_channels
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.integer_ranges import tighten_bounds, value_ranges
@@ -42,7 +42,7 @@ def macs(graph: Graph) -> int:
 
 def width(graph: Graph, number: int) -> int:
     """Channels that a node makes."""
-    return channels(graph, graph.nodes[number].outputs[0])
+    return channel_count(graph, graph.nodes[number].outputs[0])
 
 
 def weights(live: int, dead: int, *shape: int) -> Array:
@@ -255,7 +255,7 @@ def test_what_nobody_reads_goes_through_chains() -> None:
     taps[..., ::2] = 0
     net.layer(x, taps)
     graph = run(net)
-    assert {channels(graph, n.outputs[0]) for n in graph.nodes[:-2]} == {8}
+    assert {channel_count(graph, n.outputs[0]) for n in graph.nodes[:-2]} == {8}
     assert graph.nodes[2].attr("groups") == 8
 
 
@@ -266,7 +266,7 @@ def test_both_sides_of_a_sum_stay_together() -> None:
     taps[..., :4] = 0
     net.layer(net.sum_of(x, other), taps)
     graph = run(net)
-    assert [channels(graph, n.outputs[0]) for n in graph.nodes] == [4, 4, 4, 4, 4, 4, 4]
+    assert [channel_count(graph, n.outputs[0]) for n in graph.nodes] == [4, 4, 4, 4, 4, 4, 4]
 
 
 def test_what_another_layer_reads_stays() -> None:

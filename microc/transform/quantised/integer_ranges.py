@@ -18,7 +18,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
 from microc.ops.convolution.geometry import Geometry, geometry
-from microc.transform.channel_relations import too_many
+from microc.transform.channel_relations import has_too_many_channels
 from microc.transform.pass_context import Pass, PassContext
 
 # ---- Ranges of integers: the smallest and largest number that every channel of a value can hold, known from
@@ -56,7 +56,7 @@ def value_ranges(graph: Graph) -> Ranges:
     """The range of every value with integers of at most 32 bits; others, and scalars, are left out. None of a graph with too
     many channels is known."""
     found: Ranges = {}
-    if too_many(graph):
+    if has_too_many_channels(graph):
         return found
     for name, array in graph.consts.items():
         if array.dtype.kind in "iu" and array.ndim and array.size:
