@@ -20,7 +20,7 @@ from microc.transform.quantised import qdq
 from microc.transform.quantised.legalize import in_fixed_point
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CLAMPS
-from microc.transform.quantised.weight_types import by_rows
+from microc.transform.quantised.weight_types import quantise_by_rows
 
 
 @frozen
@@ -241,7 +241,7 @@ def _with_opened(graph: Graph, recipe: Recipe, names: Names) -> Graph:
         if node.op in LAYERS and node.inputs[1] in recipe.by_rows:
             node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)
-    return by_rows(graph.with_nodes(nodes, types=types, consts=consts))
+    return quantise_by_rows(graph.with_nodes(nodes, types=types, consts=consts))
 
 
 def _attributes(quant: Quant) -> dict[str, Attr]:

@@ -1,4 +1,9 @@
-"""Attention by heads and blocks of queries."""
+"""Attention as loops over heads and over blocks of queries, so that only a block of scores is in memory.
+
+:func:`find_attention` recognises attention in a fused graph; :func:`in_blocks` rewrites it. Operands are traced back through
+transposes, reshapes and slices to the value that they are cut from (:func:`pieces`), so that each iteration can gather its part
+of that value (:func:`cut`).
+"""
 
 from __future__ import annotations
 
@@ -17,15 +22,18 @@ from microc.graph.match import without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding
 
-# ---- Attention in a fused graph: scores, their softmax, and what it weighs, each a group.
+# ---- Attention in a fused graph: scores, their softmax, and the product with the values, each a group.
 
 _SOFTMAX = frozenset(("softmax", "qsoftmax", "qsoftmax_scaled", "qsoftmax16"))
 
 
 @frozen
 class Attention:
-    """Three groups, each of an anchor and elementwise nodes behind it: ``scores`` (..., M, N), ``weights`` of its rows, and the
-    ``product`` (..., M, P) with the values. Nothing else reads the first two."""
+    """Three groups, each an anchor and the elementwise nodes behind it.
+
+    ``scores`` (..., M, N), ``weights`` that are the softmax of its rows, and ``product`` (..., M, P) with the values. Nothing
+    else reads the first two.
+    """
 
     scores: tuple[Node, ...]
     weights: tuple[Node, ...]
@@ -41,7 +49,7 @@ class Attention:
 
 
 def find_attention(graph: Graph) -> tuple[Attention, ...]:
-    """All of a fused graph."""
+    """Find all attentions of a fused graph."""
     groups: dict[str, tuple[Node, ...]] = {}
     for node in graph.nodes:
         if node.group:
@@ -49,51 +57,52 @@ def find_attention(graph: Graph) -> tuple[Attention, ...]:
     makers = {group[-1].outputs[0]: group for group in groups.values()}
     readers = graph.consumers()
 
-    def before(group: tuple[Node, ...]) -> tuple[Node, ...]:
-        """The group that makes the first operand of a group's anchor, for it alone."""
+    def group_before(group: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return the group that computes the first operand of a group's anchor, if nothing else reads that."""
         name = group[0].inputs[0]
-        alone = name not in graph.outputs and [id(node) for node in readers.get(name, ())] == [id(group[0])]
-        return makers.get(name, ()) if alone else ()
+        has_one_reader = name not in graph.outputs and [id(node) for node in readers.get(name, ())] == [id(group[0])]
+        return makers.get(name, ()) if has_one_reader else ()
 
-    found = []
+    attentions = []
     for product in groups.values():
-        weights = before(product) if _is_product(graph, product) else ()
-        scores = before(weights) if weights and _is_softmax(graph, weights) else ()
+        weights = group_before(product) if _is_product(graph, product) else ()
+        scores = group_before(weights) if weights and _is_softmax(graph, weights) else ()
         if scores and _is_product(graph, scores) and not product[0].attrs["axes_a"]:
-            found.append(Attention(scores, weights, product))
-    return tuple(found)
+            attentions.append(Attention(scores, weights, product))
+    return tuple(attentions)
 
 
 def _is_product(graph: Graph, group: tuple[Node, ...]) -> bool:
-    return group[0].op == "matmul" and group[0].inputs[0] != group[0].inputs[1] and _plain(graph, group)
+    return group[0].op == "matmul" and group[0].inputs[0] != group[0].inputs[1] and _keeps_shape(graph, group)
 
 
 def _is_softmax(graph: Graph, group: tuple[Node, ...]) -> bool:
     axis: Mapping[str, object] = group[0].attrs
     rank = len(graph.types[group[0].inputs[0]].shape)
-    return group[0].op in _SOFTMAX and axis.get("axis", rank - 1) in (-1, rank - 1) and _plain(graph, group)
+    return group[0].op in _SOFTMAX and axis.get("axis", rank - 1) in (-1, rank - 1) and _keeps_shape(graph, group)
 
 
-def _plain(graph: Graph, group: tuple[Node, ...]) -> bool:
-    """Whether a group's results are all alike, and no node behind the anchor speaks of an axis."""
+def _keeps_shape(graph: Graph, group: tuple[Node, ...]) -> bool:
+    """Test whether all nodes of a group have one shape, and those behind the anchor are elementwise without an axis."""
     shape = graph.types[group[0].outputs[0]].shape
     return all(graph.types[node.outputs[0]].shape == shape and len(node.outputs) == 1 for node in group) and all(
         registry.get(node.op).elementwise and node.attrs.get("axis") is None for node in group[1:]
     )
 
 
-# ---- Where the elements of an operand lie in the value that it is cut from: numpy's own rules of views, on bytes
-# nobody touches.
+# ---- Operands as strided views of the value that they are cut from. numpy computes offsets and strides, by views of a byte
+# array whose contents are never used.
 
 _MOVES = frozenset(("reshape", "transpose", "slice"))
 
 
 @frozen
 class Piece:
-    """An operand as a view of ``value``: ``places`` views a byte for each of its elements, with an axis for each of ``labels``.
+    """An operand as a view of ``value``, whatever their dtypes.
 
-    Axes of extent 1 have none: where an operand is broadcast it says nothing of that axis. ``scaled``: what is done to each
-    element behind that.
+    ``whole`` is an array with one byte per element of the value, ``places`` a view of it with one per element of the operand.
+    ``labels`` name the axes of ``places``. Axes of extent 1 are left out: they do not constrain the order. ``scaled``:
+    elementwise nodes that are applied after the view.
     """
 
     value: str
@@ -104,13 +113,16 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """The first element."""
+        """Offset of the first element."""
         return _address(self.places) - _address(self.whole)
 
 
 @frozen
 class Cut:
-    """How a turn finds its share of a piece: the element ``first + turn`` along axis 1 of the value as ``shape``, three axes."""
+    """The part of a piece that one iteration reads: element ``first + iteration`` along axis 1 of the value as ``shape``.
+
+    ``rest`` is the piece inside of that part.
+    """
 
     shape: tuple[int, int, int]
     first: int
@@ -119,84 +131,93 @@ class Cut:
 
 @frozen
 class Dense:
-    """A piece that is all of its value: the value as ``shape``, its axes as ``axes`` orders them."""
+    """A piece that is all of its value: the value reshaped to ``shape``, then transposed by ``axes``."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
 
     @property
     def ordered(self) -> bool:
+        """True if ``axes`` is the identity."""
         return self.axes == tuple(range(len(self.axes)))
 
 
 def pieces(graph: Graph, producers: Mapping[str, Node], name: str, labels: tuple[str, ...]) -> list[Piece]:
-    """A value as a view of what it is made from by moves that nothing else needs, of the farthest first; of itself last.
+    """Return a value as a view of each value from which only moves lead to it, the farthest first and itself last.
 
-    ``labels`` name its last axes; axes before them have one element.
+    ``labels`` name its last axes; axes before them have extent 1. A source in a wider dtype than the value is skipped, since a
+    copy of its part would be larger; so is one that stays inside of a kernel.
     """
     trail = _trail(graph, producers, name)
-    found = []
+    options = []
     for depth in reversed(range(len(trail))):
         source = trail[depth]
-        wider = dtypes.nbytes(graph.types[source].dtype) > dtypes.nbytes(graph.types[name].dtype)
-        if depth and (wider or _inside(graph, producers.get(source))):
+        is_wider = dtypes.nbytes(graph.types[source].dtype) > dtypes.nbytes(graph.types[name].dtype)
+        if depth and (is_wider or _is_inside_kernel(graph, producers.get(source))):
             continue
         whole: Array = np.empty(graph.types[source].size, np.uint8)
-        places: Array | None = whole.reshape(graph.types[source].shape)
+        view: Array | None = whole.reshape(graph.types[source].shape)
         behind = [producers[value] for value in reversed(trail[:depth])]
         for node in behind:
-            places = _moved(places, node) if places is not None else None
-        if places is None or not np.may_share_memory(places, whole):
+            view = _apply_move(view, node) if view is not None else None
+        if view is None or not np.may_share_memory(view, whole):
             continue
-        missing = places.ndim - len(labels)
-        kept = [axis for axis, extent in enumerate(places.shape) if extent > 1 and axis >= missing]
-        bare = as_strided(places, tuple(places.shape[k] for k in kept), tuple(places.strides[k] for k in kept))
+        missing = view.ndim - len(labels)
+        solid = [axis for axis, extent in enumerate(view.shape) if extent > 1 and axis >= missing]
+        squeezed = as_strided(view, tuple(view.shape[k] for k in solid), tuple(view.strides[k] for k in solid))
         scaled = tuple(node for node in behind if node.op not in _MOVES)
-        found.append(Piece(source, whole, bare, tuple(labels[axis - missing] for axis in kept), scaled))
-    return found
+        options.append(Piece(source, whole, squeezed, tuple(labels[axis - missing] for axis in solid), scaled))
+    return options
 
 
 def _trail(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
-    """A value and those before it that lead to it alone, by moves and by work on each element, the same for all. What several
-    read is viewed, but not made again."""
-    trail, shared = [name], False
-    while (maker := producers.get(trail[-1])) is not None and maker.inputs[0] not in graph.consts:
+    """Return a value and those before it on a path of moves and of elementwise operators with one number for all elements.
+
+    A value with other readers is passed through views only, which compute nothing again.
+    """
+    path, has_other_readers = [name], False
+    while (maker := producers.get(path[-1])) is not None and maker.inputs[0] not in graph.consts:
         definition = registry.get(maker.op)
-        shared |= trail[-1] in graph.outputs or sum(n.inputs.count(trail[-1]) for n in graph.nodes) > 1
-        scaling = definition.elementwise and all(
+        has_other_readers |= path[-1] in graph.outputs or sum(n.inputs.count(path[-1]) for n in graph.nodes) > 1
+        is_scaling = definition.elementwise and all(
             value in graph.consts and (graph.types[value].size == 1 or k in definition.whole)
             for k, value in enumerate(maker.inputs)
             if k and value
         )
-        if not (maker.op in _MOVES or scaling) or (shared and not definition.view):
+        if not (maker.op in _MOVES or is_scaling) or (has_other_readers and not definition.view):
             break
-        trail.append(maker.inputs[0])
-    return trail
+        path.append(maker.inputs[0])
+    return path
 
 
-def _inside(graph: Graph, node: Node | None) -> bool:
-    """Whether a node's result is never in memory: its kernel goes on with it."""
+def _is_inside_kernel(graph: Graph, node: Node | None) -> bool:
+    """Test whether a node's result is never stored, because its kernel continues behind it."""
     group = [other for other in graph.nodes if node is not None and node.group and other.group == node.group]
     return bool(group) and group[-1] is not node
 
 
-def _moved(places: Array, node: Node) -> Array | None:
-    """The view that a move makes; None where it would have to copy."""
+def _apply_move(places: Array, node: Node) -> Array | None:
+    """Apply a move to a view; None if numpy would have to copy."""
     match node.op:
         case "transpose":
             return places.transpose(node.attr("axes"))
         case "slice":
             triples = zip(*(node.attr(name) for name in ("begin", "end", "strides")), strict=True)
-            return places[tuple(slice(*each) for each in triples)] if min(node.attr("strides")) > 0 else None
+            return places[tuple(slice(*bounds) for bounds in triples)] if min(node.attr("strides")) > 0 else None
         case "reshape":
-            seen = places.reshape(node.attr("shape"))
-            return seen if np.may_share_memory(seen, places) else None
+            view = places.reshape(node.attr("shape"))
+            return view if np.may_share_memory(view, places) else None
         case _:
             return places
 
 
 def cut(piece: Piece, label: str) -> Cut | None:
-    """The share of one turn along an axis; None where no axis of any shape of the value is that one."""
+    """Return the part of a piece that one iteration along an axis reads.
+
+    None if no reshape of the value has an axis that is this one.
+    """
+    # With the axis' stride ``step`` and the next larger stride ``block``, the value as (size / block, block / step, step) has
+    # it as axis 1, if all strides above are multiples of block and all offsets below stay within step.
     axis = piece.labels.index(label)
     size, step, count = piece.whole.size, piece.places.strides[axis], piece.places.shape[axis]
     others = [k for k in range(piece.places.ndim) if k != axis]
@@ -204,8 +225,8 @@ def cut(piece: Piece, label: str) -> Cut | None:
     block = min([stride for stride in strides if stride > step], default=size)
     first = piece.start % block // step
     low = sum((piece.places.shape[k] - 1) * piece.places.strides[k] for k in others if piece.places.strides[k] < step)
-    whole = size % block == block % step == 0 and all(s < step or s % block == 0 for s in strides)
-    if not whole or first + count > block // step or piece.start % step + low >= step:
+    is_aligned = size % block == block % step == 0 and all(s < step or s % block == 0 for s in strides)
+    if not is_aligned or first + count > block // step or piece.start % step + low >= step:
         return None
     rest: Array = np.empty(size // block * step, np.uint8)
     start = piece.start // block * step + piece.start % step
@@ -216,29 +237,32 @@ def cut(piece: Piece, label: str) -> Cut | None:
 
 
 def dense(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
-    """The piece with all of ``labels`` as axes; None where it is not all of its value."""
+    """Return how to reshape and transpose the value into the piece, with all of ``labels`` as axes.
+
+    None if the piece is not all of its value.
+    """
     order = sorted(range(piece.places.ndim), key=lambda k: -piece.places.strides[k])
     shape = [piece.places.shape[k] for k in order]
-    wanted = [prod(shape[k + 1 :]) for k in range(len(shape))]
-    if piece.start or [piece.places.strides[k] for k in order] != wanted or prod(shape) != piece.whole.size:
+    packed_strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
+    if piece.start or [piece.places.strides[k] for k in order] != packed_strides or prod(shape) != piece.whole.size:
         return None
-    here = [piece.labels[k] for k in order]
-    here = [*(label for label in labels if label not in here), *here]
+    ordered = [piece.labels[k] for k in order]
+    ordered = [*(label for label in labels if label not in ordered), *ordered]
     extents = dict(zip(piece.labels, piece.places.shape, strict=True))
-    if len(here) == 2 and here != list(labels) and min(extents.get(label, 1) for label in labels) == 1:
-        here = list(labels)  # one row or one column lies in any order
-    return Dense(tuple(extents.get(label, 1) for label in here), tuple(here.index(label) for label in labels))
+    if len(ordered) == 2 and ordered != list(labels) and min(extents.get(label, 1) for label in labels) == 1:
+        ordered = list(labels)  # a matrix of one row or column is the same in either order
+    return Dense(tuple(extents.get(label, 1) for label in ordered), tuple(ordered.index(label) for label in labels))
 
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-# ---- Writes the nodes of a graph, and of loops inside it.
+# ---- Builder of nodes in a graph and in the loops inside it.
 
 
 class Body:
-    """Nodes that are written into ``graph``, or (with a ``parent``) into the body of a loop there."""
+    """Nodes under construction, for ``graph`` itself or (with a ``parent``) for the body of a loop there."""
 
     def __init__(self, graph: Graph, loc: Loc, parent: Body | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
@@ -257,60 +281,60 @@ class Body:
 
     # ------------------------------------------------------------ values
 
-    def value(self, stem: str, kind: TensorType) -> str:
+    def new_value(self, stem: str, kind: TensorType) -> str:
         name = self.names.fresh(stem)
         self.types[name] = kind
         return name
 
     def constant(self, stem: str, data: Array) -> str:
-        name = self.value(stem, TensorType(data.shape, data.dtype.name))
+        name = self.new_value(stem, TensorType(data.shape, data.dtype.name))
         self.consts[name] = data
         return name
 
-    def given(self, outer: str) -> str:
-        """A value of the parent as an input of the body."""
+    def capture(self, outer: str) -> str:
+        """Add a value of the parent as an input, once, and return its name in the body."""
         assert self.parent is not None
         known = {value: name for name, value in self.inputs.items()}
         if outer not in known:
-            known[outer] = self.value(outer, self.parent.type(outer))
+            known[outer] = self.new_value(outer, self.parent.type(outer))
             self.inputs[known[outer]] = outer
         return known[outer]
 
-    def whole(self, name: str) -> str:
-        """A value of the graph that every turn takes as it is; one element has two axes at most."""
+    def read_whole(self, name: str) -> str:
+        """Return a value of the graph that every iteration reads whole. A value of one element gets at most two axes."""
         kind = self.graph.types[name]
         if self.parent is None:
-            found = name
+            local = name
         elif name in self.graph.consts:
-            found = self.constant(name, self.graph.consts[name])
-            self.types[found] = kind
+            local = self.constant(name, self.graph.consts[name])
+            self.types[local] = kind
         else:
-            found = self.given(self.parent.whole(name))
-        return self.reshape(found, (1, 1)) if kind.size == 1 and len(self.shape(found)) > 2 else found
+            local = self.capture(self.parent.read_whole(name))
+        return self.reshape(local, (1, 1)) if kind.size == 1 and len(self.shape(local)) > 2 else local
 
     # ------------------------------------------------------------ nodes
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr], stem: str = "") -> str:
-        """A node with a kernel of its own."""
+        """Add a node with a kernel of its own."""
         (kind,) = registry.infer(op, attrs, [self.type(name) for name in inputs])
-        made = self.value(stem or inputs[0], replace(kind, quant=self.type(inputs[0]).quant))
-        group = "" if registry.get(op).view else made
-        self.nodes.append(Node(op, inputs, (made,), attrs, self.loc, group))
-        return made
+        result = self.new_value(stem or inputs[0], replace(kind, quant=self.type(inputs[0]).quant))
+        group = "" if registry.get(op).view else result
+        self.nodes.append(Node(op, inputs, (result,), attrs, self.loc, group))
+        return result
 
-    def again(self, node: Node, inputs: tuple[str, ...], attrs: Mapping[str, Attr]) -> str:
-        """A node of the graph on other operands, in the group that it is in."""
+    def copy_node(self, node: Node, inputs: tuple[str, ...], attrs: Mapping[str, Attr]) -> str:
+        """Add a node of the graph again, on other operands, in the same group."""
         (kind,) = registry.infer(node.op, attrs, [self.type(name) for name in inputs if name])
-        made = self.value(node.outputs[0], replace(kind, quant=self.graph.types[node.outputs[0]].quant))
-        self.nodes.append(replace(node, inputs=inputs, outputs=(made,), attrs=attrs))
-        return made
+        result = self.new_value(node.outputs[0], replace(kind, quant=self.graph.types[node.outputs[0]].quant))
+        self.nodes.append(replace(node, inputs=inputs, outputs=(result,), attrs=attrs))
+        return result
 
-    def scaled(self, name: str, nodes: Sequence[Node]) -> str:
-        """A value with these done to each of its elements, by one kernel."""
+    def apply_scaling(self, name: str, nodes: Sequence[Node]) -> str:
+        """Apply elementwise nodes to a value in one kernel."""
         group = self.names.fresh(name) if nodes else ""
         for node in nodes:
-            others = tuple(self.whole(value) if value else "" for value in node.inputs[1:])
-            name = self.again(replace(node, group=group), (name, *others), node.attrs)
+            others = tuple(self.read_whole(value) if value else "" for value in node.inputs[1:])
+            name = self.copy_node(replace(node, group=group), (name, *others), node.attrs)
         return name
 
     def reshape(self, name: str, shape: tuple[int, ...]) -> str:
@@ -319,15 +343,15 @@ class Body:
     def transpose(self, name: str, axes: tuple[int, ...]) -> str:
         return self.emit("transpose", (name,), {"axes": axes})
 
-    def share(self, name: str, turn: str, first: int, axis: int) -> str:
-        """The element ``first + turn`` along an axis."""
+    def gather_part(self, name: str, iteration: str, first: int, axis: int) -> str:
+        """Gather element ``first + iteration`` along an axis."""
         if first:
-            place = self.constant("first", np.array(first, np.int32))
-            turn = self.emit("add", (turn, place), {"activation": "", "rounding": Rounding.DOUBLE})
-        return self.emit("gather", (name, turn), {"axis": axis, "batch_dims": 0})
+            offset = self.constant("first", np.array(first, np.int32))
+            iteration = self.emit("add", (iteration, offset), {"activation": "", "rounding": Rounding.DOUBLE})
+        return self.emit("gather", (name, iteration), {"axis": axis, "batch_dims": 0})
 
-    def rows(self, name: str, start: int, stop: int) -> str:
-        """Some of the first axis."""
+    def slice_rows(self, name: str, start: int, stop: int) -> str:
+        """Slice the rows ``start`` to ``stop`` of the first axis."""
         shape = self.shape(name)
         if (start, stop) == (0, shape[0]):
             return name
@@ -338,29 +362,32 @@ class Body:
         }
         return self.emit("slice", (name,), attrs)
 
-    def joined(self, first: str, second: str) -> str:
-        """Two values along their first axis."""
+    def concat(self, first: str, second: str) -> str:
+        """Concatenate two values along their first axis."""
         return self.emit("concat", (first, second), {"axis": 0, "rounding": Rounding.DOUBLE})
 
     # ------------------------------------------------------------ loops
 
-    def inside(self) -> tuple[Body, str]:
-        """The body of a loop, and the number of its turn."""
+    def begin_loop(self) -> tuple[Body, str]:
+        """Begin the body of a loop. Returns it and its value for the iteration's number."""
         inner = Body(self.graph, self.loc, self)
-        return inner, inner.value("turn", TensorType((), "int32"))
+        return inner, inner.new_value("turn", TensorType((), "int32"))
 
-    def loop(self, inner: Body, result: str, turns: int) -> str:
-        """``turns`` of a body, its results one behind the other."""
-        turn = next(iter(inner.types))
-        graph = Graph("turn", (turn, *inner.inputs), (result,), inner.late(result), inner.types, inner.consts)
-        attrs: Mapping[str, Attr] = {"body": graph, "count": turns, "carried": 0, "guarded": False}
+    def loop(self, inner: Body, result: str, iterations: int) -> str:
+        """Add a loop of ``iterations`` over a body; its results are stacked along a new first axis."""
+        iteration = next(iter(inner.types))
+        graph = Graph(
+            "turn", (iteration, *inner.inputs), (result,), inner.schedule_late(result), inner.types, inner.consts
+        )
+        attrs: Mapping[str, Attr] = {"body": graph, "count": iterations, "carried": 0, "guarded": False}
         kind = inner.type(result)
-        made = self.value(result, replace(kind, shape=(turns, *kind.shape)))
-        self.nodes.append(Node("loop", tuple(inner.inputs.values()), (made,), attrs, self.loc, made))
-        return made
+        stacked = self.new_value(result, replace(kind, shape=(iterations, *kind.shape)))
+        self.nodes.append(Node("loop", tuple(inner.inputs.values()), (stacked,), attrs, self.loc, stacked))
+        return stacked
 
-    def late(self, result: str) -> tuple[Node, ...]:
-        """The nodes, each as late as its readers allow, so that copies are made when they are needed."""
+    def schedule_late(self, result: str) -> tuple[Node, ...]:
+        """Return the nodes that ``result`` depends on, in depth-first order from it: each close to its readers, so that
+        copies live short."""
         makers = {node.outputs[0]: node for node in self.nodes}
         order: dict[str, Node] = {}
 
@@ -375,64 +402,71 @@ class Body:
         return tuple(order.values())
 
 
-# ---- Attention as loops: one over every axis of batches (the heads), and one over blocks of queries.
+# ---- Attention as loops: one over every batch axis (the heads), and one over blocks of queries.
 #
-# A turn takes its share of queries, keys, values and masks out of what they are cut from: a copy of each, in place of the
-# transposes and slices that made whole operands. Every row of scores is whole, so that no sum is ever rescaled: results are those
-# of the plain operators, bit for bit.
+# An iteration copies its part of queries, keys, values and masks from the value that they are cut from; the transposes and
+# slices that made whole operands are no longer needed. Unlike FlashAttention, a block has whole rows of scores, so no sum is
+# ever rescaled: results equal those of the plain operators bit for bit.
 
 _Key = tuple[int, int]
-"""An operand: its node, by position, and its position there."""
+"""Identifies an operand: the index of its node in the attention, and its position there."""
 _Pieces = dict[_Key, Piece]
 ROWS, COLUMNS, DEPTH, WIDTH = "rows", "columns", "depth", "width"
-"""Axes of a matrix: queries, keys, features of both, features of values. Those before are numbered."""
+"""Names of matrix axes: queries, keys, features of both, features of values. The batch axes before are ``batch0``,
+``batch1``, ..."""
 
 
-def in_blocks(graph: Graph, found: Sequence[Attention], rows: int) -> Graph:
-    """The graph with these attentions as loops over blocks of ``rows`` queries; those that no loop can take as they were."""
-    for attention in found:
-        graph = _replaced(graph, attention, rows)
+def in_blocks(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
+    """Rewrite attentions as loops over blocks of ``rows`` queries. Those whose operands cannot be cut so stay as they are."""
+    for attention in attentions:
+        graph = _rewrite_attention(graph, attention, rows)
     return graph
 
 
-def _replaced(graph: Graph, attention: Attention, rows: int) -> Graph:
+def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
     plan = _Plan(graph, attention, rows)
     operands = plan.operands()
     if operands is None:
         return graph
-    made = Body(graph, attention.product[-1].loc)
+    body = Body(graph, attention.product[-1].loc)
     last = attention.product[-1].outputs[0]
-    result = plan.write(made, operands, plan.batches)
+    result = plan.emit_loops(body, operands, plan.batches)
     nodes, inside = list[Node](), {id(node) for node in attention.nodes}
     end = max(k for k, node in enumerate(graph.nodes) if id(node) in inside)
-    shaped = Node("reshape", (result,), (last,), {"shape": graph.types[last].shape}, attention.product[-1].loc)
+    restore_shape = Node("reshape", (result,), (last,), {"shape": graph.types[last].shape}, attention.product[-1].loc)
     for k, node in enumerate(graph.nodes):
         if k == end:
-            nodes += [*made.nodes, shaped]
+            nodes += [*body.nodes, restore_shape]
         elif id(node) not in inside:
             nodes.append(node)
-    types = {**graph.types, **made.types}
-    return without_dead_nodes(replace(graph, types=types, consts={**graph.consts, **made.consts}).with_nodes(nodes))
+    types = {**graph.types, **body.types}
+    return without_dead_nodes(replace(graph, types=types, consts={**graph.consts, **body.consts}).with_nodes(nodes))
 
 
 class _Plan:
-    """How one attention becomes loops. ``turned``: right operands of integer products that lie with their axes exchanged."""
+    """Decides how one attention becomes loops.
+
+    ``transposed``: right operands of integer products whose matrices stay transposed; ``matmul`` reads them by ``axes_b``.
+    """
 
     def __init__(self, graph: Graph, attention: Attention, rows: int) -> None:
         self.graph, self.attention, self.rows = graph, attention, rows
-        self.turned: set[_Key] = set()
+        self.transposed: set[_Key] = set()
 
     @property
     def batches(self) -> tuple[str, ...]:
-        """The axes of batches that a loop runs over."""
+        """Names of the batch axes with extent above 1, each of which becomes a loop."""
         shape = self.graph.types[self.attention.product[0].outputs[0]].shape
         return tuple(f"batch{axis}" for axis, extent in enumerate(shape[:-2]) if extent > 1)
 
     def operands(self) -> _Pieces | None:
-        """What turns take shares of, as far back as all loops can cut it; None where one cannot be."""
+        """Return the operands that iterations take parts of, each as a piece of the farthest value that all loops can cut.
+
+        None if one of them cannot be cut.
+        """
         producers = self.graph.producer()
         own = {node.outputs[0] for node in self.attention.nodes}
-        found: _Pieces = {}
+        chosen: _Pieces = {}
         for number, node in enumerate(self.attention.nodes):
             for position, name in enumerate(node.inputs):
                 if not name or name in own:
@@ -441,42 +475,43 @@ class _Plan:
                 if labels is None:
                     continue
                 options = pieces(self.graph, producers, name, labels)
-                ends = [(piece, self.end(piece, self.matrix_of(number, position))) for piece in options]
-                piece, end = next(((p, e) for p, e in ends if e is not None), (None, None))
-                if piece is None or end is None:
+                ends = [(piece, self.innermost_matrix(piece, self.matrix_of(number, position))) for piece in options]
+                piece, matrix = next(((p, e) for p, e in ends if e is not None), (None, None))
+                if piece is None or matrix is None:
                     return None
-                found[number, position] = piece
-                if position == 1 and not end.ordered and dtypes.is_integer(self.graph.types[name].dtype):
-                    self.turned.add((number, position))
-        return found
+                chosen[number, position] = piece
+                if position == 1 and not matrix.ordered and dtypes.is_integer(self.graph.types[name].dtype):
+                    self.transposed.add((number, position))
+        return chosen
 
-    def end(self, piece: Piece, wanted: tuple[str, str]) -> Dense | None:
-        """A piece behind all loops over batches; None where one of them cannot cut it, or leaves it in parts."""
+    def innermost_matrix(self, piece: Piece, wanted: tuple[str, str]) -> Dense | None:
+        """Return the matrix that remains of a piece inside all batch loops; None if one of them cannot cut it or if it is
+        not dense."""
         for axis in self.batches:
             if axis in piece.labels:
-                found = cut(piece, axis)
-                if found is None:
+                part = cut(piece, axis)
+                if part is None:
                     return None
-                piece = found.rest
+                piece = part.rest
         return dense(piece, wanted)
 
     def matrix_of(self, number: int, position: int) -> tuple[str, str]:
-        """The axes of an operand's matrices, in the order in which the plain operators take them."""
+        """Return the axes of an operand's matrices, in the order of the original operators."""
         node = self.attention.nodes[number]
         scores = number < len(self.attention.scores)
         if node.op == "matmul":
             return ((ROWS, DEPTH), (DEPTH, COLUMNS))[position] if scores else (COLUMNS, WIDTH)
         return ROWS, COLUMNS if number < len(self.attention.nodes) - len(self.attention.product) else WIDTH
 
-    def matrix(self, body: Body, key: _Key, piece: Piece) -> str:
-        """A piece behind all loops over batches as a matrix of its own."""
-        end = dense(piece, self.matrix_of(*key))
-        assert end is not None
-        made = body.scaled(body.reshape(piece.value, end.shape), piece.scaled)
-        return made if end.ordered or key in self.turned else body.transpose(made, end.axes)
+    def emit_matrix(self, body: Body, key: _Key, piece: Piece) -> str:
+        """Emit the matrix that a piece is inside all batch loops."""
+        matrix = dense(piece, self.matrix_of(*key))
+        assert matrix is not None
+        value = body.apply_scaling(body.reshape(piece.value, matrix.shape), piece.scaled)
+        return value if matrix.ordered or key in self.transposed else body.transpose(value, matrix.axes)
 
     def labels(self, number: int, position: int) -> tuple[str, ...] | None:
-        """The names of an operand's axes; None for one that every turn takes whole."""
+        """Return the names of an operand's axes; None for one that every iteration reads whole."""
         node = self.attention.nodes[number]
         kind = self.graph.types[node.inputs[position]]
         rank = len(self.graph.types[self.attention.product[0].outputs[0]].shape)
@@ -486,68 +521,72 @@ class _Plan:
             axes = node.attr("axes_b" if position else "axes_a")
             return tuple(labels[axes.index(k)] for k in range(len(axes))) if axes else labels
         definition = registry.get(node.op)
-        taken_whole = not definition.elementwise or position in definition.whole or kind.size == 1
-        return None if taken_whole else labels
+        is_whole = not definition.elementwise or position in definition.whole or kind.size == 1
+        return None if is_whole else labels
 
     # ------------------------------------------------------------ loops
 
-    def write(self, body: Body, operands: _Pieces, axes: Sequence[str]) -> str:
-        """The product over all of ``axes``, and of the matrices behind them."""
+    def emit_loops(self, body: Body, operands: _Pieces, axes: Sequence[str]) -> str:
+        """Emit loops over ``axes`` and the product of the matrices inside."""
         if not axes:
-            return self.by_rows(body, {key: self.matrix(body, key, piece) for key, piece in operands.items()})
+            return self.emit_row_blocks(
+                body, {key: self.emit_matrix(body, key, piece) for key, piece in operands.items()}
+            )
         axis, shape = axes[0], self.graph.types[self.attention.product[0].outputs[0]].shape
-        turns = shape[int(axis.removeprefix("batch"))]
-        inner, turn = body.inside()
+        iterations = shape[int(axis.removeprefix("batch"))]
+        inner, iteration = body.begin_loop()
         shares: _Pieces = {}
         for key, piece in operands.items():
             if axis not in piece.labels:
-                shares[key] = replace(piece, value=inner.given(piece.value))
+                shares[key] = replace(piece, value=inner.capture(piece.value))
                 continue
-            found = cut(piece, axis)
-            assert found is not None
-            whole = inner.given(body.reshape(piece.value, found.shape))
-            shares[key] = replace(found.rest, value=inner.share(whole, turn, found.first, 1))
-        return body.loop(inner, self.write(inner, shares, axes[1:]), turns)
+            part = cut(piece, axis)
+            assert part is not None
+            whole = inner.capture(body.reshape(piece.value, part.shape))
+            shares[key] = replace(part.rest, value=inner.gather_part(whole, iteration, part.first, 1))
+        return body.loop(inner, self.emit_loops(inner, shares, axes[1:]), iterations)
 
-    def by_rows(self, body: Body, operands: Mapping[_Key, str]) -> str:
-        """The product of one matrix: whole blocks of rows in a loop, what is left behind it."""
+    def emit_row_blocks(self, body: Body, operands: Mapping[_Key, str]) -> str:
+        """Emit the product of one matrix: a loop over full blocks of rows, and the remaining rows behind it."""
         queries = (0, 0)
         height = body.shape(operands[queries])[0]
         if self.rows >= height:
-            return self.plain(body, operands)
+            return self.emit_operators(body, operands)
         by_row = {key for key, name in operands.items() if self.has_rows(key) and body.shape(name)[0] > 1}
         blocks = height // self.rows
-        inner, turn = body.inside()
+        inner, iteration = body.begin_loop()
         shares = {}
         for key, name in operands.items():
             if key not in by_row:
-                shares[key] = inner.given(name)
+                shares[key] = inner.capture(name)
                 continue
-            head = body.rows(name, 0, blocks * self.rows)
+            head = body.slice_rows(name, 0, blocks * self.rows)
             whole = body.reshape(head, (blocks, self.rows, body.shape(name)[1]))
-            shares[key] = inner.share(inner.given(whole), turn, 0, 0)
-        made = body.loop(inner, self.plain(inner, shares), blocks)
-        made = body.reshape(made, (blocks * self.rows, body.shape(made)[-1]))
+            shares[key] = inner.gather_part(inner.capture(whole), iteration, 0, 0)
+        result = body.loop(inner, self.emit_operators(inner, shares), blocks)
+        result = body.reshape(result, (blocks * self.rows, body.shape(result)[-1]))
         if blocks * self.rows == height:
-            return made
-        left = {k: body.rows(v, blocks * self.rows, height) if k in by_row else v for k, v in operands.items()}
-        return body.joined(made, self.plain(body, left))
+            return result
+        remaining = {
+            k: body.slice_rows(v, blocks * self.rows, height) if k in by_row else v for k, v in operands.items()
+        }
+        return body.concat(result, self.emit_operators(body, remaining))
 
     def has_rows(self, key: _Key) -> bool:
-        """Whether an operand is the queries, or is of the result's shape."""
+        """Test whether an operand has a row for each query: the queries, and operands of elementwise nodes."""
         return key == (0, 0) or self.attention.nodes[key[0]].op != "matmul"
 
-    def plain(self, body: Body, operands: Mapping[_Key, str]) -> str:
-        """The operators on matrices."""
-        made: dict[str, str] = {}
+    def emit_operators(self, body: Body, operands: Mapping[_Key, str]) -> str:
+        """Emit the attention's operators on matrices."""
+        results: dict[str, str] = {}
         for number, node in enumerate(self.attention.nodes):
             inputs, attrs = list[str](), dict(node.attrs)
             for position, name in enumerate(node.inputs):
-                given = operands.get((number, position)) or made.get(name)
-                inputs.append(given or (body.whole(name) if name else ""))
+                operand = operands.get((number, position)) or results.get(name)
+                inputs.append(operand or (body.read_whole(name) if name else ""))
             if node.op == "matmul":
-                attrs |= {"axes_a": (), "axes_b": (1, 0) if (number, 1) in self.turned else ()}
+                attrs |= {"axes_a": (), "axes_b": (1, 0) if (number, 1) in self.transposed else ()}
             elif "axis" in attrs and attrs["axis"] is not None:
                 attrs["axis"] = 1
-            made[node.outputs[0]] = body.again(node, tuple(inputs), attrs)
-        return made[self.attention.product[-1].outputs[0]]
+            results[node.outputs[0]] = body.copy_node(node, tuple(inputs), attrs)
+        return results[self.attention.product[-1].outputs[0]]

@@ -1,4 +1,4 @@
-"""Inputs and outputs as the application wants them."""
+"""Inputs and outputs in the form that the application uses: preprocessing of images, names, dtypes, layouts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.transform.channels_last import CHANNELS_FIRST, CHANNELS_LAST
 from microc.transform.transposes import permuted_type
 
-# ---- What a sensor's numbers become before the network takes them: the steps in front of an input, from a camera's
-# frame on.
+# ---- Preprocessing in front of an input: from a sensor's raw numbers, such as a camera's frame, to the network's input.
 #
-# A frame is cropped, resized, brought to the network's channels and normalised, in this order. Up to the last step it stays in
-# the frame's own integers; each of crop's, resize's and colour's results is rounded once.
+# A frame is cropped, resized, converted to the network's channels and normalised, in this order. Up to the last step it keeps
+# the frame's integer dtype; the results of cropping, resizing and colour conversion are rounded once each.
 #
 # Source: half-pixel centres, as in TensorFlow 2's and PyTorch's resizing (``align_corners=False``); luma after ITU-R BT.601.
 
@@ -30,16 +29,19 @@ _FRAMED = ("uint8", "int8", "uint16", "int16", "float32", "float64")
 _LUMA, _LUMA_BITS = (77, 150, 29), 8
 """0.299, 0.587 and 0.114 in 256ths."""
 _BITS = 11
-"""Of the weights along one axis: 255 * 2**22 is an int32."""
+"""Fractional bits of bilinear weights along one axis: 255 * 2**22 for both axes fits an int32."""
 Refuse = Callable[[str, str], UsageError]
 Numbers = tuple[float, ...]
 
 
 @frozen
 class Preparation:
-    """``normalize``: mean and deviation, one of each or one for each of the network's channels: (x - mean) / deviation.
-    ``colour``: the channels of the frame. ``frame``: its height and width, ``crop``: those of its middle, which is resized to
-    what the network takes by the rule ``resize``. What is empty is not done."""
+    """Preprocessing of an input; an empty field means no such step.
+
+    ``normalize``: mean and deviation, one of each or one per channel of the network: (x - mean) / deviation. ``colour``:
+    channels of the frame. ``frame``: its height and width. ``crop``: height and width of the centre that is kept. ``resize``:
+    the rule by which that is resized to the network's input.
+    """
 
     normalize: tuple[Numbers, Numbers] | None = None
     colour: str = ""
@@ -52,13 +54,13 @@ class Preparation:
 
     @property
     def is_image(self) -> bool:
-        """Whether rows, columns and channels are spoken of."""
+        """True if a field concerns rows, columns or channels."""
         return bool(self.colour or self.frame or self.crop or self.resize)
 
 
 @frozen
 class Step:
-    """``op`` makes what the network takes from a value of type ``outer`` and constant ``operands``."""
+    """One preprocessing operator: ``op`` applied to a value of type ``outer`` and constant ``operands``."""
 
     op: str
     outer: TensorType
@@ -67,7 +69,8 @@ class Step:
 
 
 def preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
-    """By input: the fields of :class:`Preparation`, each by input. What is said of ``*`` holds for all that say nothing else."""
+    """Collect the fields of :class:`Preparation`, each given by input, into preparations by input. ``*`` is the default of
+    all inputs."""
     names = {name for wish in wishes.values() for name in wish}
     return {
         name: Preparation(
@@ -77,11 +80,13 @@ def preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
     }
 
 
-def normalising(
+def normalisation_steps(
     wanted: tuple[Numbers, Numbers], kind: TensorType, axis: int, raw: str, refuse: Refuse
 ) -> Iterator[Step]:
-    """From the network's input of type ``kind`` outwards to numbers of dtype ``raw``: quantised reals are rounded to the nearest
-    integer, ties to even. ``axis``: that of channels."""
+    """Yield steps from the network's input of type ``kind`` outwards to numbers of dtype ``raw``.
+
+    Inputs with a scale are rounded to the nearest integer, ties to even. ``axis``: that of channels.
+    """
     if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
         raise refuse(f"is {kind.dtype} and stands for no reals", "only floats and quantised inputs are normalised")
     mean, deviation = (
@@ -104,28 +109,28 @@ def normalising(
 
 
 def _by_channel(numbers: Numbers, what: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
-    """One number, or one for each channel, in a shape that broadcasts along ``axis``."""
+    """Return one number, or one per channel, in a shape that broadcasts along ``axis``."""
     rank, count = len(kind.shape), len(set(numbers))
     if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
         channels = kind.shape[axis] if rank else 1
         hint = f"give one {what}, or {channels} between commas"
         raise refuse(f"has {channels} channels, {len(numbers)} numbers are given as {what}", hint)
-    given = numbers if count > 1 else numbers[:1]
-    return np.array(given, np.float64).reshape(
-        [len(given) if k == axis % rank else 1 for k in range(rank)] if rank else ()
+    used_numbers = numbers if count > 1 else numbers[:1]
+    return np.array(used_numbers, np.float64).reshape(
+        [len(used_numbers) if k == axis % rank else 1 for k in range(rank)] if rank else ()
     )
 
 
-def framing(wanted: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse) -> Iterator[Step]:
-    """From pixels as the network takes them outwards to the frame. ``axes``: those of rows, columns and channels."""
+def frame_steps(wanted: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse) -> Iterator[Step]:
+    """Yield steps from the network's pixels outwards to the frame. ``axes``: those of rows, columns and channels."""
     if kind.dtype not in _FRAMED:
         raise refuse(f"is {kind.dtype}, which no camera gives", "dtypes of frames: " + ", ".join(_FRAMED))
     channels = kind.shape[axes[2]]
     if channels not in (1, 3):
         raise refuse(f"has {channels} channels", "pictures have 1 or 3")
-    given = {"": channels, "gray": 1}.get(wanted.colour, 3)
-    inner, kind = kind, replace(kind, shape=_with(kind.shape, {axes[2]: given}))
-    yield from _colours(wanted.colour, inner, kind, axes[2])
+    frame_channels = {"": channels, "gray": 1}.get(wanted.colour, 3)
+    inner, kind = kind, replace(kind, shape=_replace_extents(kind.shape, {axes[2]: frame_channels}))
+    yield from _colour_steps(wanted.colour, inner, kind, axes[2])
     if wanted.frame is None:
         if wanted.crop or wanted.resize:
             raise refuse("has frames of no known size", "say it: --input-frame HEIGHTxWIDTH")
@@ -134,22 +139,22 @@ def framing(wanted: Preparation, kind: TensorType, axes: tuple[int, int, int], r
     crop = wanted.crop or wanted.frame
     if crop[0] > wanted.frame[0] or crop[1] > wanted.frame[1]:
         raise refuse("has frames of {}x{}, of which {}x{} is no part".format(*wanted.frame, *crop), "crop less")
-    outer = replace(kind, shape=_with(kind.shape, dict(zip(axes, wanted.frame, strict=False))))
+    outer = replace(kind, shape=_replace_extents(kind.shape, dict(zip(axes, wanted.frame, strict=False))))
     first = [(whole - part) // 2 for whole, part in zip(wanted.frame, crop, strict=True)]
     if crop != size:
-        yield _resized(wanted.resize, outer, axes[:2], first, crop, size)
+        yield _resize_step(wanted.resize, outer, axes[:2], first, crop, size)
     elif crop != wanted.frame:
-        begin = _with((0,) * len(kind.shape), dict(zip(axes, first, strict=False)))
+        begin = _replace_extents((0,) * len(kind.shape), dict(zip(axes, first, strict=False)))
         end = tuple(map(sum, zip(begin, kind.shape, strict=True)))
         yield Step("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
 
 
-def _with(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
+def _replace_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
 
 
-def _colours(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[Step]:
-    """The network's channels from the frame's."""
+def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[Step]:
+    """Yield the step that computes the network's channels from the frame's."""
     if inner.shape == outer.shape:
         if colour == "bgr":
             yield Step("reverse", outer, {"axes": (axis,)})
@@ -157,45 +162,47 @@ def _colours(colour: str, inner: TensorType, outer: TensorType, axis: int) -> It
         yield Step("broadcast_to", outer, {"shape": inner.shape})
     else:
         weights = np.array([_LUMA if colour == "rgb" else _LUMA[::-1]], np.int16)
-        tables = (np.arange(3, dtype=np.int16)[None], _scaled(weights, _LUMA_BITS, outer.dtype))
+        tables = (np.arange(3, dtype=np.int16)[None], _convert_weights(weights, _LUMA_BITS, outer.dtype))
         yield Step("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
 
 
-def _resized(
+def _resize_step(
     rule: str, outer: TensorType, axes: tuple[int, ...], first: list[int], crop: tuple[int, int], size: tuple[int, int]
 ) -> Step:
-    """Part of a frame, ``crop`` pixels from ``first`` on, in another ``size``.
+    """Crop a frame, ``crop`` pixels from ``first`` on, and resize it to ``size``.
 
-    Bilinear weights are 2048ths. An 8-bit result so is at most 0.5 + 255 / 2048 of a step from that of exact weights: along each
-    axis a weight is off by 2**-12 at most, between pixels at most 255 apart.
+    Bilinear weights are 2048ths. So an 8-bit result is within 0.5 + 255 / 2048 steps of that of exact weights: along each axis
+    a weight is off by at most 2**-12, between pixels at most 255 apart.
     """
     indices, weights = [], []
     for start, extent, count in zip(first, crop, size, strict=True):
-        places = (np.arange(count) + 0.5) * (extent / count)
+        positions = (np.arange(count) + 0.5) * (extent / count)
         if rule == "nearest":
-            indices.append(np.clip(np.floor(places), 0, extent - 1).astype(np.int16)[:, None] + np.int16(start))
+            indices.append(np.clip(np.floor(positions), 0, extent - 1).astype(np.int16)[:, None] + np.int16(start))
             continue
-        places = np.clip(places - 0.5, 0, extent - 1)
-        below = np.minimum(np.floor(places), max(extent - 2, 0)).astype(np.int64)
-        share = np.rint((places - below) * (1 << _BITS)).astype(np.int16)
+        positions = np.clip(positions - 0.5, 0, extent - 1)
+        below = np.minimum(np.floor(positions), max(extent - 2, 0)).astype(np.int64)
+        share = np.rint((positions - below) * (1 << _BITS)).astype(np.int16)
         indices.append((start + np.stack([below, np.minimum(below + 1, extent - 1)], 1)).astype(np.int16))
-        weights.append(_scaled(np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype))
+        weights.append(
+            _convert_weights(np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype)
+        )
     shift = 2 * _BITS if weights else 0
     return Step("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
 
 
-def _scaled(weights: Array, bits: int, dtype: str) -> Array:
-    """Weights of integers as they are, those of floats as the reals that they stand for."""
+def _convert_weights(weights: Array, bits: int, dtype: str) -> Array:
+    """Return fixed-point weights unchanged for an integer dtype, as real numbers for a float one."""
     return (weights / (1 << bits)).astype(dtype) if dtypes.is_float(dtype) else weights
 
 
-# ---- Values under other names.
+# ---- Renaming of values.
 
 
 def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with inputs and outputs under other names; a value inside that has such a name gets another.
+    """Rename inputs and outputs. A value inside of the graph that has such a name gets another.
 
-    UsageError for a name that is no input or output, and where two would have one name.
+    Raises UsageError for a name that is no input or output, and if two would have one name.
     """
     ends = dict.fromkeys((*graph.inputs, *graph.outputs))
     for name in names:
@@ -208,13 +215,15 @@ def rename_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
             raise UsageError(
                 f"two inputs or outputs would be called {name!r}", where=graph.name, hint="every one needs its own name"
             )
-    every = {**graph.types, **dict.fromkeys(wanted, None)}
-    moved = {new: fresh_name(every, f"{new}.inner") for new in names.values() if new in graph.types and new not in ends}
-    return with_names(graph, {**moved, **names})
+    taken = {**graph.types, **dict.fromkeys(wanted, None)}
+    inner_names = {
+        new: fresh_name(taken, f"{new}.inner") for new in names.values() if new in graph.types and new not in ends
+    }
+    return with_names(graph, {**inner_names, **names})
 
 
 def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with values under other names (two may become one)."""
+    """Rename values; two of them may become one."""
 
     def new(old: str) -> str:
         return names.get(old, old)
@@ -234,8 +243,7 @@ def with_names(graph: Graph, names: Mapping[str, str]) -> Graph:
     )
 
 
-# ---- Inputs and outputs as the application wants them: dtype and layout converted by operators at the network's
-# ends.
+# ---- Conversion of dtype and layout by operators at the network's inputs and outputs.
 
 LAYOUTS = ("NCHW", "NHWC")
 EVERY = "*"
@@ -248,11 +256,10 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @frozen
 class Boundary:
-    """What inputs and outputs shall be, by name; ``*`` speaks of all others to which it can apply.
+    """Requested form of inputs and outputs, by name; ``*`` stands for all others to which it can apply.
 
-    dtypes: for ``*`` the real numbers (floats and quantised tensors). layouts: ``NCHW`` or ``NHWC``; for ``*`` the tensors of
-    four axes. preparations: what becomes of an input's raw numbers; their dtype is uint8 where none is given, and images have
-    channels last.
+    dtypes: ``*`` means real numbers (floats and quantised tensors). layouts: ``NCHW`` or ``NHWC``; ``*`` means tensors of four
+    axes. preparations: preprocessing of inputs; their raw dtype defaults to uint8, and images have channels last.
     """
 
     input_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -263,13 +270,13 @@ class Boundary:
 
 
 def adapt(graph: Graph, boundary: Boundary) -> Graph:
-    """The graph with operators before its inputs and behind its outputs that make them what ``boundary`` says.
+    """Insert operators before inputs and behind outputs that convert them as ``boundary`` requests.
 
-    A quantised tensor can be a float (quantize in front, dequantize behind), or have the other signedness (its zero point
-    moves along); a float that is quantised at once, or was just dequantised, can be that integer: the operator goes. Numbers
-    without quantisation are cast within floats or within integers. Names stay.
+    A quantised tensor can become a float (quantize in front, dequantize behind) or change its signedness (its zero point moves
+    along). A float that is quantised at once, or was just dequantised, can become that integer: the operator is removed.
+    Numbers without quantisation are cast within floats or within integers. Names stay.
 
-    Raises UsageError for names that are no inputs or outputs, and for what cannot be converted.
+    Raises UsageError for unknown inputs and outputs and for impossible conversions.
     """
     ends: tuple[tuple[str, tuple[str, ...], tuple[Mapping[str, object], ...]], ...] = (
         ("input", graph.inputs, (boundary.input_dtypes, boundary.input_layouts, boundary.preparations)),
@@ -291,17 +298,17 @@ def adapt(graph: Graph, boundary: Boundary) -> Graph:
         if wanted:
             dtype = boundary.input_dtypes.get(name) or boundary.input_dtypes.get(EVERY, "uint8")
             layout = boundary.input_layouts.get(name) or boundary.input_layouts.get(EVERY, "")
-            graph = end.prepared(wanted, dtype, layout)
+            graph = end.prepare(wanted, dtype, layout)
         else:
-            graph = end.adapted(boundary.input_dtypes, boundary.input_layouts)
+            graph = end.convert(boundary.input_dtypes, boundary.input_layouts)
     for name in graph.outputs:
-        graph = _End(graph, name, "output").adapted(boundary.output_dtypes, boundary.output_layouts)
+        graph = _End(graph, name, "output").convert(boundary.output_dtypes, boundary.output_layouts)
     return graph
 
 
 @frozen
 class _End:
-    """One input or output of a graph."""
+    """One input or output of a graph. Methods return the changed graph."""
 
     graph: Graph
     name: str
@@ -314,7 +321,7 @@ class _End:
     def refusal(self, reason: str, hint: str = "") -> UsageError:
         return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
-    def adapted(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
+    def convert(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
         end, kind = self, self.kind
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
@@ -322,10 +329,10 @@ class _End:
         if dtype is not None:
             self.check_dtype(dtype)
         if dtype is not None and dtypes.is_integer(dtype) and dtypes.is_float(kind.dtype):
-            end = replace(end, graph=end.stored())
+            end = replace(end, graph=end.to_stored_integers())
         if layout is not None:
-            end = replace(end, graph=end.in_layout(layout, self.layout))
-        return end.graph if dtype is None else end.in_dtype(dtype)
+            end = replace(end, graph=end.to_layout(layout, self.layout))
+        return end.graph if dtype is None else end.to_dtype(dtype)
 
     def check_dtype(self, dtype: str) -> None:
         if dtype not in _DTYPES:
@@ -333,9 +340,11 @@ class _End:
 
     # ------------------------------------------------------------ preparation
 
-    def prepared(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
-        """The graph with what makes this input from raw numbers of ``dtype`` in ``layout`` (empty: images have channels last,
-        all else keeps its own)."""
+    def prepare(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
+        """Insert the preprocessing from raw numbers of ``dtype`` in ``layout``.
+
+        An empty layout means channels last for images; other inputs keep their own.
+        """
         self.check_dtype(dtype)
         end, rank = self, len(self.kind.shape)
         if wanted.is_image and rank != 4:
@@ -346,32 +355,32 @@ class _End:
             own = "NCHW" if first in (1, 3) and last not in (1, 3) else "NHWC"
         layout = layout or ("NHWC" if wanted.is_image else own)
         if layout:
-            end = replace(end, graph=end.in_layout(layout, own))
+            end = replace(end, graph=end.to_layout(layout, own))
         channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
         if wanted.normalize is not None:
-            for step in normalising(wanted.normalize, end.kind, channels, dtype, self.refusal):
-                end = replace(end, graph=end.behind(step.op, step.attrs, step.outer, step.operands))
+            for step in normalisation_steps(wanted.normalize, end.kind, channels, dtype, self.refusal):
+                end = replace(end, graph=end.insert(step.op, step.attrs, step.outer, step.operands))
         elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
-            cast = end.behind("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
+            cast = end.insert("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
             end = replace(end, graph=cast)
         else:
-            end = replace(end, graph=end.in_dtype(dtype))
+            end = replace(end, graph=end.to_dtype(dtype))
         if wanted.is_image:
             axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
-            for step in framing(wanted, end.kind, axes, self.refusal):
-                end = replace(end, graph=end.behind(step.op, step.attrs, step.outer, step.operands))
+            for step in frame_steps(wanted, end.kind, axes, self.refusal):
+                end = replace(end, graph=end.insert(step.op, step.attrs, step.outer, step.operands))
         return end.graph
 
     # ------------------------------------------------------------ layout
 
     @property
     def layout(self) -> str:
-        """What the network's convolutions and pools say; empty where they say nothing or differ."""
+        """Layout of the network's convolutions and pools; empty if there are none or if they differ."""
         own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
         return own.pop() if len(own) == 1 else ""
 
-    def in_layout(self, wanted: str, own: str) -> Graph:
-        """The end in a layout; ``own`` is that of the network."""
+    def to_layout(self, wanted: str, own: str) -> Graph:
+        """Convert the end to a layout; ``own`` is that of the network."""
         if wanted not in LAYOUTS:
             raise self.refusal(f"cannot have the layout {wanted!r}", "layouts: " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
@@ -386,52 +395,61 @@ class _End:
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
         axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
-        return self.behind("transpose", axes, permuted_type(self.kind, to_wanted))
+        return self.insert("transpose", axes, permuted_type(self.kind, to_wanted))
 
     # ------------------------------------------------------------ dtype
 
-    def in_dtype(self, wanted: str) -> Graph:
+    def to_dtype(self, wanted: str) -> Graph:
         kind, quant = self.kind, self.kind.quant
         if wanted == kind.dtype:
             return self.graph
         if quant is not None and quant.axis is None and wanted == "float32":
             outer = TensorType(kind.shape, wanted, layout=kind.layout)
             if self.what == "output":
-                return self.behind("dequantize", _parameters(quant), outer)
-            return self.behind("quantize", self.quantize(kind, Ties.AWAY), outer)
+                return self.insert("dequantize", _parameters(quant), outer)
+            return self.insert("quantize", self.quantize_attrs(kind, Ties.AWAY), outer)
         if quant is not None and quant.axis is None and _is_twin(wanted, kind.dtype):
             moved = quant.zero_point[0] + dtypes.int_range(wanted)[0] - dtypes.int_range(kind.dtype)[0]
             outer = replace(kind, dtype=wanted, quant=Quant(quant.scale, (moved,)))
-            return self.behind(
-                "quantize", self.quantize(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
+            return self.insert(
+                "quantize", self.quantize_attrs(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
             )
-        alike = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
-        if quant is not None or not alike:
-            other = "quantised " if quant is not None else ""
-            hint = f"a {other}{kind.dtype} can be " + (
+        same_category = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
+        if quant is not None or not same_category:
+            prefix = "quantised " if quant is not None else ""
+            hint = f"a {prefix}{kind.dtype} can be " + (
                 "float32 or change its sign" if quant else "cast to its like only"
             )
-            raise self.refusal(f"is {other}{kind.dtype} and cannot be {wanted}", hint)
+            raise self.refusal(f"is {prefix}{kind.dtype} and cannot be {wanted}", hint)
         inner = kind.dtype if self.what == "input" else wanted
-        return self.behind("cast", {"dtype": inner}, replace(kind, dtype=wanted))
+        return self.insert("cast", {"dtype": inner}, replace(kind, dtype=wanted))
 
-    def quantize(self, target: TensorType, rounding: str) -> dict[str, Attr]:
-        """Attributes of the ``quantize`` that makes ``target``; networks that round to even do so here too."""
+    def quantize_attrs(self, target: TensorType, rounding: str) -> dict[str, Attr]:
+        """Return the attributes of the ``quantize`` that computes ``target``. A network that rounds ties to even does so
+        here too."""
         assert target.quant is not None
         even = ties_of(self.graph) is Ties.EVEN
         return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": Ties.EVEN if even else rounding}
 
-    def stored(self) -> Graph:
-        """The graph with the integers at this end that the float is quantised to at once, or dequantised from."""
+    def to_stored_integers(self) -> Graph:
+        """Replace the float at this end by the integers that it is quantised to at once or dequantised from."""
         graph, name = self.graph, self.name
-        op, inside = ("quantize", graph.consumers()) if self.what == "input" else ("dequantize", graph.producer())
-        found = inside.get(name, ())
-        nodes = found if isinstance(found, tuple) else (found,)
+        op, neighbours_of = (
+            ("quantize", graph.consumers()) if self.what == "input" else ("dequantize", graph.producer())
+        )
+        neighbours = neighbours_of.get(name, ())
+        nodes = neighbours if isinstance(neighbours, tuple) else (neighbours,)
         attrs = {(n.op, tuple(n.attrs.items())) for n in nodes}
         values = [n.outputs[0] if self.what == "input" else n.inputs[0] for n in nodes]
         fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()} - {name}
-        read = self.what == "input" and (name in graph.outputs or name in graph.updates.values())
-        if len(attrs) != 1 or nodes[0].op != op or len(nodes[0].attr("scale")) != 1 or read or fixed & set(values):
+        is_read_elsewhere = self.what == "input" and (name in graph.outputs or name in graph.updates.values())
+        if (
+            len(attrs) != 1
+            or nodes[0].op != op
+            or len(nodes[0].attr("scale")) != 1
+            or is_read_elsewhere
+            or fixed & set(values)
+        ):
             raise self.refusal(
                 f"is {self.kind.dtype}, and no scale is known for integers",
                 f"only a float that meets a {op} operator at once can be what is behind it",
@@ -440,35 +458,37 @@ class _End:
         quant = Quant(nodes[0].attr("scale"), nodes[0].attr("zero_point"))
         real = fresh_name(graph.types, f"{name}.real")
         names = {name: real, **dict.fromkeys(values, name)}
-        goes = self.what == "input" or name not in graph.consumers()
-        kept = tuple(n for n in graph.nodes if not goes or n not in nodes)
-        renamed = with_names(replace(graph, nodes=kept), names)
+        is_removed = self.what == "input" or name not in graph.consumers()
+        remaining = tuple(n for n in graph.nodes if not is_removed or n not in nodes)
+        renamed = with_names(replace(graph, nodes=remaining), names)
         types = {**renamed.types, name: replace(kind, quant=quant)}
         ends = replace(renamed, inputs=graph.inputs, outputs=graph.outputs, types=types)
         return ends.with_nodes(ends.nodes)
 
     # ------------------------------------------------------------ edit
 
-    def behind(self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()) -> Graph:
-        """The graph with an operator at this end: the end is ``outer`` and keeps its name, the network's value gets another.
-        Of an input, constant ``operands`` follow it."""
+    def insert(self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()) -> Graph:
+        """Insert an operator at this end: the end becomes ``outer`` and keeps its name, the network's value gets another.
+
+        For an input, constant ``operands`` follow it.
+        """
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
         renamed = with_names(graph, {name: inner})
         types, consts = {**renamed.types, name: outer}, dict(renamed.consts)
         if self.what == "input":
-            given = [name]
+            operand_names = [name]
             for array in operands:
-                given.append(fresh_name(types, f"{name}.{op}"))
-                types[given[-1]], consts[given[-1]] = TensorType(array.shape, array.dtype.name), array
-            nodes = (Node(op, tuple(given), (inner,), attrs, graph.place(name)), *renamed.nodes)
+                operand_names.append(fresh_name(types, f"{name}.{op}"))
+                types[operand_names[-1]], consts[operand_names[-1]] = TensorType(array.shape, array.dtype.name), array
+            nodes = (Node(op, tuple(operand_names), (inner,), attrs, graph.place(name)), *renamed.nodes)
             return replace(renamed, inputs=graph.inputs, types=types, consts=consts, nodes=nodes)
         nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs, graph.place(name)))
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 
 
 def ties_of(graph: Graph) -> Ties:
-    """Where reals in the middle of two integers go in this network, and so at its ends."""
+    """Return the rounding of ties in this network, which its ends use too."""
     even = any(node.attrs.get("rounding") == Rounding.EVEN for node in graph.nodes)
     return Ties.EVEN if even else Ties.AWAY
 
@@ -478,7 +498,7 @@ def _parameters(quant: Quant) -> dict[str, Attr]:
 
 
 def _is_twin(one: str, other: str) -> bool:
-    """Integers of one width, one of them signed."""
+    """Test whether two dtypes are integers of one width, exactly one of them signed."""
     return dtypes.info(one).bits == dtypes.info(other).bits and {dtypes.info(one).kind, dtypes.info(other).kind} == {
         "int",
         "uint",

@@ -1,4 +1,8 @@
-"""Loops over time by blocks of iterations."""
+"""Transformations of loops over time, and weights widened before a layer runs.
+
+``blocked_turns`` multiplies the data of several iterations at once, ``scanned_rows`` reads what iterations gather in place,
+``opened_weights`` widens quantised weights of float layers in RAM first.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,21 @@ from microc.ops.recurrent.lstm import Turn
 from microc.tir.bit_fields import bits_of
 from microc.transform.pass_context import WHERE_REQUIRED, Pass, PassContext
 
-# ---- Loops over time, block by block: what a turn multiplies of the data alone is multiplied for several turns at
-# once.
+# ---- Loop blocking: hoist the products of the data alone out of a block of iterations and compute them together.
 #
-# A recurrent layer's turn multiplies the data's row by one matrix and what it carries by another. Only the second has to wait for
-# the turn before. A single row takes every weight for one product, several rows share them. So a loop of 48 turns becomes one
-# of 8, each of which multiplies 6 rows and then runs a loop of 6 turns. Where the last block has turns too many its inner loop
-# is guarded, and rows behind the last are this one again. Products of all turns at once would take several times the data's
-# memory.
+# An iteration of a recurrent layer multiplies a row of the data by one matrix and the carried values by another. Only the
+# second product depends on the iteration before. A single row loads every weight for one product; several rows share the loads.
+# So a loop of 48 iterations becomes one of 8 blocks, each of which multiplies 6 rows and then runs a loop of 6 iterations. If
+# the last block has too many iterations, its inner loop is guarded, and its missing rows repeat the last one. Hoisting the
+# products of all iterations would take several times the data's memory.
 
-TURNS = (3, 4, 6)
-"""Turns of a block, the best first: tiles of rows mostly have three, and larger blocks gain little for their memory."""
+BLOCK_SIZES = (3, 4, 6)
+"""Iterations of a block, best first: tiles of rows mostly have three, and larger blocks gain little for their memory."""
 
 
 @frozen
 class _Layer:
-    """A turn's ``dense`` of what it gathers of the fixed value ``data`` by its number, and nothing else does."""
+    """A ``dense`` whose data an iteration gathers, by its number, from the fixed value ``data``; no other node reads these."""
 
     data: str
     gather: Node
@@ -40,216 +43,235 @@ class _Layer:
 
 
 def blocked_turns(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such loops in blocks."""
+    """Block every loop over time that has such a product."""
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
-        nodes += _blocked(node, types) if node.op == "loop" else [node]
+        nodes += _block_loop(node, types) if node.op == "loop" else [node]
     return graph if len(nodes) == len(graph.nodes) else replace(graph, types=types).with_nodes(nodes)
 
 
-def _blocked(loop: Node, types: dict[str, TensorType]) -> list[Node]:
-    """The loop over blocks, and the views behind it; ``types`` gets theirs. The loop itself where it stays."""
+def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
+    """Return the loop over blocks and the views behind it, and add their types; the loop itself if it is not blocked."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
-    layer = None if loop.attr("guarded") else _layer(body, carried, count)
-    block = 0 if layer is None else _turns(count)
+    layer = None if loop.attr("guarded") else _find_layer(body, carried, count)
+    block = 0 if layer is None else _block_size(count)
     if layer is None or not block:
         return [loop]
     blocks = -(-count // block)
-    attrs: Mapping[str, Attr] = {**loop.attrs, "body": _outer(loop, layer, block), "count": blocks}
+    attrs: Mapping[str, Attr] = {**loop.attrs, "body": _outer_body(loop, layer, block), "count": blocks}
     stacked = loop.outputs[carried:]
-    whole = tuple(fresh_name(types, f"{name}.blocks") for name in stacked)
-    made = [replace(loop, outputs=(*loop.outputs[:carried], *whole), attrs=attrs)]
-    for name, wide in zip(stacked, whole, strict=True):
+    blocked = tuple(fresh_name(types, f"{name}.blocks") for name in stacked)
+    nodes = [replace(loop, outputs=(*loop.outputs[:carried], *blocked), attrs=attrs)]
+    for name, block_value in zip(stacked, blocked, strict=True):
         shape = types[name].shape[1:]
-        types[wide] = replace(types[name], shape=(blocks, block, *shape))
-        rows = name if blocks * block == count else fresh_name(types, f"{name}.rows")
-        types[rows] = replace(types[name], shape=(blocks * block, *shape))
-        made.append(Node("reshape", (wide,), (rows,), {"shape": types[rows].shape}, loop.loc))
-        if rows != name:
+        types[block_value] = replace(types[name], shape=(blocks, block, *shape))
+        flat = name if blocks * block == count else fresh_name(types, f"{name}.rows")
+        types[flat] = replace(types[name], shape=(blocks * block, *shape))
+        nodes.append(Node("reshape", (block_value,), (flat,), {"shape": types[flat].shape}, loop.loc))
+        if flat != name:
             cut = {"begin": (0,) * (1 + len(shape)), "end": (count, *shape), "strides": (1,) * (1 + len(shape))}
-            made.append(Node("slice", (rows,), (name,), cut, loop.loc))
-    return made
+            nodes.append(Node("slice", (flat,), (name,), cut, loop.loc))
+    return nodes
 
 
-def _layer(body: Graph, carried: int, count: int) -> _Layer | None:
-    """That of a turn, of a single row, where nothing else asks for the turn's number or for the data."""
-    turn, fixed = body.inputs[0], body.inputs[1 + carried :]
+def _find_layer(body: Graph, carried: int, count: int) -> _Layer | None:
+    """Find a ``dense`` of a single row that the iteration gathers, if no other node reads the data or the iteration's
+    number."""
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried :]
     users = {name: [node for node in body.nodes if name in node.inputs] for name in body.types}
     for dense in body.nodes:
         gather = next((n for n in body.nodes if dense.op == "dense" and n.outputs == dense.inputs[:1]), None)
-        if gather is None or gather.op != "gather" or gather.inputs[1] != turn or gather.inputs[0] not in fixed:
+        if gather is None or gather.op != "gather" or gather.inputs[1] != iteration or gather.inputs[0] not in fixed:
             continue
         data, row = gather.inputs[0], gather.outputs[0]
-        kind, alone = body.types[data], all(users[name] == [gather] for name in (turn, data)) and users[row] == [dense]
-        single = body.types[row].shape == (1, kind.shape[-1]) and kind.size == count * kind.shape[-1]
-        constant = all(name in body.consts for name in dense.inputs[1:] if name)
-        if alone and single and constant and not {row, *dense.outputs}.intersection(body.outputs):
+        kind = body.types[data]
+        # Inside of a block the iteration's number restarts at 0 and the products take the place of ``data``: nothing else may
+        # read either.
+        is_alone = all(users[name] == [gather] for name in (iteration, data)) and users[row] == [dense]
+        is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == count * kind.shape[-1]
+        is_constant = all(name in body.consts for name in dense.inputs[1:] if name)
+        if is_alone and is_one_row and is_constant and not {row, *dense.outputs}.intersection(body.outputs):
             return _Layer(data, gather, dense)
     return None
 
 
-def _turns(count: int) -> int:
-    """Turns of a block: as many as leave the fewest over; 0 where there are no blocks."""
-    return min((n for n in TURNS if n < count), key=lambda n: -count % n, default=0)
+def _block_size(count: int) -> int:
+    """Return the iterations of a block that leave the fewest over in the last one; 0 if there are too few iterations."""
+    return min((n for n in BLOCK_SIZES if n < count), key=lambda n: -count % n, default=0)
 
 
-def _outer(loop: Node, layer: _Layer, block: int) -> Graph:
-    """A block: its rows, their products, the loop over its turns."""
+def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
+    """Build the body of a block: gather its rows, multiply them by one ``dense``, run the loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     write = Turn(loop.loc)
-    turn, *given = (write.input(name, body.types[name]) for name in body.inputs)
+    block_number, *fixed = (write.input(name, body.types[name]) for name in body.inputs)
     data, dense = body.types[layer.data], layer.dense
-    rows = write.emit("gather", (layer.data, turn), data.quant, axis=layer.gather.attr("axis"), span=block)
+    rows = write.emit("gather", (layer.data, block_number), data.quant, axis=layer.gather.attr("axis"), span=block)
     rows = write.emit("reshape", (rows,), data.quant, shape=(block, data.shape[-1]))
     weights = [name and write.constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]]
     row = body.types[dense.outputs[0]]
     sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
-    turns = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
-    inner, states = _inner(body, layer, write.types[turns]), carried
-    given = [turns if name == layer.data else name for name in given]
+    products = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
+    inner, states = _inner_body(body, layer, write.types[products]), carried
+    fixed = [products if name == layer.data else name for name in fixed]
     if count % block:
-        first = write.emit("mul", (turn, write.constant("turns", np.array(block, np.int32))))
+        first = write.emit("mul", (block_number, write.constant("turns", np.array(block, np.int32))))
         last = write.emit("sub", (write.constant("last", np.array(count - 1, np.int32)), first))
-        given, inner, states = [write.constant("go", np.array(True)), *given, last], _guarded(inner), carried + 1
+        fixed, inner, states = [write.constant("go", np.array(True)), *fixed, last], _guard_body(inner), carried + 1
     kinds = [inner.types[name] for name in inner.outputs]
     kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
     attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
-    made = write.node(replace(loop, inputs=tuple(given), outputs=inner.outputs, attrs=attrs), kinds)
+    made = write.node(replace(loop, inputs=tuple(fixed), outputs=inner.outputs, attrs=attrs), kinds)
     return write.ending(body.name, made[states - carried :])
 
 
-def _inner(body: Graph, layer: _Layer, turns: TensorType) -> Graph:
-    """A turn that takes its products as they are; what only they needed goes."""
-    taken = replace(layer.gather, outputs=layer.dense.outputs, attrs={**layer.gather.attrs, "axis": 0})
-    nodes = [taken if node == layer.gather else node for node in body.nodes if node != layer.dense]
+def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
+    """Build an iteration that gathers its product instead of computing it; nodes and constants for the product are removed."""
+    gather_product = replace(layer.gather, outputs=layer.dense.outputs, attrs={**layer.gather.attrs, "axis": 0})
+    nodes = [gather_product if node == layer.gather else node for node in body.nodes if node != layer.dense]
     used = {name for node in nodes for name in node.inputs} | {*body.outputs}
     consts = {name: array for name, array in body.consts.items() if name in used}
     gone = {*layer.gather.outputs, *(body.consts.keys() - consts.keys())}
-    types = {name: kind for name, kind in body.types.items() if name not in gone} | {layer.data: turns}
+    types = {name: kind for name, kind in body.types.items() if name not in gone} | {layer.data: products}
     return replace(body, types=types, consts=consts, nodes=tuple(nodes))
 
 
-def _guarded(body: Graph) -> Graph:
-    """A turn behind which others come only as long as its number is less than the value that is given last."""
-    taken = dict(body.types)
-    flag, last, goes = (fresh_name(taken, stem) for stem in ("go", "last", "goes"))
-    types = {**taken, flag: TensorType((), "bool"), last: body.types[body.inputs[0]], goes: TensorType((), "bool")}
-    turn, *given = body.inputs
-    test = Node("less", (turn, last), (goes,), dict(registry.get("less").defaults))
+def _guard_body(body: Graph) -> Graph:
+    """Make a body continue only while its iteration's number is less than ``last``, its new last input."""
+    before = dict(body.types)
+    go, last, continues = (fresh_name(before, stem) for stem in ("go", "last", "goes"))
+    types = {**before, go: TensorType((), "bool"), last: body.types[body.inputs[0]], continues: TensorType((), "bool")}
+    iteration, *inputs = body.inputs
+    test = Node("less", (iteration, last), (continues,), dict(registry.get("less").defaults))
     return replace(
-        body, inputs=(turn, flag, *given, last), outputs=(goes, *body.outputs), nodes=(*body.nodes, test), types=types
+        body,
+        inputs=(iteration, go, *inputs, last),
+        outputs=(continues, *body.outputs),
+        nodes=(*body.nodes, test),
+        types=types,
     )
 
 
 BLOCKED_TURNS_PASS = Pass("blocked_turns", blocked_turns, WHERE_REQUIRED, around=True)
-"""Time for memory, more or less of both by core and network: the driver compares (``compiler/fit/search.py``)."""
+"""Trades memory for time, by an amount that depends on core and network: the driver compares (``compiler/fit/search.py``)."""
 
 
-# ---- Loops that take what they gather by the number of their turn row by row: it is read where it lies, and nothing
-# is copied.
+# ---- Scanned inputs: a value that iterations gather by their number becomes an input that the loop reads row by row, in place.
 
 
 def scanned_rows(graph: Graph, context: PassContext) -> Graph:
-    """The graph with such loops."""
+    """Turn such gathers of every loop into scanned inputs."""
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
-        nodes += _scanning(node, types) if node.op == "loop" else [node]
+        nodes += _scan_loop(node, types) if node.op == "loop" else [node]
     return graph if nodes == [*graph.nodes] else replace(graph, types=types).with_nodes(nodes)
 
 
-def _scanning(loop: Node, types: dict[str, TensorType]) -> list[Node]:
-    """The loop, and the views before it; ``types`` gets theirs."""
+def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
+    """Return the loop with scanned inputs and the views before it, and add their types; the loop itself if nothing is
+    scanned."""
     body: Graph = loop.attr("body")
     scanned = scanned_of(loop)
-    gathers = _gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
+    gathers = _find_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
     if not gathers:
         return [loop]
     views, inputs, outer = [], list(body.inputs), list(loop.inputs)
     for gather in gathers:
-        place, row = inputs.index(gather.inputs[0]), body.types[gather.outputs[0]]
-        data = outer.pop(place - 1)
-        del inputs[place]
+        position, row = inputs.index(gather.inputs[0]), body.types[gather.outputs[0]]
+        data = outer.pop(position - 1)
+        del inputs[position]
         shape = (int(loop.attr("count")), *row.shape)
         name = new_value(types, f"{data}.scanned", replace(types[data], shape=shape))
         views.append(Node("reshape", (data,), (name,), {"shape": shape}, loop.loc))
         outer.append(name)
         inputs.append(gather.outputs[0])
-    gone = {gather.inputs[0] for gather in gathers}
-    turn = replace(
+    removed = {gather.inputs[0] for gather in gathers}
+    new_body = replace(
         body,
         inputs=tuple(inputs),
         nodes=tuple(node for node in body.nodes if node not in gathers),
-        types={name: kind for name, kind in body.types.items() if name not in gone},
+        types={name: kind for name, kind in body.types.items() if name not in removed},
     )
-    attrs = {**loop.attrs, "body": turn, "scanned": scanned + len(gathers)}
+    attrs = {**loop.attrs, "body": new_body, "scanned": scanned + len(gathers)}
     return [*views, replace(loop, inputs=tuple(outer), attrs=attrs)]
 
 
-def _gathers(body: Graph, carried: int, scanned: int, count: int) -> list[Node]:
-    """Those of a fixed value along the axis that the turns number, before which there are none, and which nothing else reads."""
-    turn, fixed = body.inputs[0], body.inputs[1 + carried : len(body.inputs) - scanned]
-    found = []
+def _find_gathers(body: Graph, carried: int, scanned: int, count: int) -> list[Node]:
+    """Find gathers of a fixed value by the iteration's number along its first axis of extent above 1, if nothing else reads
+    the value."""
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried : len(body.inputs) - scanned]
+    gathers = []
     for node in body.nodes:
-        if node.op != "gather" or node.inputs[0] not in fixed or node.inputs[1] != turn:
+        if node.op != "gather" or node.inputs[0] not in fixed or node.inputs[1] != iteration:
             continue
         data = node.inputs[0]
         shape, size = body.types[data].shape, body.types[node.outputs[0]].size
         outer = shape[: node.attr("axis") % len(shape)]
-        alone = sum(other.inputs.count(data) for other in body.nodes) == 1 and data not in body.outputs
-        if alone and prod(outer) == 1 and size * count == body.types[data].size:
-            found.append(node)
-    return found
+        is_alone = sum(other.inputs.count(data) for other in body.nodes) == 1 and data not in body.outputs
+        if is_alone and prod(outer) == 1 and size * count == body.types[data].size:
+            gathers.append(node)
+    return gathers
 
 
 SCANNED_ROWS_PASS = Pass("scanned_rows", scanned_rows, 2, around=True)
 
 
-# ---- Layers of floats whose constant weights are integers times scales, with these opened before the layer runs.
+# ---- Widen the quantised weights of float layers (int8 levels times scales) in RAM before the layer runs.
 #
-# A product that opens its weights in registers does so again for every few rows. Opened first, they are read as they are, and
-# take RAM while the layer runs. A sum changes by no more than :mod:`microc.ops.matrix.gemm` says.
+# A product that dequantises weights in registers does so again for every tile of rows. Widened first, they are loaded directly,
+# but take RAM while the layer runs. :mod:`microc.ops.matrix.gemm` bounds the change of a sum.
 
 ROWS = 8
-"""Rows of a product from which on weights serve often enough to be worth it."""
+"""Rows of a product from which weights are used often enough for widening to pay."""
 LAYERS = ("conv2d", "dense")
 BYTE = 8
 
 
 def opened_weights(graph: Graph, context: PassContext) -> Graph:
-    """The graph with all such weights opened first."""
-    found = find_opened(graph)
-    return with_opened(graph, found, found) if found else graph
+    """Widen all such weights first."""
+    levels = find_opened(graph)
+    return with_opened(graph, levels, levels) if levels else graph
 
 
 def find_opened(graph: Graph) -> dict[str, Levels]:
-    """By name, the weights of such layers, each channel's with one scale; those of few bits, packed for the flash, stay."""
-    found = {}
+    """Return by name the weights of float layers that are int8 levels with one scale per channel.
+
+    Weights of fewer bits are not among them: they are packed to save flash.
+    """
+    levels_by_name = {}
     for node in graph.nodes:
         name = node.inputs[1] if node.op in LAYERS else ""
         array = graph.consts.get(name)
-        if array is None or array.dtype != "float32" or node.attrs.get("groups", 1) != 1 or _rows(graph, node) < ROWS:
+        if (
+            array is None
+            or array.dtype != "float32"
+            or node.attrs.get("groups", 1) != 1
+            or _count_rows(graph, node) < ROWS
+        ):
             continue
         levels = find_levels(array.reshape(len(array), -1))
         if levels is not None and levels.scales.shape[1] == 1 and bits_of(levels.values) == BYTE:
-            found[name] = levels
-    return found
+            levels_by_name[name] = levels
+    return levels_by_name
 
 
-def _rows(graph: Graph, node: Node) -> int:
-    """Of a layer's product: its results over its channels."""
+def _count_rows(graph: Graph, node: Node) -> int:
+    """Return the rows of a layer's product: its results divided by its channels."""
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 
-def with_opened(graph: Graph, found: Mapping[str, Levels], chosen: Collection[str]) -> Graph:
-    """The graph, fused or not, with the chosen weights opened by kernels of their own, each in front of the first layer that
-    reads it."""
+def with_opened(graph: Graph, levels_by_name: Mapping[str, Levels], chosen: Collection[str]) -> Graph:
+    """Widen the chosen weights by kernels of their own, each before the first layer that reads it.
+
+    The graph may be fused already: each kernel gets a new group.
+    """
     types, consts = dict(graph.types), {name: array for name, array in graph.consts.items() if name not in chosen}
-    nodes, waiting, groups = list[Node](), set(chosen), {node.group for node in graph.nodes}
+    nodes, pending, groups = list[Node](), set(chosen), {node.group for node in graph.nodes}
     for node in graph.nodes:
-        for name in dict.fromkeys(name for name in node.inputs if name in waiting):
-            shape, levels = types[name].shape, found[name]
+        for name in dict.fromkeys(name for name in node.inputs if name in pending):
+            shape, levels = types[name].shape, levels_by_name[name]
             factors = levels.scales.reshape(-1, *(1 for _ in shape[1:]))
             whole = new_value(types, f"{name}.levels", TensorType(shape, "int8"))
             real = new_value(types, f"{name}.real", TensorType(shape, "float32"))
@@ -259,10 +281,10 @@ def with_opened(graph: Graph, found: Mapping[str, Levels], chosen: Collection[st
             consts[whole], consts[scale] = levels.values.reshape(shape), factors
             nodes.append(Node("cast", (whole,), (real,), {"dtype": "float32"}, node.loc, group))
             nodes.append(Node("mul", (real, scale), (name,), dict(registry.get("mul").defaults), node.loc, group))
-        waiting.difference_update(node.inputs)
+        pending.difference_update(node.inputs)
         nodes.append(node)
     return replace(graph, types=types, consts=consts).with_nodes(nodes)
 
 
 OPENED_WEIGHTS_PASS = Pass("opened_weights", opened_weights, WHERE_REQUIRED, before="fuse")
-"""Time for memory: the driver compares (``compiler/fit/search.py``)."""
+"""Trades RAM for time: the driver compares (``compiler/fit/search.py``)."""

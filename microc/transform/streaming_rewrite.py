@@ -1,4 +1,4 @@
-"""A graph rewritten for a step of a stream, and what the stream keeps."""
+"""Graph of one step of a stream: frames of values per step, the history that the stream keeps, and the writer of the graph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
 from microc.ops import registry
 from microc.ops.attributes import Rounding
 
-# ---- Which frames of a sequence a value holds in a step of a stream: pure arithmetic.
+# ---- Frames of a value in a step of a stream: pure arithmetic.
 #
-# A step takes some frames of the input. Value v of the whole run has ``length`` frames along its time axis; in step n the stream
-# gives its frames n * count - delay + i, 0 <= i < count. Frames before the first (negative ones) are meaningless, unless a
-# window pads: then they are masked.
+# A step takes some frames of the input. In a run over the whole sequence a value has ``length`` frames along its time axis.
+# Step n of the stream computes frames n * count - delay + i of these, 0 <= i < count. Frames before the first (negative
+# numbers) are meaningless, unless a window pads: then they are masked.
 
 
 @frozen
 class Frames:
-    """A value that comes some frames in each step.
+    """Track of a value of which each step computes some frames.
 
-    ``clean``: how many frames of the whole run owe nothing to padding behind its end, and ``blame`` the layer that padded there.
-    Where ``delay`` is negative, the first -delay frames never come; they hold ``fill``.
+    ``clean``: how many frames of the whole run do not depend on padding behind the end, and ``blame`` the layer that padded
+    there. If ``delay`` is negative, the first -delay frames are never computed; they would hold ``fill``.
     """
 
     axis: int
@@ -42,28 +42,28 @@ class Frames:
     blame: str = ""
 
     def along(self, axis: int) -> Frames:
-        """The same with another time axis."""
+        """Return the track with another time axis."""
         return replace(self, axis=axis)
 
     @property
     def complete(self) -> bool:
-        """Whether every frame of the whole run comes in the stream."""
+        """True if the stream computes every frame of the whole run."""
         return self.clean >= self.length
 
 
 @frozen
 class Whole:
-    """A value computed as a whole in each step, from the last frames; step ``delay`` gives what the whole run gives."""
+    """Track of a value computed as a whole in each step, from the last frames. Step ``delay`` equals the whole run."""
 
     delay: int
 
 
 Track = Frames | Whole
-"""How a value depends on time; values that do not have no track."""
+"""Dependency of a value on time; values that do not depend on it have no track."""
 
 
 class HopTooShortError(Exception):
-    """A step has to take ``factor`` times as many frames: a stride does not divide what comes in a step."""
+    """A stride does not divide the frames of a step: a step must take ``factor`` times as many."""
 
     def __init__(self, factor: int, where: str) -> None:
         super().__init__(factor)
@@ -72,8 +72,10 @@ class HopTooShortError(Exception):
 
 @frozen
 class Window:
-    """How a window reads its operand in a step: ``size`` frames that end ``newest`` frames before the last. ``track`` is that of
-    what the windows make."""
+    """Frames that a window reads of its operand in a step: ``size`` frames that end ``newest`` frames before the last one.
+
+    ``track`` is that of the result.
+    """
 
     track: Frames
     size: int
@@ -81,15 +83,16 @@ class Window:
 
     @property
     def back(self) -> int:
-        """How far before the end of the operand's frames the window begins."""
+        """Frames from the first that the window reads to the end of the operand's frames."""
         return self.size + self.newest
 
 
 def slide(track: Frames, reach: int, stride: int, before: int, length: int, where: str) -> Window:
-    """A window of ``reach`` frames over a value padded with ``before`` in front (negative: as many are left out).
+    """Return the window of ``reach`` frames over a value with ``before`` frames of padding in front (negative: frames left
+    out).
 
-    Frame j of the result needs frames up to j * stride + reach - 1 - before. A step gives those for which everything is there.
-    ``length``: frames of the result in the whole run; if there is one only, its stride means nothing.
+    Frame j of the result needs frames up to j * stride + reach - 1 - before. A step computes the frames whose operands exist.
+    ``length``: frames of the result in the whole run; the stride of a single frame has no meaning. Raises HopTooShortError.
     """
     stride = stride if length > 1 else 1
     if track.count % stride:
@@ -104,31 +107,32 @@ def slide(track: Frames, reach: int, stride: int, before: int, length: int, wher
     return Window(result, (count - 1) * stride + reach, delay * stride - missing)
 
 
-def gathered(track: Frames, least: int = 0) -> tuple[Whole, Window]:
-    """All frames of the whole run, the first of them at the start of a step, ``least`` steps late or more."""
+def gather_frames(track: Frames, least: int = 0) -> tuple[Whole, Window]:
+    """Return the track and window of all frames of the whole run, whose first is the first of a step, delayed by at least
+    ``least`` steps."""
     late = -(track.length + track.delay) % track.count
     while (track.length + track.delay + late) // track.count - 1 < least:
         late += track.count
-    steps = (track.length + track.delay + late) // track.count - 1
-    return Whole(steps), Window(track, track.length, late)
+    delay = (track.length + track.delay + late) // track.count - 1
+    return Whole(delay), Window(track, track.length, late)
 
 
-# ---- What a stream keeps: for every value that is read later than it comes, its last frames as state of the graph.
+# ---- History: the last frames of every value that is read in later steps, as state of the graph.
 #
-# Frames that lie side by side are kept in order: what is there moves up in each step, and the window is the state itself. Where
-# taps lie far apart, moving everything would cost more than the layer: then the frames stay where they are, in a ring, and the
-# taps are fetched from it.
+# Contiguous frames are kept in order: each step shifts them, and the window is the state itself. If taps are far apart, shifting
+# everything would cost more than the layer: then the frames stay in a ring buffer, and the taps are fetched from it.
 
 RING_COSTS = 100
-"""Bytes that are moved in the time that a ring's indices and its second kernel take: one an instruction, on a Cortex-M4."""
+"""Bytes that can be moved in the time of a ring's index computation and second kernel: one per instruction on a Cortex-M4."""
 _APART = 4
-"""How much longer an element takes that does not move beside its neighbours, by words."""
+"""Cost of an element copied alone, relative to one copied with its neighbours in whole words."""
 _LONGEST_CYCLE = 1 << 30
+"""Limit of the step counter that rings share, so that it fits an int32."""
 
 
 @frozen
 class Read:
-    """Frames of a value wanted in a step: ``count`` of them, ``step`` apart, the first ``back`` before the end."""
+    """Frames of a value that a step needs: ``count`` frames, ``step`` apart, the first one ``back`` frames before the end."""
 
     result: str
     back: int
@@ -139,7 +143,7 @@ class Read:
 
 @dataclass(slots=True)
 class History:
-    """A value of which frames are kept, and who reads them. ``fill``: what the frames before the first hold."""
+    """A value whose frames are kept, and its readers. ``fill``: content of the frames before the first."""
 
     value: str
     kind: TensorType
@@ -149,12 +153,12 @@ class History:
 
     @property
     def fresh(self) -> int:
-        """Frames that come in a step."""
+        """Frames that a step adds."""
         return self.kind.shape[self.axis]
 
     @property
     def size(self) -> int:
-        """Frames from the oldest that is read to the newest."""
+        """Frames from the oldest one that is read to the newest."""
         return max(read.back for read in self.reads)
 
     @property
@@ -164,15 +168,15 @@ class History:
 
     @property
     def in_ring(self) -> bool:
-        """Whether a ring moves fewer bytes than keeping the frames in order, by more than it costs itself."""
+        """True if a ring moves fewer bytes than frames in order do, by more than its own cost."""
         frame = self.kind.nbytes // self.fresh
-        whole = prod(self.kind.shape[: self.axis]) == 1
-        fetched = sum(read.count for read in self.reads)
-        cut = sum(read.count for read in self.reads if read.step > 1 or not (whole or self.is_all(read)))
-        return frame * (self.size + _APART * cut - self.fresh - fetched) > RING_COSTS
+        is_outermost = prod(self.kind.shape[: self.axis]) == 1
+        n_fetched = sum(read.count for read in self.reads)
+        n_apart = sum(read.count for read in self.reads if read.step > 1 or not (is_outermost or self.is_all(read)))
+        return frame * (self.size + _APART * n_apart - self.fresh - n_fetched) > RING_COSTS
 
     def is_all(self, read: Read) -> bool:
-        """Whether a read wants everything, in order."""
+        """Test whether a read needs all frames, in order."""
         return read.step == 1 and read.back == read.count == self.size
 
     def shape(self, frames: int) -> tuple[int, ...]:
@@ -180,7 +184,7 @@ class History:
 
 
 class Memory:
-    """The state of a stream and the nodes that keep it."""
+    """The state of a stream and the nodes that update it."""
 
     def __init__(self, types: dict[str, TensorType], consts: dict[str, Array]) -> None:
         self.types, self.consts = types, consts
@@ -190,69 +194,75 @@ class Memory:
         self.renamed: dict[str, str] = {}
         self.cycles: dict[str, int] = {}
 
-    def name(self, stem: str, kind: TensorType) -> str:
+    def new_value(self, stem: str, kind: TensorType) -> str:
         return new_value(self.types, stem, kind)
 
     def define(self, stem: str, kind: TensorType, fill: float) -> str:
-        """A state that starts with one number everywhere."""
-        name = self.name(stem, kind)
+        """Add a state filled with one number, and return its name."""
+        name = self.new_value(stem, kind)
         self.state[name] = np.full(kind.shape, fill, dtypes.to_numpy(kind.dtype))
         return name
 
     def read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> Read:
-        """Frames of a value, and their name."""
+        """Add a read of frames of a value, whose result gets a new name."""
         kind = self.types[value]
         history = self.histories.setdefault((value, fill), History(value, kind, axis, fill))
         shape = history.shape(count)
-        result = self.name(f"{value}.frames", TensorType(shape, kind.dtype, kind.quant, kind.layout))
+        result = self.new_value(f"{value}.frames", TensorType(shape, kind.dtype, kind.quant, kind.layout))
         read = Read(result, back, step, count, loc)
         history.reads.append(read)
         return read
 
-    def finished(self, nodes: Sequence[Node | Read]) -> list[Node]:
-        """The nodes with reads spelled out, followed by those that bring the state up to date."""
+    def expand_reads(self, nodes: Sequence[Node | Read]) -> list[Node]:
+        """Replace reads by nodes, and append the nodes that update the state."""
         owners = {read.result: history for history in self.histories.values() for read in history.reads}
-        kept: dict[int, str] = {}
-        found: list[Node] = []
-        last: list[Node] = []
+        stored: dict[int, str] = {}
+        expanded: list[Node] = []
+        at_end: list[Node] = []
         for node in nodes:
             if isinstance(node, Node):
-                found.append(node)
+                expanded.append(node)
                 continue
             history = owners[node.result]
-            if id(history) not in kept:
-                kept[id(history)] = (
-                    self._ring(history, node, last) if history.in_ring else self._line(history, node, found)
+            if id(history) not in stored:
+                stored[id(history)] = (
+                    self._keep_in_ring(history, node, at_end)
+                    if history.in_ring
+                    else self._keep_in_order(history, node, expanded)
                 )
-            found += self._fetched(history, node, kept[id(history)])
-        found += [*last, *self._counted()]
-        return [Node(n.op, tuple(self._named(i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group) for n in found]
+            expanded += self._fetch(history, node, stored[id(history)])
+        expanded += [*at_end, *self._advance_counters()]
+        return [
+            Node(n.op, tuple(self._resolve(i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group) for n in expanded
+        ]
 
-    def _named(self, value: str) -> str:
+    def _resolve(self, value: str) -> str:
         return self.renamed.get(value, value)
 
-    def _line(self, history: History, read: Read, nodes: list[Node]) -> str:
-        """The frames in order, the new ones at the end, as they are after this step."""
+    def _keep_in_order(self, history: History, read: Read, nodes: list[Node]) -> str:
+        """Keep the frames in order, new ones at the end. Returns them as they are after this step."""
         kind = TensorType(history.shape(history.size), history.kind.dtype, history.kind.quant, history.kind.layout)
         state = self.define(f"{history.value}.history", kind, history.fill)
-        line = self.name(f"{history.value}.line", kind)
+        line = self.new_value(f"{history.value}.line", kind)
         nodes.append(Node("shift_in", (state, history.value), (line,), {"axis": history.axis}, read.loc))
         self.updates[state] = line
         return line
 
-    def _ring(self, history: History, read: Read, last: list[Node]) -> str:
-        """The ring as it is before this step; at the end of the step the new frames are put in."""
+    def _keep_in_ring(self, history: History, read: Read, last: list[Node]) -> str:
+        """Keep the frames in a ring, into which the step's end writes the new ones. Returns the ring as it is before this
+        step."""
         frames = history.slots * history.fresh
         kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
         ring = self.define(f"{history.value}.ring", kind, history.fill)
-        written = self.name(f"{history.value}.written", kind)
-        inputs = (ring, self._position(history.slots), history.value)
+        written = self.new_value(f"{history.value}.written", kind)
+        inputs = (ring, self._step_counter(history.slots), history.value)
         last.append(Node("ring_write", inputs, (written,), {"axis": history.axis}, read.loc))
         self.updates[ring] = written
         return ring
 
-    def _position(self, slots: int) -> str:
-        """A count of steps that a ring of so many can use: one serves many rings."""
+    def _step_counter(self, slots: int) -> str:
+        """Return a counter of steps whose cycle is a multiple of ``slots``. Several rings share one, with the lcm of their
+        slots."""
         for name, cycle in self.cycles.items():
             if lcm(cycle, slots) <= _LONGEST_CYCLE:
                 self.cycles[name] = lcm(cycle, slots)
@@ -261,12 +271,12 @@ class Memory:
         self.cycles[name] = slots
         return name
 
-    def _fetched(self, history: History, read: Read, kept: str) -> list[Node]:
-        """The frames that a read wants, from what is kept."""
+    def _fetch(self, history: History, read: Read, kept: str) -> list[Node]:
+        """Emit the nodes that take the frames of a read from the state."""
         axis = history.axis
         if history.in_ring:
             attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
-            inputs = (kept, self._position(history.slots), history.value)
+            inputs = (kept, self._step_counter(history.slots), history.value)
             return [Node("ring_slice", inputs, (read.result,), attrs, read.loc)]
         if history.is_all(read):
             self.renamed[read.result] = kept
@@ -278,33 +288,32 @@ class Memory:
         parts = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
         return [Node("slice", (kept,), (read.result,), parts, read.loc)]
 
-    def _counted(self) -> list[Node]:
-        """The counts of steps, one more, or from the beginning of their cycles."""
-        nodes, plain = [], {"activation": "", "rounding": Rounding.DOUBLE}
+    def _advance_counters(self) -> list[Node]:
+        """Emit the increments of the step counters, which wrap at the end of their cycles."""
+        nodes, plain_attrs = [], {"activation": "", "rounding": Rounding.DOUBLE}
         kind = TensorType((1,), "int32")
         for name, cycle in self.cycles.items():
-            following, inside, result = (
-                self.name(f"{name}.{stem}", k)
+            incremented, is_within, result = (
+                self.new_value(f"{name}.{stem}", k)
                 for stem, k in (("next", kind), ("inside", TensorType((1,), "bool")), ("result", kind))
             )
             one, end, zero = (self.constant(number, kind) for number in (1, cycle, 0))
             nodes += [
-                Node("add", (name, one), (following,), plain),
-                Node("less", (following, end), (inside,), {"rounding": Rounding.DOUBLE}),
-                Node("where", (inside, following, zero), (result,)),
+                Node("add", (name, one), (incremented,), plain_attrs),
+                Node("less", (incremented, end), (is_within,), {"rounding": Rounding.DOUBLE}),
+                Node("where", (is_within, incremented, zero), (result,)),
             ]
             self.updates[name] = result
         return nodes
 
     def constant(self, number: float, kind: TensorType) -> str:
-        """A constant of one number."""
-        name = self.name("number", TensorType((1,) * max(len(kind.shape), 1), kind.dtype, kind.quant))
+        """Add a constant of one number that broadcasts to ``kind``."""
+        name = self.new_value("number", TensorType((1,) * max(len(kind.shape), 1), kind.dtype, kind.quant))
         self.consts[name] = np.full(self.types[name].shape, number, dtypes.to_numpy(kind.dtype))
         return name
 
 
-# ---- Walking a graph and writing it anew for a step of a stream: operands with their tracks, and the nodes that come
-# of them.
+# ---- Writer of the graph of a step: operands with their tracks, and new nodes.
 
 _PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": Rounding.DOUBLE})
 WINDOW, LOOKAHEAD = "window", "lookahead"
@@ -315,7 +324,7 @@ _WINDOW_HINT = "stream_allow window computes it, and all behind it, anew in ever
 
 
 class Writer:
-    """The graph of a step, being written. Values keep their names; ``tracks`` says how they depend on time."""
+    """Builder of the graph of a step. Values keep their names; ``tracks`` maps them to their dependency on time."""
 
     def __init__(self, graph: Graph, tracks: Mapping[str, Frames], allowed: frozenset[str]) -> None:
         self.graph, self.allowed = graph, allowed
@@ -327,10 +336,10 @@ class Writer:
         self.masked: dict[tuple[str, float], str] = {}
         self.ages: dict[tuple[int, int], str] = {}
         for name, track in tracks.items():
-            self.types[name] = self.framed(graph.types[name], track)
+            self.types[name] = self.with_frames(graph.types[name], track)
 
-    def framed(self, kind: TensorType, track: Frames) -> TensorType:
-        """A type with as many frames as a step has."""
+    def with_frames(self, kind: TensorType, track: Frames) -> TensorType:
+        """Return a type with the frames of a step."""
         shape = (*kind.shape[: track.axis], track.count, *kind.shape[track.axis + 1 :])
         return replace(kind, shape=shape)
 
@@ -347,18 +356,20 @@ class Writer:
         return track if isinstance(track, Frames) else None
 
     def data_frames(self, node: Node) -> Frames | None:
-        """The track of the first operand, if no other depends on time."""
+        """Return the track of the first operand, if no other one depends on time."""
         return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
 
     def zero(self, value: str) -> int:
-        """What stands for nothing in a value: its zero point, or 0."""
+        """Return the integer that represents zero in a value: its zero point, or 0."""
         quant = self.types[value].quant
         return quant.zero_point[0] if quant is not None and len(quant.zero_point) == 1 else 0
 
-    def window(self, node: Node, value: str, track: Frames, window: Window, fill: float | None, step: int = 1) -> str:
-        """The frames that a window reads of a value; with ``step`` only the taps that lie so far apart.
+    def read_window(
+        self, node: Node, value: str, track: Frames, window: Window, fill: float | None, step: int = 1
+    ) -> str:
+        """Return the frames that a window reads of a value; if ``step`` > 1, only the taps that are so far apart.
 
-        ``fill``: what frames before the first hold, None if they do not matter.
+        ``fill``: content of the frames before the first; None if it does not matter.
         """
         if fill is not None and track.delay > 0:
             value = self.mask(node, value, track, fill)
@@ -367,7 +378,7 @@ class Writer:
         return self.fetch(node, value, track.axis, start, window.back, step, count)
 
     def fetch(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
-        """Frames of a value: itself, a part of what comes in this step, or older ones that are kept."""
+        """Return frames of a value: itself, a slice of this step's frames, or older ones from its history."""
         fresh = self.types[value].shape[axis]
         if (back, step, count) == (fresh, 1, fresh):
             return value
@@ -382,8 +393,8 @@ class Writer:
         attrs: dict[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
         return self.add(node, "slice", (value,), attrs, self.types[value])
 
-    def settled(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
-        """A value that comes ``delay`` frames late, its own delay being no larger."""
+    def delay_frames(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
+        """Delay a value to ``delay`` frames; its own delay must not be larger. Returns the value and its track."""
         track = self.frames(value)
         assert track is not None
         fill = track.fill if track.fill is not None else float(self.zero(value))
@@ -391,23 +402,23 @@ class Writer:
         return late, replace(track, delay=delay, fill=None if delay >= 0 else track.fill)
 
     def mask(self, node: Node, value: str, track: Frames, fill: float) -> str:
-        """A value whose frames before the first hold ``fill``: for whoever pads in front of it."""
+        """Fill the frames of a value before the first with ``fill``, for a reader that pads in front."""
         if (value, fill) in self.masked:
             return self.masked[value, fill]
         kind, memory = self.types[value], self.memory
-        line = [1] * len(kind.shape)
-        line[track.axis] = track.count
-        places = memory.name("places", TensorType(tuple(line), "int32"))
-        self.consts[places] = np.arange(track.count, dtype=np.int32).reshape(line)
+        shape = [1] * len(kind.shape)
+        shape[track.axis] = track.count
+        offsets = memory.new_value("places", TensorType(tuple(shape), "int32"))
+        self.consts[offsets] = np.arange(track.count, dtype=np.int32).reshape(shape)
         delay = memory.constant(track.delay, TensorType((1,), "int32"))
-        place = self.add(node, "add", (self.age(node, track.count, track.delay), places), _PLAIN)
-        inside = self.add(node, "greater_equal", (place, delay), {"rounding": Rounding.DOUBLE})
+        position = self.add(node, "add", (self.age(node, track.count, track.delay), offsets), _PLAIN)
+        inside = self.add(node, "greater_equal", (position, delay), {"rounding": Rounding.DOUBLE})
         result = self.add(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
         self.masked[value, fill] = result
         return result
 
     def age(self, node: Node, count: int, delay: int) -> str:
-        """How many frames came before this step, or ``delay`` if it is more."""
+        """Return a state: the number of frames before this step, at most ``delay``."""
         if (count, delay) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
             age = memory.define("age", kind, 0)
@@ -416,31 +427,33 @@ class Writer:
             self.ages[count, delay] = age
         return self.ages[count, delay]
 
-    def whole(self, node: Node, value: str, least: int) -> str:
-        """All frames that the whole run has of a value, ``least`` steps late."""
+    def read_all(self, node: Node, value: str, least: int) -> str:
+        """Return all frames that the whole run has of a value, delayed by ``least`` steps."""
         track = self.tracks[value]
         if isinstance(track, Whole):
-            return self.postponed(node, value, least - track.delay)
+            return self.delay_steps(node, value, least - track.delay)
         if not track.complete and LOOKAHEAD not in self.allowed:
-            self.looked_ahead(node, track)
-        _, window = gathered(track, least)
+            self.refuse_lookahead(node, track)
+        _, window = gather_frames(track, least)
         if window.back > track.count and WINDOW not in self.allowed:
             frames = f"all {track.length} frames of the sequence" if track.length > 1 else "frames of different times"
             self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))
-        return self.window(node, value, track, window, None)
+        return self.read_window(node, value, track, window, None)
 
-    def looked_ahead(self, node: Node, track: Frames) -> NoReturn:
+    def refuse_lookahead(self, node: Node, track: Frames) -> NoReturn:
         what = (
             "the layer pads behind the end of the sequence, and that reaches the result: a stream does not know its end"
         )
         raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
 
-    def postponed(self, node: Node, value: str, steps: int) -> str:
-        """A value of a step, so many steps later."""
+    def delay_steps(self, node: Node, value: str, steps: int) -> str:
+        """Delay a value of which each step computes one, by ``steps`` steps."""
         if not steps:
             return value
         kind = self.types[value]
-        one = self.add(node, "reshape", (value,), {"shape": (1, *kind.shape)}, replace(kind, quant=_plain(kind)))
+        one = self.add(
+            node, "reshape", (value,), {"shape": (1, *kind.shape)}, replace(kind, quant=_per_tensor_quant(kind))
+        )
         late = self.fetch(node, one, 0, float(self.zero(value)), 1 + steps, 1, 1)
         return self.add(node, "reshape", (late,), {"shape": kind.shape}, kind)
 
@@ -449,20 +462,20 @@ class Writer:
     def add(
         self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None
     ) -> str:
-        """A node of our own; its result is quantised as ``like``."""
+        """Add a new node for ``node``; its result has the dtype and quantisation of ``like``."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         (kind,) = definition.infer(attrs, [self.types[name] for name in inputs])
         if like is not None:
-            kind = replace(kind, dtype=like.dtype, quant=_plain(like), layout=like.layout)
-        name = self.memory.name(f"{node.outputs[0]}.{op}", kind)
+            kind = replace(kind, dtype=like.dtype, quant=_per_tensor_quant(like), layout=like.layout)
+        name = self.memory.new_value(f"{node.outputs[0]}.{op}", kind)
         self.nodes.append(Node(op, tuple(inputs), (name,), attrs, node.loc))
         return name
 
     def write(
         self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Attr], tracks: Sequence[Track | None]
     ) -> None:
-        """The node itself, on other operands: its results keep their names."""
+        """Write the node itself on other operands; its results keep their names."""
         kinds = registry.infer(node.op, attrs, [self.types[name] for name in inputs if name])
         for name, kind, track in zip(node.outputs, kinds, tracks, strict=True):
             if name:
@@ -473,18 +486,20 @@ class Writer:
         self.nodes.append(replace(node, inputs=tuple(inputs), attrs=attrs))
 
     def write_whole(self, node: Node) -> None:
-        """The node as it is, on all frames of its operands."""
+        """Write the node unchanged, on all frames of its operands."""
         least = 0
         for value in node.inputs:
             track = self.track(value)
             if isinstance(track, Whole):
                 least = max(least, track.delay)
             elif track is not None:
-                least = max(least, gathered(track)[0].delay)
-        inputs = [self.whole(node, value, least) if self.track(value) is not None else value for value in node.inputs]
+                least = max(least, gather_frames(track)[0].delay)
+        inputs = [
+            self.read_all(node, value, least) if self.track(value) is not None else value for value in node.inputs
+        ]
         self.write(node, inputs, node.attrs, (Whole(least),) * len(node.outputs))
 
 
-def _plain(kind: TensorType) -> Quant | None:
-    """A type's quantisation if it is the same everywhere."""
+def _per_tensor_quant(kind: TensorType) -> Quant | None:
+    """Return a type's quantisation if it is per tensor."""
     return kind.quant if kind.quant is not None and kind.quant.axis is None else None

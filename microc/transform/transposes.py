@@ -322,6 +322,7 @@ def _sink_operator(match: Match) -> Replacement | None:
         positions = [k for k in positions if len(match.type(inputs[k]).shape) == data_rank]
     rank = max((len(match.type(inputs[k]).shape) for k in positions), default=0)
     orders = {k: _transpose_order(match, inputs[k], rank) for k in positions}
+    # A small broadcast operand must not impose its order on a large one: that would add a transposition of the large one.
     large = (o for k, o in orders.items() if not definition.elementwise or match.type(inputs[k]).size == kind.size)
     axes = next((order for order in large if order), None)
     if axes is None or len([name for name in node.outputs if name]) != 1 or _rounds_by_axis(match, axes):

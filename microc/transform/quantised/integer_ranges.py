@@ -1,4 +1,4 @@
-"""Ranges of integers, and cheaper requantisation by them."""
+"""Interval analysis of integers per channel, and tighter bounds of requantisation by it."""
 
 from __future__ import annotations
 
@@ -21,97 +21,97 @@ from microc.ops.convolution.geometry import Geometry, geometry
 from microc.transform.channel_relations import has_too_many_channels
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Ranges of integers: the smallest and largest number that every channel of a value can hold, known from
-# constants alone.
+# ---- Interval analysis: the least and greatest number that each channel of a value can hold, derived from constants alone.
 #
 # A channel is an index along the last axis, whatever the other axes mean. A channel whose range is one number is constant: it
 # holds that number at every position, borders included, for all inputs. Ranges of sums come from interval arithmetic (weights
-# and biases are known), those of rescaled values from the operator's reference at both ends, for rescaling is monotone.
+# and biases are constants), those of rescaled values from the operator's reference at both ends, since rescaling is monotone.
 #
-# Near a border a convolution sees the padding value where taps lie outside. The sets of taps that lie inside are few (products of
-# a set per row by a set per column); the range is taken over all of them, so a depthwise convolution of a constant channel is
-# constant only where every border position gives the same sum.
+# At a border some taps of a convolution read the padding value. There are few sets of taps that read data (a set of rows times
+# a set of columns); the range covers all of them, so a depthwise convolution of a constant channel is constant only if every
+# border position has the same sum.
 
 
 @frozen
 class Range:
-    """The smallest and largest number of every channel: two int64 arrays of as many elements as the last axis has."""
+    """Least and greatest number of every channel: two int64 arrays with the last axis' extent."""
 
     low: Array
     high: Array
 
     @property
     def constant(self) -> Array:
-        """Which channels hold one number only (bool)."""
+        """Mask of the channels that hold one number only."""
         return np.asarray(self.low == self.high)
 
 
 _MOST_TAPS = 1 << 24
-"""Of all sets together; of the sums of larger windows nothing is known."""
+"""Limit of taps in all sets together; for larger windows no range of sums is computed."""
 Ranges = dict[str, Range]
 _Rule = Callable[[Graph, Node, Ranges], Range | None]
 
 
 def value_ranges(graph: Graph) -> Ranges:
-    """The range of every value with integers of at most 32 bits; others, and scalars, are left out. None of a graph with too
-    many channels is known."""
-    found: Ranges = {}
+    """Return the range of every value with integers of at most 32 bits, scalars excluded. Empty for a graph with too many
+    channels."""
+    ranges: Ranges = {}
     if has_too_many_channels(graph):
-        return found
+        return ranges
     for name, array in graph.consts.items():
         if array.dtype.kind in "iu" and array.ndim and array.size:
             rows = array.reshape(-1, array.shape[-1])
-            found[name] = Range(rows.min(axis=0).astype(np.int64), rows.max(axis=0).astype(np.int64))
+            ranges[name] = Range(rows.min(axis=0).astype(np.int64), rows.max(axis=0).astype(np.int64))
     for name in (*graph.inputs, *graph.state):
-        _put(found, name, graph.types[name], None)
+        _set_range(ranges, name, graph.types[name], None)
     for node in graph.nodes:
         definition = registry.get(node.op)
         rule = _RULES.get(node.op, _elementwise if definition.elementwise else None)
         sole = rule is not None and len(node.outputs) == 1
-        made = rule(graph, node, found) if rule is not None and sole else None
+        range_ = rule(graph, node, ranges) if rule is not None and sole else None
         for name in filter(None, node.outputs):
-            _put(found, name, graph.types[name], made)
-    return found
+            _set_range(ranges, name, graph.types[name], range_)
+    return ranges
 
 
-def _put(found: Ranges, name: str, kind: TensorType, made: Range | None) -> None:
-    """Record a range; the dtype's own where nothing is known, or where a sum could leave it and wrap."""
+def _set_range(ranges: Ranges, name: str, kind: TensorType, range_: Range | None) -> None:
+    """Record a range. The dtype's own range is used if none is known, or where a sum could overflow and wrap."""
     if not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 4 or not kind.shape:
         return
     least, most = dtypes.int_range(kind.dtype)
-    if made is None:
-        made = Range(np.full(kind.shape[-1], least, np.int64), np.full(kind.shape[-1], most, np.int64))
-    wraps = (made.low < least) | (made.high > most)
-    found[name] = Range(np.where(wraps, least, made.low), np.where(wraps, most, made.high))
+    if range_ is None:
+        range_ = Range(np.full(kind.shape[-1], least, np.int64), np.full(kind.shape[-1], most, np.int64))
+    wraps = (range_.low < least) | (range_.high > most)
+    ranges[name] = Range(np.where(wraps, least, range_.low), np.where(wraps, most, range_.high))
 
 
 # ---------------------------------------------------------------- sums of products
 
 
 def tap_spans(g: Geometry) -> tuple[Array, Array]:
-    """First and last + 1 of the taps that lie inside the data together: (R, 2) for rows and (S, 2) for columns, each once."""
+    """Return the distinct spans of taps inside of the data, (first, last + 1): (R, 2) for rows and (S, 2) for columns."""
     axes = []
     for axis, (size, count) in enumerate(((g.height, g.out_height), (g.width, g.out_width))):
         first = np.arange(count) * g.strides[axis] - g.padding[axis]
         ends = (-(first // g.dilation[axis]), -((first - size) // g.dilation[axis]))
         spans = np.clip(np.stack(ends, axis=1), 0, g.kernel[axis])
-        axes.append(np.unique(spans, axis=0, return_index=True)[0])  # the plain form imports numpy.ma
+        axes.append(np.unique(spans, axis=0, return_index=True)[0])  # without return_index numpy.ma is imported
     return axes[0], axes[1]
 
 
 def every_tap_inside(g: Geometry) -> bool:
-    """Whether no window of the convolution reaches over the edges of its data."""
+    """Test whether no window of the convolution reads padding."""
     return all(bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(g), g.kernel, strict=True))
 
 
 def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """Least and greatest sum over the last axis of weights x, x within low..high, which broadcast against the weights."""
-    above, below = np.maximum(weights, 0), np.minimum(weights, 0)
-    return (above * low + below * high).sum(axis=-1), (above * high + below * low).sum(axis=-1)
+    """Return the least and greatest sum over the last axis of weights * x, for low <= x <= high, which broadcast against the
+    weights."""
+    positive, negative = np.maximum(weights, 0), np.minimum(weights, 0)
+    return (positive * low + negative * high).sum(axis=-1), (positive * high + negative * low).sum(axis=-1)
 
 
 def _bias(graph: Graph, node: Node) -> Array | int | None:
-    """The constant bias, 0 without one, None if it is computed."""
+    """Return the constant bias; 0 without one, None if it is computed."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if name and name not in graph.consts:
         return None
@@ -131,11 +131,11 @@ def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     inside = _interval_sums(weights, low, high)
     outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
     spans = tap_spans(g)
-    if math.prod(len(each) * count for each, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
+    if math.prod(len(span) * count for span, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
         return None
     rows, columns = (
-        (each[:, :1] <= np.arange(count)) & (np.arange(count) < each[:, 1:])
-        for each, count in zip(spans, g.kernel, strict=True)
+        (span[:, :1] <= np.arange(count)) & (np.arange(count) < span[:, 1:])
+        for span, count in zip(spans, g.kernel, strict=True)
     )
     sets = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, *g.kernel)
     least, most = (
@@ -156,38 +156,40 @@ def _dense(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 _RESCALING = frozenset(("requantize", "requantize_float"))
 _MONOTONE = _RESCALING | {"relu", "clip", "qadd", "maximum", "minimum"}
-"""Operators that never fall when their data rise (and ``qadd``'s second operand, negated, falls): multipliers and scales are not
+"""Operators that rise with their data (``qadd`` falls with a negated second operand): multipliers and scales are not
 negative, and every rounding is monotone."""
 
 
 def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """The operator's own reference at the ends of its operands' ranges; where it is not monotone, at constant ones only."""
+    """Evaluate the operator's reference at the ends of its operands' ranges; if it is not monotone, only for constant
+    channels."""
     kind = graph.types[node.outputs[0]]
     if not dtypes.is_integer(kind.dtype) or not kind.shape:
         return None
     operands = [_ends(graph, name, ranges) for name in node.inputs if name]
     parameters = operands[1:] if node.op in _RESCALING else []
     varied = any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters)
-    if None in operands or varied or _drops_bits(node):
-        return _clamp(node, kind)
+    if None in operands or varied or _may_wrap(node):
+        return _clamp_range(node, kind)
     lows, highs = ([pair[end] for pair in operands if pair is not None] for end in (0, 1))
     if node.attrs.get("negate_b"):
         lows[1], highs[1] = highs[1], lows[1]
     if node.op in _MONOTONE:
-        return Range(*(np.broadcast_to(_applied(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
-    return _of_constants(node, lows, highs, kind)
+        return Range(*(np.broadcast_to(_evaluate(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
+    return _constant_channels(node, lows, highs, kind)
 
 
-def _drops_bits(node: Node) -> bool:
-    """Whether results may lose upper bits and start anew from the other end: ``wide`` rounding by a multiplier above one."""
+def _may_wrap(node: Node) -> bool:
+    """Test whether results may lose upper bits and wrap: ``wide`` rounding with a multiplier above one."""
     attrs: Mapping[str, Any] = node.attrs
     if attrs.get("rounding") != Multiplier.WIDE:
         return False
     return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 
 
-def _of_constants(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
-    """The results for channels in which every operand is constant; of the others nothing is known. Tables are read whole."""
+def _constant_channels(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
+    """Return the results of channels in which every operand is constant, and the dtype's range for others. Tables are read
+    whole."""
     whole = registry.get(node.op).whole
     pairs = {
         k: np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2]
@@ -198,12 +200,13 @@ def _of_constants(node: Node, lows: list[Array], highs: list[Array], kind: Tenso
     least, most = (np.full(kind.shape[-1], bound, np.int64) for bound in dtypes.int_range(kind.dtype))
     if constant.any():
         operands = [pairs[k][0][constant] if k in pairs else low for k, low in enumerate(lows)]
-        least[constant] = most[constant] = _applied(node, operands)
+        least[constant] = most[constant] = _evaluate(node, operands)
     return Range(least, most)
 
 
 def _ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
-    """The ends of an operand's range in its own dtype; those of constant floats too if they differ along the last axis only."""
+    """Return the ends of an operand's range in its own dtype; for constant floats, their values if they vary along the last
+    axis only."""
     if name in ranges:
         dtype = dtypes.to_numpy(graph.types[name].dtype)
         return ranges[name].low.astype(dtype), ranges[name].high.astype(dtype)
@@ -213,16 +216,16 @@ def _ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None
     return array.reshape(-1), array.reshape(-1)
 
 
-def _applied(node: Node, operands: list[Array]) -> Array:
-    """The node's reference on one number for each channel."""
+def _evaluate(node: Node, operands: list[Array]) -> Array:
+    """Evaluate the node's reference on one number per channel."""
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
         (made,) = definition.reference({**definition.defaults, **node.attrs}, operands)
     return np.asarray(made.astype(np.int64))
 
 
-def _clamp(node: Node, kind: TensorType) -> Range | None:
-    """What an operator with integer bounds lets through."""
+def _clamp_range(node: Node, kind: TensorType) -> Range | None:
+    """Return the integer bounds of an operator as its range; None if it has none."""
     bounds = node.attrs.get("minimum"), node.attrs.get("maximum")
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -231,7 +234,7 @@ def _clamp(node: Node, kind: TensorType) -> Range | None:
 
 
 def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """The least and greatest entry that each channel can hit."""
+    """Return the least and greatest table entry that each channel can reach."""
     data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
     if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
         return None
@@ -246,8 +249,8 @@ def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 # ---------------------------------------------------------------- pools, sums, shapes
 
 
-def _same(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Averages and maxima of numbers within a range lie in it, for padding does not count; of equal numbers they are that one."""
+def _keep_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Keep the range for averages and maxima, if padding does not count."""
     unknown = node.attrs.get("count_include_pad") or node.attrs.get("layout") == "NCHW"
     return None if unknown else ranges.get(node.inputs[0])
 
@@ -273,7 +276,7 @@ def _sum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _reshape(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Channels repeat where they are merged with axes before them; otherwise all are thrown together."""
+    """Repeat the ranges if channels are merged with axes before them; otherwise all channels get the range of all."""
     data, channels = ranges.get(node.inputs[0]), graph.types[node.outputs[0]].shape[-1:]
     if data is None or not channels or not data.low.size:
         return None
@@ -299,8 +302,8 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "conv2d": _convolution,
         "dense": _dense,
         "lookup": _lookup,
-        "avg_pool2d": _same,
-        "max_pool2d": _same,
+        "avg_pool2d": _keep_range,
+        "max_pool2d": _keep_range,
         "sum_pool2d": _sum_pool,
         "sum": _sum,
         "reshape": _reshape,
@@ -309,23 +312,21 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
 )
 
 
-# ---- What is known of an accumulator makes its requantisation cheaper: tight bounds, and parameters that channels
-# share.
+# ---- Cheaper requantisation by tight bounds of accumulators, and by parameters that are equal for all channels.
 #
-# ``requantize`` promises \|x - input_zero_point\| <= ``bound`` and shifts within ``shift_range``. Ranges of values
-# (:mod:`microc.transform.quantised.integer_ranges`) know more than the layer alone did when it was legalized: what its inputs
-# can be, and that channels have gone.
+# ``requantize`` promises \|x - input_zero_point\| <= ``bound`` and shifts within ``shift_range``. The ranges are tighter than
+# the bound computed when the layer was legalised: they include the ranges of its inputs, and some channels may have been
+# removed since.
 
 
 def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
-    """Recompute ``bound``, ``shift_range``, and operands that are one number, of every ``requantize``."""
+    """Recompute ``bound`` and ``shift_range`` of every ``requantize``, and replace operands that are one number by
+    attributes."""
     ranges = value_ranges(graph)
-    return graph.with_nodes(
-        _tightened(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes
-    )
+    return graph.with_nodes(_tighten(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes)
 
 
-def _tightened(graph: Graph, node: Node, ranges: Ranges) -> Node:
+def _tighten(graph: Graph, node: Node, ranges: Ranges) -> Node:
     attrs, operands = dict(node.attrs), list(node.inputs[1:])
     inputs = [node.inputs[0]]
     for name in ("multiplier", "shift"):
@@ -339,18 +340,19 @@ def _tightened(graph: Graph, node: Node, ranges: Ranges) -> Node:
             inputs.append(operand)
         if array is not None and array.size and name == "shift":
             attrs["shift_range"] = (int(array.min()), int(array.max()))
-    bound = _bound(node.inputs[0], attrs, ranges)
+    bound = _tighten_bound(node.inputs[0], attrs, ranges)
     return replace(node, inputs=tuple(inputs), attrs={**attrs, "bound": bound})
 
 
-def _bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
-    """The largest distance from the input's zero point, or what is known already if that is less."""
+def _tighten_bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
+    """Return the largest distance from the input's zero point, or the present bound if that is smaller or the distance
+    leaves int32."""
     known, zero = attrs["bound"], attrs["input_zero_point"]
     assert isinstance(known, int) and isinstance(zero, int)
     if value not in ranges:
         return known
-    found = ranges[value]
-    bound = int(np.maximum(np.abs(found.low - zero), np.abs(found.high - zero)).max(initial=0))
+    range_ = ranges[value]
+    bound = int(np.maximum(np.abs(range_.low - zero), np.abs(range_.high - zero)).max(initial=0))
     if bound > dtypes.int_range("int32")[1] or 0 <= known <= bound:
         return known
     return bound

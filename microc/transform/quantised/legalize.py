@@ -1,4 +1,4 @@
-"""Quantised operators become core operators."""
+"""Lowering of quantised operators to core operators with explicit integer parameters, and the rounding that they use."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from microc.ops.arithmetic import Rewrite, emit_activation
 from microc.ops.attributes import Rounding, Ties
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- How integers are rounded when they are scaled, where a file leaves that to the program that runs it (TFLite).
+# ---- Rounding of requantisation, where the format leaves it to the runtime (TFLite).
 #
-# ``tflm``: the high half of a product, then a shift, each rounded, as TFLite Micro and CMSIS-NN do; what the readers say.
-# ``litert``: as LiteRT's own kernels. Dense layers round once (but for negative ties, which these round down), quotients are
-# scaled by a float, relu and leaky_relu of int16 by a ratio in float32, and floats become int16 by the reciprocal of their
-# scale. ``single``: all operators that scale by fixed-point multipliers round once, as builds with TFLITE_SINGLE_ROUNDING do,
-# and as XNNPACK's layers do whose weights have a scale for each channel.
+# ``tflm``: high half of a product, then a shift, each rounded, as in TFLite Micro and CMSIS-NN; the readers' default.
+# ``litert``: as in LiteRT's kernels. Dense layers round once (except negative ties, which are rounded down), quotients are
+# scaled by a float, relu and leaky_relu of int16 by a ratio in float32, and floats are quantised to int16 by the reciprocal of
+# their scale. ``single``: all operators that scale by fixed-point multipliers round once, as in builds with
+# TFLITE_SINGLE_ROUNDING and in XNNPACK's layers with per-channel weight scales.
 
 _OF_LITERT = frozenset(("dense", "div"))
 _RESCALED_BY_LITERT = frozenset(("clip", "leaky_relu", "relu"))
-"""Operators whose scales LiteRT divides in float32: of int16 one in thousands shows it, of bytes none."""
+"""Operators whose scales LiteRT divides in float32: that changes one int16 result in thousands, and no 8-bit result."""
 
 
 def rounding(graph: Graph, context: PassContext) -> Graph:
-    """The attribute ``rounding`` of nodes from TFLite files, as the option asks."""
+    """Set the attribute ``rounding`` of nodes from TFLite files to the option ``rounding``."""
     wanted = context.options.get("rounding", "tflm")
     if wanted == "tflm":
         return graph
 
-    def rounded(node: Node) -> Node:
+    def set_rounding(node: Node) -> Node:
         special = node.op in _OF_LITERT or (node.op in _RESCALED_BY_LITERT and _is_int16(graph, node))
-        once = node.attrs.get("rounding") == Rounding.DOUBLE and (wanted == Rounding.SINGLE or special)
-        return replace(node, attrs={**node.attrs, "rounding": wanted}) if once else node
+        changes = node.attrs.get("rounding") == Rounding.DOUBLE and (wanted == Rounding.SINGLE or special)
+        return replace(node, attrs={**node.attrs, "rounding": wanted}) if changes else node
 
-    found = graph.with_nodes([rounded(node) for node in graph.nodes])
-    return _by_reciprocals(found) if wanted == Rounding.LITERT else found
+    rewritten = graph.with_nodes([set_rounding(node) for node in graph.nodes])
+    return _quantize_by_reciprocals(rewritten) if wanted == Rounding.LITERT else rewritten
 
 
 def _is_int16(graph: Graph, node: Node) -> bool:
@@ -50,15 +50,17 @@ def _is_int16(graph: Graph, node: Node) -> bool:
     )
 
 
-def _by_reciprocals(graph: Graph) -> Graph:
-    """Floats become int16 by the reciprocal of their scale, ties to even: LiteRT's own kernel for that (its reference kernel
-    divides, ties away from zero)."""
+def _quantize_by_reciprocals(graph: Graph) -> Graph:
+    """Quantise floats to int16 by the reciprocal of their scale, ties to even, as LiteRT's optimised kernel does.
+
+    LiteRT's reference kernel divides, with ties away from zero.
+    """
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     for node in graph.nodes:
-        floats = node.op == "quantize" and graph.types[node.inputs[0]].dtype == "float32"
+        quantizes_floats = node.op == "quantize" and graph.types[node.inputs[0]].dtype == "float32"
         if (
-            not floats
+            not quantizes_floats
             or node.attr("rounding") != Ties.AWAY
             or node.attr("out_dtype") != "int16"
             or len(node.attr("scale")) > 1
@@ -71,79 +73,86 @@ def _by_reciprocals(graph: Graph) -> Graph:
             TensorType((1,), "float32"),
             replace(types[node.outputs[0]], dtype="float32", quant=None),
         )
-        plain: dict[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
-        nodes.append(replace(node, op="mul", inputs=(node.inputs[0], factor), outputs=(steps,), attrs=plain))
+        plain_attrs: dict[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
+        nodes.append(replace(node, op="mul", inputs=(node.inputs[0], factor), outputs=(steps,), attrs=plain_attrs))
         nodes.append(replace(node, inputs=(steps,), attrs={**node.attrs, "scale": (1.0,), "rounding": Ties.EVEN}))
     return graph.with_nodes(nodes, types=types, consts=consts)
 
 
 def in_fixed_point(graph: Graph) -> Graph:
-    """ONNX's requantisation by floats as one by fixed-point multipliers that round once: the same but for ties, one in millions.
+    """Replace ONNX's requantisation by floats by fixed-point multipliers that round once: only ties differ, one in millions.
 
-    Numbers of 16 bits may have no zero points but those of bytes. Softmax of bytes is on integers already, of any scales, which
-    TFLite's is not; bytes are requantised by a table.
+    Excluded are values with zero points beyond those of 8-bit dtypes, and 8-bit softmax and quantize: the former works on
+    integers of any scale already, the latter is a table.
     """
 
-    def fixed(node: Node) -> Node:
+    def use_fixed_point(node: Node) -> Node:
         if regions := registry.get(node.op).regions:
             return replace(node, attrs={**node.attrs, **{name: in_fixed_point(node.attr(name)) for name in regions}})
         if node.attrs.get("rounding") != Rounding.EVEN or node.op == "dequantize":
             return node
         kinds = [graph.types[name] for name in (*node.inputs[:2], *node.outputs) if name]
-        quantised = all(kind.quant is not None for kind in (kinds[0], kinds[-1]))
-        shifted = any(abs(zero) > 255 for kind in kinds if kind.quant is not None for zero in kind.quant.zero_point)
+        is_quantised = all(kind.quant is not None for kind in (kinds[0], kinds[-1]))
+        has_large_zero_point = any(
+            abs(zero) > 255 for kind in kinds if kind.quant is not None for zero in kind.quant.zero_point
+        )
         by_table = node.op in ("quantize", "softmax") and kinds[0].dtype != "int16"
-        if not quantised or shifted or by_table:
+        if not is_quantised or has_large_zero_point or by_table:
             return node
         return replace(node, attrs={**node.attrs, "rounding": Rounding.SINGLE})
 
-    return graph.with_nodes(fixed(node) for node in graph.nodes)
+    return graph.with_nodes(use_fixed_point(node) for node in graph.nodes)
 
 
 ROUNDING_PASS = Pass("rounding", rounding, 0, around=True)
 
 
-# ---- SVDF of floats as the layers that it is made of, each of which has an integer form.
+# ---- Decomposition of float SVDF into layers that have an integer form each.
 #
-# A dense layer makes a feature of each filter. The last M of them, the state (B, F * M), become an image (B, M, 1, F): the new
-# frame goes in below, the oldest leaves above. Sums over the filters of a unit by weights of time are a convolution as high as
-# that image, whose groups are the units.
+# A dense layer computes a feature of each filter. The last M features, the state (B, F * M), become an image (B, M, 1, F): each
+# step appends a row and drops the first. The weighted sums over time and over the filters of a unit are a convolution as high
+# as that image, whose groups are the units.
 
 
 def svdf_as_layers(graph: Graph, context: PassContext) -> Graph:
-    """The graph with layers, of other state, where nothing but a step of SVDF reads and writes the state."""
+    """Decompose SVDF nodes, with state in another layout, if only the node reads and writes the state."""
     nodes, types, consts = list[Node](), dict(graph.types), dict(graph.consts)
     state, updates = dict(graph.state), dict(graph.updates)
     for node in graph.nodes:
-        if not _splits(node, graph):
+        if not _can_decompose(node, graph):
             nodes.append(node)
             continue
-        step = _Step(node, graph)
+        step = _SvdfStep(node, graph)
         step.write()
         nodes += step.rewrite.nodes
         types |= step.rewrite.types
         consts |= step.rewrite.consts
         old = node.inputs[4]
         del updates[old], types[old]
-        start = step.start(state.pop(old))
+        start = step.initial_image(state.pop(old))
         if step.memory > 1:
             state[step.image], updates[step.image] = start, step.line
     return graph.with_nodes(nodes, types=types, consts=consts, state=state, updates=updates)
 
 
-def _splits(node: Node, graph: Graph) -> bool:
-    """Whether a node is such a step, of constant weights."""
+def _can_decompose(node: Node, graph: Graph) -> bool:
+    """Test whether a node is a float SVDF with constant weights whose state nothing else reads or writes."""
     if node.op != "svdf" or graph.types[node.inputs[0]].dtype != "float32":
         return False
     state, new = node.inputs[4], node.outputs[1]
-    readers = [each for each in graph.nodes if {state, new} & set(each.inputs)]
-    own = graph.updates.get(state) == new and list(graph.updates.values()).count(new) == 1
-    kept = {state, new} & set(graph.outputs)
-    return own and readers == [node] and not kept and all(name in graph.consts for name in node.inputs[1:4])
+    readers = [reader for reader in graph.nodes if {state, new} & set(reader.inputs)]
+    updates_state = graph.updates.get(state) == new and list(graph.updates.values()).count(new) == 1
+    is_output = {state, new} & set(graph.outputs)
+    return (
+        updates_state and readers == [node] and not is_output and all(name in graph.consts for name in node.inputs[1:4])
+    )
 
 
-class _Step:
-    """The layers of one node. ``image``: its state, unless only the newest feature counts; ``line``: what that holds next."""
+class _SvdfStep:
+    """Builds the layers of one node.
+
+    ``image``: its state, unless M = 1; ``line``: the next state.
+    """
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node, self.rewrite = node, Rewrite(node, graph)
@@ -156,8 +165,8 @@ class _Step:
     def pixels(self, rows: int) -> tuple[int, ...]:
         return (self.batch, rows, 1, self.filters)
 
-    def start(self, old: Array) -> Array:
-        """The initial state, as it lies now."""
+    def initial_image(self, old: Array) -> Array:
+        """Return the initial state in the new layout."""
         frames = old.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
         return np.ascontiguousarray(frames).reshape(self.pixels(self.memory))
 
@@ -166,7 +175,7 @@ class _Step:
         units = self.filters // self.rank
         features = self.emit("dense", (data, weights), (self.batch, self.filters))
         frame = self.emit("reshape", (features,), self.pixels(1), {"shape": self.pixels(1)})
-        self.line = self.lengthened(frame) if self.memory > 1 else frame
+        self.line = self.append_frame(frame) if self.memory > 1 else frame
         taps = np.ascontiguousarray(self.time.reshape(units, self.rank, self.memory).transpose(0, 2, 1))
         kernel = self.rewrite.constant("time", taps.reshape(units, self.memory, 1, self.rank))
         attrs: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "groups": units, "layout": "NHWC"}
@@ -177,8 +186,8 @@ class _Step:
             emit_activation(self.rewrite, activation, linear, sums)
         self.rewrite.emit("reshape", (sums,), self.node.outputs[0], {"shape": (self.batch, units)})
 
-    def lengthened(self, frame: str) -> str:
-        """The image with the new frame in place of the oldest."""
+    def append_frame(self, frame: str) -> str:
+        """Append the new frame to the image and drop the oldest."""
         cut: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": self.pixels(self.memory), "strides": (1, 1, 1, 1)}
         past = self.emit("slice", (self.image,), self.pixels(self.memory - 1), cut)
         return self.emit("concat", (past, frame), self.pixels(self.memory), {"axis": 1})
@@ -191,29 +200,30 @@ class _Step:
 SVDF_LAYERS_PASS = Pass("svdf_layers", svdf_as_layers, 0)
 
 
-# ---- Quantised and activated surface operators become core operators with explicit integer parameters.
+# ---- Legalisation: quantised and activated surface operators become core operators with explicit integer parameters.
 
 ROUNDS = 8
-"""An operator may become surface operators again (a mean becomes a sum and a requantize); few rounds settle everything."""
+"""Limit of rounds. An operator may become surface operators again (a mean becomes a sum and a requantize)."""
 
 
 def legalize(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite until nothing changes. With option ``requantize=fixed``, ONNX's float requantisation becomes fixed point.
+    """Rewrite surface operators until none is left. Option ``requantize=fixed`` turns ONNX's float requantisation into fixed
+    point first.
 
-    Raises UnsupportedError that lists every operator which has no core form.
+    Raises UnsupportedError that lists all operators without a core form.
     """
     if context.options.get("requantize") == "fixed":
         graph = in_fixed_point(graph)
     for _ in range(ROUNDS):
-        rewritten = _once(graph)
+        rewritten = _legalize_once(graph)
         if rewritten is graph:
             return graph
         graph = rewritten
     raise InternalError(f"legalizing graph {graph.name} comes to no end")
 
 
-def _once(graph: Graph) -> Graph:
-    """Every node once; the same object when no operator had anything to rewrite."""
+def _legalize_once(graph: Graph) -> Graph:
+    """Legalise every node once; returns the same object if nothing changed."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
     refused: list[UnsupportedError] = []
@@ -221,32 +231,32 @@ def _once(graph: Graph) -> Graph:
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
         try:
-            found = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
+            legalized = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
         except UnsupportedError as error:
-            refused.append(error if error.where else _placed(error, node))
+            refused.append(error if error.where else _with_location(error, node))
             continue
-        if found is None:
+        if legalized is None:
             nodes.append(node)
             continue
         changed = True
-        new_nodes, new_types, new_consts = found
+        new_nodes, new_types, new_consts = legalized
         nodes.extend(new_nodes)
         types.update(new_types)
         consts.update(new_consts)
     if refused:
-        raise _all_at_once(refused)
+        raise _combine_errors(refused)
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
 
 
-def _placed(error: UnsupportedError, node: Node) -> UnsupportedError:
-    """The same of a node: arithmetic does not know whose numbers it is given."""
+def _with_location(error: UnsupportedError, node: Node) -> UnsupportedError:
+    """Return the error with the node's name and location, which arithmetic helpers do not know."""
     return UnsupportedError(
         f"{node.op} of {', '.join(map(repr, node.outputs))}: {error.what}", where=str(node.loc), hint=error.hint
     )
 
 
-def _all_at_once(errors: list[UnsupportedError]) -> UnsupportedError:
-    """One error that says what all say."""
+def _combine_errors(errors: list[UnsupportedError]) -> UnsupportedError:
+    """Combine errors into one that lists them all."""
     if len(errors) == 1:
         return errors[0]
     lines = [f"  {e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in errors]

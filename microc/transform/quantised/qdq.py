@@ -1,4 +1,4 @@
-"""Quantised operators out of dequantize, operator, quantize."""
+"""Recognition of quantised operators in the form ``dequantize -> operator -> quantize`` (QDQ)."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from microc.transform.quantised.qdq_values import (
     CHOICES,
     EVEN,
     JOINS,
-    Given,
+    LoopOperand,
     Values,
+    convert_loop,
     is_function,
     moves,
-    on_integers,
     quantised_as,
     spread_quantisation,
 )
 
 # ---- Biases of quantised layers: integers at the scale of the accumulator, data scale times weight scale.
 #
-# Quantisers write int32 biases of just that scale; they are taken as they are. Others (floats, or integers of another
-# scale) are rounded to it, an error of half a unit of the accumulator: to int32, or beside data of 16 bits to int64 where they
-# need it.
+# Quantisers write int32 biases of exactly that scale, which are used unchanged. Others (floats, or integers of another scale)
+# are rounded to it, with an error of at most half a unit of the accumulator: to int32, or to int64 if 16-bit data need it.
 
 _TOLERANCE = 2.0**-20
-"""Relative distance of a bias' scale from the accumulator's that float32 rounding explains."""
+"""Relative difference between a bias' scale and the accumulator's that float32 rounding explains."""
 
 
 _SHORT, _LONG = ("int32", dtypes.int_range("int32")), ("int64", (-(1 << 46), 1 << 46))
 _RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
-"""By bytes of the data: what a bias may be; sums of more than 48 bits are not scaled in fixed point."""
+"""Dtypes of a bias and their ranges, by bytes of the data. Sums of more than 48 bits cannot be scaled in fixed point."""
 
 
 @frozen
@@ -55,7 +54,7 @@ class Sum:
 
 
 def accumulator_quant(data: Quant, weight: Quant) -> Quant:
-    """The quantisation of the sum of products: one scale, or one per output channel along axis 0."""
+    """Return the quantisation of the sum of products: one scale, or one per output channel along axis 0."""
     scales = tuple(data.scale[0] * scale for scale in weight.scale)
     return Quant(scales, (0,) * len(scales), None if weight.axis is None else 0)
 
@@ -63,16 +62,16 @@ def accumulator_quant(data: Quant, weight: Quant) -> Quant:
 def integer_bias(
     terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, units: int, data_dtype: str
 ) -> Array | None:
-    """The sum of constant ``terms`` (data, quantisation or None for floats), int32 of ``units`` elements.
+    """Return the sum of constant ``terms`` (data, quantisation or None for floats) as integers of ``units`` elements.
 
-    A single term that is an int32 bias at the accumulator's scale is returned as it is, the same array. None where an
-    integer term has no scale or one per channel that do not fit, or where the sum leaves int32 (2**46, of int64 for 16-bit data).
+    A single term that is an int32 bias at the accumulator's scale is returned unchanged, the same array. None if a term is an
+    integer without fitting scales, or if the sum leaves int32 (for 16-bit data 2**46 of int64).
     """
-    if len(terms) == 1 and _fits(*terms[0], accumulator, units):
+    if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator, units):
         return terms[0][0]
     total = np.zeros(units, np.float64)
     for data, quant in terms:
-        real = _real(data, quant)
+        real = _to_real(data, quant)
         if real is None or real.size not in (1, units):
             return None
         total += real
@@ -86,7 +85,7 @@ def integer_bias(
 def sum_behind(
     node: Node, units: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
 ) -> Sum | None:
-    """The addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
+    """Return the addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
     value, axis = node.outputs[0], -1
     user = only_user(value)
     if node.op == "conv2d":
@@ -104,16 +103,16 @@ def sum_behind(
     return Sum(user.outputs[0], value, term)
 
 
-def _fits(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
-    """Whether a bias is int32 with the accumulator's scale (up to float32 rounding) and zero point 0."""
+def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
+    """Test whether a bias is int32 with the accumulator's scale (up to float32 rounding) and zero point 0."""
     if quant is None or data.dtype != np.int32 or data.shape != (units,) or any(quant.zero_point):
         return False
     ratio = np.array(quant.scale) / np.array(accumulator.scale)
     return len(quant.scale) in (1, units) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
 
 
-def _real(data: Array, quant: Quant | None) -> Array | None:
-    """The real numbers that constant data stands for, flat; None for integers without quantisation."""
+def _to_real(data: Array, quant: Quant | None) -> Array | None:
+    """Return the real numbers of constant data, flat; None for integers without quantisation."""
     if quant is None:
         return np.asarray(data, np.float64).reshape(-1) if dtypes.is_float(data.dtype.name) else None
     if len(quant.scale) not in (1, data.size):
@@ -122,46 +121,47 @@ def _real(data: Array, quant: Quant | None) -> Array | None:
     return np.asarray(levels * np.array(quant.scale))
 
 
-# ---- Relu and clip that keep a value's quantisation are limits on integers: they join the layer before, or mean
-# nothing.
+# ---- Fusion of relu and clip that keep a value's quantisation: they become the activation of the layer before, or are dropped
+# if the integers' range implies them.
 
 _ACTIVATIONS = ("", "relu", "relu6", "relu_n1_to_1")
 
 
 def fuse_clamps(graph: Graph) -> Graph:
-    """The graph with quantised relu and clip made the ``activation`` of their producer, or dropped where implied."""
+    """Make quantised relu and clip the ``activation`` of their producer, or drop those that change nothing."""
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     kept = {*graph.outputs, *graph.updates.values()}
     readers.update(kept)
     renamed: dict[str, str] = {}
-    made: dict[str, int] = {}
+    made_by: dict[str, int] = {}
     nodes: list[Node] = []
     for old in graph.nodes:
         node = replace(old, inputs=tuple(renamed.get(name, name) for name in old.inputs))
         source = node.inputs[0] if node.inputs else ""
         activation = _activation(graph, node)
-        producer = nodes[made[source]] if source in made else None
+        producer = nodes[made_by[source]] if source in made_by else None
         if activation == "" and node.outputs[0] not in kept:
             renamed[node.outputs[0]] = source
             readers[source] += readers[node.outputs[0]] - 1
             continue
+        # Moves between the layer and the clamp commute with it.
         while producer is not None and registry.get(producer.op).moves and readers[producer.inputs[0]] == 1:
-            producer = nodes[made[producer.inputs[0]]] if producer.inputs[0] in made else None
+            producer = nodes[made_by[producer.inputs[0]]] if producer.inputs[0] in made_by else None
         joinable = producer is not None and producer.attrs.get("activation") == "" and readers[source] == 1
         if producer is not None and activation is not None and joinable:
-            place = made[producer.outputs[0]]
-            nodes[place] = replace(producer, attrs={**producer.attrs, "activation": activation})
-            last = made.pop(source)
-            nodes[last] = replace(nodes[last], outputs=node.outputs)
-            made[node.outputs[0]] = last
+            position = made_by[producer.outputs[0]]
+            nodes[position] = replace(producer, attrs={**producer.attrs, "activation": activation})
+            last_position = made_by.pop(source)
+            nodes[last_position] = replace(nodes[last_position], outputs=node.outputs)
+            made_by[node.outputs[0]] = last_position
             continue
-        made.update({name: len(nodes) for name in node.outputs})
+        made_by.update({name: len(nodes) for name in node.outputs})
         nodes.append(node)
     return graph.with_nodes(nodes)
 
 
 def _activation(graph: Graph, node: Node) -> str | None:
-    """The activation that limits integers as ``node`` does; None if it is no such limit, or one without a name."""
+    """Return the activation with the same limits on integers as ``node``; None if it is no such limit or has no name."""
     if node.op not in ("relu", "clip"):
         return None
     kind, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -175,7 +175,7 @@ def _activation(graph: Graph, node: Node) -> str | None:
 
 
 def _limits(node: Node, kind: TensorType) -> tuple[int, int]:
-    """The least and the greatest integer that a quantised relu or clip lets through."""
+    """Return the least and greatest integer that a quantised relu or clip lets through."""
     assert kind.quant is not None
     low, high = dtypes.int_range(kind.dtype)
     scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
@@ -188,47 +188,46 @@ def _limits(node: Node, kind: TensorType) -> tuple[int, int]:
     return level(node.attr("minimum")), level(node.attr("maximum"))
 
 
-# ---- Quantised operators out of ``dequantize -> operator -> quantize``, the form in which ONNX quantisers write
-# them.
+# ---- Recognition of quantised operators in ``dequantize -> operator -> quantize``, the form that ONNX quantisers write.
 #
-# A rewritten operator works on integer tensors whose types carry ``quant``, with ``rounding="even"``, and still means
-# what was written: dequantize the inputs, compute in real numbers, divide by the output's scale, round half to even,
-# saturate. Activations have 8 or 16 bits, weights 8. What the pass does not know stays as it is, which is as exact and slower.
+# A rewritten operator works on integer tensors whose types have ``quant``, with ``rounding="even"``, and computes the same as
+# before: dequantize the inputs, compute in real numbers, divide by the output's scale, round half to even, saturate.
+# Activations have 8 or 16 bits, weights 8. An unknown operator stays unchanged, which is as exact and slower.
 #
-# The pass walks the graph once and keeps, for every float value that is an integer value dequantised, that integer
-# value (``source``). Four facts carry it, for scales > 0 and zero points inside the dtype:
+# The pass walks the graph once and records the integer value (``source``) of every float value that is a dequantised integer
+# value. It is correct by four facts, for scales > 0 and zero points inside of the dtype:
 #
-# - quantize(dequantize(q)) = q where both have one scale and zero point and q has at most 16 bits;
+# - quantize(dequantize(q)) = q if both have the same scale and zero point and q has at most 16 bits;
 # - moving elements, max pooling and maxima, which only choose elements, commute with both;
-# - relu and clip commute with quantize, for rounding is monotone;
+# - relu and clip commute with quantize, because rounding is monotone;
 # - so an operator whose only reader is quantize, perhaps behind such operators, may itself produce integers.
 
 LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
-"""Products with constant weights, which may have a scale for each output channel, and a bias."""
+"""Products with constant weights, which may have a scale per output channel, and a bias."""
 _BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul", "prelu"))
 _MIXED = frozenset(("matmul", "prelu"))
-"""Those of them whose operands may differ in dtype."""
+"""Binary operators whose operands may differ in dtype."""
 _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
 _UNARY = frozenset(("avg_pool2d", "cumsum", "l2_normalize", "log_softmax", "mean", "resample", "softmax", "sum"))
 _SEARCHES = frozenset(("argmax", "argmin"))
 
 
 def recognise(graph: Graph, context: PassContext) -> Graph:
-    """The graph with quantised operators where it says ``dequantize -> operator -> quantize``."""
+    """Replace ``dequantize -> operator -> quantize`` by quantised operators."""
     if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
-    return _recognised(graph)
+    return _recognise_graph(graph)
 
 
 PASS = Pass("qdq", recognise, 0, around=True)
 
 
-def _recognised(graph: Graph) -> Graph:
+def _recognise_graph(graph: Graph) -> Graph:
     return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
 
 
 def has_integer_form(node: Node, graph: Graph) -> bool:
-    """Whether an operator on floats becomes one on integers between ``dequantize`` and ``quantize``, where dtypes allow it."""
+    """Test whether a float operator becomes an integer one between ``dequantize`` and ``quantize``, if dtypes allow it."""
     if node.op in LAYERS:
         return node.inputs[1] in graph.consts
     return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_function(node)
@@ -243,9 +242,11 @@ class _Recogniser(Values):
         self.biased: dict[str, str] = {}
 
     def run(self) -> Graph:
+        # Constants first: a layer takes a constant that is added behind it into its bias before the walk reaches the node that
+        # dequantises that constant.
         for node in self.graph.nodes:
             if node.op == "dequantize" and node.inputs[0] in self.consts:
-                self.dequantize(node)
+                self.visit_dequantize(node)
         for node in self.graph.nodes:
             self.visit(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         for name in (*self.graph.outputs, *self.graph.updates.values()):
@@ -253,38 +254,40 @@ class _Recogniser(Values):
         return self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts)
 
     def visit(self, node: Node) -> None:
-        """Rewrite one node, or keep it with its inputs dequantised."""
-        known = [self.source.get(name) for name in node.inputs]
-        first = known[0] if known else None
+        """Rewrite one node; if no rule applies, keep it with its inputs dequantised."""
+        sources = [self.source.get(name) for name in node.inputs]
+        first = sources[0] if sources else None
         if node.op == "dequantize":
-            done = self.dequantize(node)
+            is_rewritten = self.visit_dequantize(node)
         elif node.op == "quantize":
-            done = self.quantize(node)
+            is_rewritten = self.visit_quantize(node)
         elif node.outputs[0] in self.biased:
-            done = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
+            is_rewritten = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
-            done = self.join(node)
+            is_rewritten = self.visit_join(node)
         elif node.op == "loop":
-            done = self.loop(node, known)
+            is_rewritten = self.visit_loop(node, sources)
         elif node.op in _BINARY:
-            done = self.compute(node, self.with_number(node, known))
+            is_rewritten = self.visit_computation(node, self.integer_operands(node, sources))
         elif first is None:
-            done = False
+            is_rewritten = False
         elif node.op in LAYERS:
-            done = self.product(node)
+            is_rewritten = self.visit_product(node)
         elif node.op in _COMPARISONS | _SEARCHES:
-            done = self.ordered(node, [name for name in known if name])
+            is_rewritten = self.visit_ordering(node, [name for name in sources if name])
         elif moves(node) or node.op in CHOICES:
-            done = self.move(node, first) or (node.op in CHOICES and self.compute(node, [first]))
+            is_rewritten = self.visit_move(node, first) or (
+                node.op in CHOICES and self.visit_computation(node, [first])
+            )
         else:
-            done = (is_function(node) or node.op in _UNARY) and self.compute(node, [first])
-        if not done:
+            is_rewritten = (is_function(node) or node.op in _UNARY) and self.visit_computation(node, [first])
+        if not is_rewritten:
             for name in node.inputs:
                 self.materialise(name)
             self.append(node)
 
-    def dequantize(self, node: Node) -> bool:
-        """Register the result; False where the integers are already known under another quantisation."""
+    def visit_dequantize(self, node: Node) -> bool:
+        """Register the result; False if the integers already have another quantisation."""
         value, (quant, _) = node.inputs[0], quantised_as(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
@@ -292,8 +295,8 @@ class _Recogniser(Values):
         self.types[value] = replace(kind, quant=quant)
         return self.register(node.outputs[0], value, node.loc)
 
-    def quantize(self, node: Node) -> bool:
-        """Drop it where its operand is an integer already; requantise where the scales differ."""
+    def visit_quantize(self, node: Node) -> bool:
+        """Drop the node if its operand is such an integer already; requantise if the scales differ."""
         quant, out_dtype = quantised_as(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
@@ -311,27 +314,29 @@ class _Recogniser(Values):
         self.append(replace(node, inputs=(source,)))
         return True
 
-    def with_number(self, node: Node, known: Sequence[str | None]) -> list[str]:
-        """The operands' integers, those of a constant that is one number among them; none where an operand has none."""
-        given = [source for source in known if source]
-        if not given or len(given) == len(known):
-            return given
-        dtype = self.types[given[0]].dtype
-        found = [source or self.number(name, dtype) for name, source in zip(node.inputs, known, strict=True)]
-        return [source for source in found if source] if None not in found else []
+    def integer_operands(self, node: Node, known: Sequence[str | None]) -> list[str]:
+        """Return the operands' integers, with a constant of one number as exact integers; empty if an operand has none."""
+        present = [source for source in known if source]
+        if not present or len(present) == len(known):
+            return present
+        dtype = self.types[present[0]].dtype
+        completed = [
+            source or self.exact_integers(name, dtype) for name, source in zip(node.inputs, known, strict=True)
+        ]
+        return [source for source in completed if source] if None not in completed else []
 
-    def compute(self, node: Node, sources: Sequence[str]) -> bool:
-        """An operator that computes: of operands that differ in dtype those with fewer bits are widened."""
+    def visit_computation(self, node: Node, sources: Sequence[str]) -> bool:
+        """Rewrite an operator that computes; of operands that differ in dtype the narrower ones are widened."""
         kind = self.target(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
         mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op not in _MIXED
-        operands = [self.widened(source, node.loc) for source in sources] if mixed else sources
+        operands = [self.widen(source, node.loc) for source in sources] if mixed else sources
         tables = node.inputs[1:] if registry.get(node.op).tables else ()
         return self.produce(node, (*operands, *tables), kind, **EVEN)
 
-    def ordered(self, node: Node, sources: Sequence[str]) -> bool:
-        """What depends on the order of numbers alone finds it in integers of one quantisation."""
+    def visit_ordering(self, node: Node, sources: Sequence[str]) -> bool:
+        """Rewrite an operator that depends only on the order of numbers, if all operands have one quantisation."""
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
         if len(sources) != len(node.inputs) or len(kinds) != 1 or not self.is_activation(sources[0]):
             return False
@@ -339,8 +344,8 @@ class _Recogniser(Values):
         self.append(replace(node, inputs=tuple(sources), attrs=attrs))
         return True
 
-    def move(self, node: Node, source: str) -> bool:
-        """An operator that only chooses elements works on the integers as they are."""
+    def visit_move(self, node: Node, source: str) -> bool:
+        """Rewrite an operator that only chooses elements: it works on the integers unchanged."""
         kind, attrs = self.types[source], dict(EVEN) if node.op in CHOICES else {}
         if not self.is_activation(source) or node.attrs.get("activation", ""):
             return False
@@ -351,8 +356,9 @@ class _Recogniser(Values):
             attrs["value"] = value
         return self.produce(node, (source, *node.inputs[1:]), kind, **attrs)
 
-    def join(self, node: Node) -> bool:
-        """Operands of one quantisation are joined as they are; others, constants too, become what the result does."""
+    def visit_join(self, node: Node) -> bool:
+        """Rewrite an operator that joins operands: those of other quantisation, constants too, are requantised to the
+        result's."""
         first = 1 if node.op == "where" else 0
         sources = [self.source.get(name, name) for name in node.inputs[first:]]
         integers = [source for source in sources if self.is_activation(source)]
@@ -367,37 +373,42 @@ class _Recogniser(Values):
         kind = self.types[integers[0]] if len(kinds) == 1 else self.target(node.outputs[0])
         if kind is None or node.attrs.get("activation", ""):
             return False
-        operands = [self.requantised(source, kind, node.loc) for source in sources]
+        operands = [self.requantise(source, kind, node.loc) for source in sources]
         return self.produce(node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {}))
 
-    def loop(self, node: Node, known: Sequence[str | None]) -> bool:
-        """A loop hands integers from turn to turn where its turns make integers; its body is recognised anew with them."""
-        kinds = [self.types[source] if source and self.is_activation(source) else None for source in known]
-        given = [Given(kind, self.consts.get(name)) for kind, name in zip(kinds, node.inputs, strict=True)]
-        found = on_integers(node.attr("body"), node.attr("carried"), given, _recognised)
-        if not any((*found.operands, *found.results)):
+    def visit_loop(self, node: Node, sources: Sequence[str | None]) -> bool:
+        """Let a loop carry integers where its iterations compute integers; its body is recognised again with integer inputs."""
+        types = [self.types[source] if source and self.is_activation(source) else None for source in sources]
+        loop_operands = [
+            LoopOperand(kind, self.consts.get(name)) for kind, name in zip(types, node.inputs, strict=True)
+        ]
+        integer_loop = convert_loop(node.attr("body"), node.attr("carried"), loop_operands, _recognise_graph)
+        if not any((*integer_loop.operands, *integer_loop.results)):
             return False
-        operands = [self.handed(*each, node.loc) for each in zip(node.inputs, known, found.operands, strict=True)]
+        operands = [
+            self.loop_operand(*each, node.loc) for each in zip(node.inputs, sources, integer_loop.operands, strict=True)
+        ]
         outputs = list(node.outputs)
-        for k, kind in enumerate(found.results):
+        for k, kind in enumerate(integer_loop.results):
             if kind is not None and outputs[k]:
                 kind = replace(kind, shape=self.types[outputs[k]].shape)
-                outputs[k] = self.name(outputs[k], kind)
+                outputs[k] = self.integer_name(outputs[k], kind)
                 self.types[outputs[k]] = kind
                 self.register(node.outputs[k], outputs[k], node.loc)
-        attrs = {**node.attrs, "body": found.body}
+        attrs = {**node.attrs, "body": integer_loop.body}
         self.append(replace(node, inputs=tuple(operands), outputs=tuple(outputs), attrs=attrs))
         return True
 
-    def handed(self, name: str, source: str | None, kind: TensorType | None, loc: Loc) -> str:
-        """An operand as integers of ``kind``, or as it is."""
+    def loop_operand(self, name: str, source: str | None, kind: TensorType | None, loc: Loc) -> str:
+        """Return an operand as integers of ``kind``, or as floats if that is None."""
         if kind is None:
             self.materialise(name)
             return name
-        return self.requantised(source or name, kind, loc)
+        return self.requantise(source or name, kind, loc)
 
-    def product(self, node: Node) -> bool:
-        """A convolution or dense layer with constant 8-bit weights; a constant added right behind joins its bias."""
+    def visit_product(self, node: Node) -> bool:
+        """Rewrite a convolution or dense layer with constant 8-bit weights; a constant added directly behind it joins its
+        bias."""
         data, weight = self.source[node.inputs[0]], self.source.get(node.inputs[1], "")
         if not self.is_activation(data) or weight not in self.consts:
             return False
@@ -407,23 +418,25 @@ class _Recogniser(Values):
         terms = [name for name in node.inputs[2:] if name]
         sum_ = sum_behind(node, kind.shape[0], self.types, self.only_user)
         target = self.target(sum_.output if sum_ else node.outputs[0])
-        bias = self.bias(node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant))
+        bias = self.layer_bias(
+            node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant)
+        )
         if target is None or bias is None:
             return False
         if sum_:
             self.biased[sum_.output] = sum_.operand
         return self.produce(node, (data, weight, *bias), target, **EVEN)
 
-    def bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
-        """The bias that is the sum of ``terms``, as the inputs to add (none without terms); None if there is none."""
+    def layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
+        """Return the inputs that add the sum of ``terms``, none without terms; None if the sum is no integer bias."""
         if not terms:
             return ()
         sources = [self.source.get(name, name) for name in terms]
         if any(source not in self.consts for source in sources):
             return None
-        known = [(self.consts[source], self.types[source].quant) for source in sources]
+        term_data = [(self.consts[source], self.types[source].quant) for source in sources]
         data = integer_bias(
-            known, quant, self.types[node.inputs[1]].shape[0], self.types[self.source[node.inputs[0]]].dtype
+            term_data, quant, self.types[node.inputs[1]].shape[0], self.types[self.source[node.inputs[0]]].dtype
         )
         if data is None:
             return None

@@ -1,4 +1,4 @@
-"""What the qdq pass knows of values, moves and loops."""
+"""State of the qdq pass: quantisation of moved values, integers that stand for float values, loops on integers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_nam
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
 
-# ---- Integers that are only moved stand for the same numbers before and behind: one quantisation for both.
+# ---- Quantisation of integers that are only moved: equal before and behind the move.
 #
-# Quantisers of operators let Reshape and Transpose work on integers, of which the file says nothing more; what reads and
-# what writes them says which numbers they stand for. Rules that change the order of operators rely on that.
+# Quantisers let Reshape and Transpose work on integers whose quantisation the file does not state; it follows from the nodes
+# that read or write them. Rules that reorder operators rely on it.
 
 
 def spread_quantisation(graph: Graph) -> Graph:
-    """The graph where both sides of a move carry the quantisation, per tensor, that one of them has."""
+    """Give both sides of a move the per-tensor quantisation that one of them has."""
     types = dict(graph.types)
     moves = [node for node in graph.nodes if registry.get(node.op).moves]
     _spread(types, moves)
@@ -39,41 +39,45 @@ def _spread(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
 
 
 def is_function(node: Node) -> bool:
-    """Whether it is a function of one number, of which integers of any two scales are a table."""
+    """Test whether a node is a function of one number, so that integers of any two scales make it a table."""
     definition = registry.get(node.op)
     return definition.elementwise and len(node.inputs) == 1 and "rounding" in definition.attrs and node.op != "quantize"
 
 
 def moves(node: Node) -> bool:
-    """Whether elements of the result are those of the first operand, or what pads them."""
-    picks = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
-    return registry.get(node.op).moves or node.op == "pad" or picks
+    """Test whether all elements of the result are elements of the first operand or padding."""
+    picks_elements = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
+    return registry.get(node.op).moves or node.op == "pad" or picks_elements
 
 
-# ---- What the qdq pass knows of values: which integers stand for a float value, and which it is going to become.
+# ---- Values of the qdq pass: the integers that a float value stands for, and those that it will be quantised to.
 #
-# :class:`Values` writes the new graph. Of a float value that is an integer value dequantised it knows the integers (``source``);
-# they are dequantised in the new graph only where somebody reads the floats.
+# :class:`Values` writes the new graph. For a float value that is a dequantised integer value it records the integers
+# (``source``). The new graph dequantises them only if a node reads the floats.
 
 BYTES = ("int8", "uint8")
 ACTIVATIONS = (*BYTES, "int16")
 EVEN: Mapping[str, Attr] = {"rounding": Rounding.EVEN}
 CHOICES = frozenset(("max_pool2d", "max", "min"))
-"""Operators that choose one of several elements."""
+"""Operators whose result is one of several elements."""
 
 JOINS = frozenset(("concat", "maximum", "minimum", "where"))
-"""Operators whose result holds elements of several operands."""
+"""Operators whose result has elements of several operands."""
 
 CLAMPS = frozenset(("relu", "clip"))
 
 
 def quantised_as(node: Node) -> tuple[Quant, Attr]:
-    """The quantisation and the dtype that a quantize or dequantize node names."""
+    """Return the quantisation and the dtype of a quantize or dequantize node; the dtype is None for dequantize."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
 
 
 class Values:
-    """``nodes``, ``types`` and ``consts`` are the new graph's."""
+    """Builder of the new graph's ``nodes``, ``types`` and ``consts``.
+
+    ``source`` maps a float value to the integers that it is dequantised from, ``origin`` to the location of that; ``written``
+    are the values with a node in the new graph.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -92,13 +96,13 @@ class Values:
         self.written.update(node.outputs)
 
     def register(self, value: str, source: str, loc: Loc) -> bool:
-        """Note that the float ``value`` is ``source`` dequantised."""
+        """Record that the float ``value`` is ``source`` dequantised."""
         self.source[value] = source
         self.origin[value] = loc
         return True
 
     def materialise(self, value: str) -> None:
-        """Write the dequantize node that makes a float value, unless it is there."""
+        """Write the dequantize node of a float value, unless it exists."""
         if value not in self.source or value in self.written:
             return
         quant = self.quant(self.source[value])
@@ -111,17 +115,18 @@ class Values:
         return found
 
     def is_activation(self, value: str) -> bool:
-        """Whether an integer value has 8 or 16 bits and one scale."""
+        """Test whether an integer value has 8 or 16 bits and one scale."""
         kind = self.types[value]
         return kind.dtype in ACTIVATIONS and kind.quant is not None and kind.quant.axis is None
 
     def only_user(self, value: str) -> Node | None:
-        """The one node that reads ``value``, unless it is needed elsewhere."""
+        """Return the only node that reads ``value``, if the value is not an output or state."""
         users = self.consumers.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
     def target(self, value: str) -> TensorType | None:
-        """The quantised type that ``value`` ends as, if that is all that becomes of it; the shape is ``value``'s."""
+        """Return the quantised type that ``value`` will have after moves and clamps, if that is its only use; with the shape
+        of ``value``."""
         shape = self.types[value].shape
         while value not in self.kept:
             users = self.consumers.get(value, ())
@@ -144,8 +149,9 @@ class Values:
         self.names.add(name)
         return name
 
-    def name(self, value: str, kind: TensorType) -> str:
-        """A name for the integers of type ``kind`` that stand for ``value``: what a quantize that makes just them calls them."""
+    def integer_name(self, value: str, kind: TensorType) -> str:
+        """Return a name for the integers of type ``kind`` of ``value``: that of an existing quantize with the same result,
+        or a new one."""
         for user in self.consumers.get(value, ()):
             if (
                 user.op == "quantize"
@@ -156,33 +162,36 @@ class Values:
         return self.new_name(f"{value}_quantized")
 
     def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
-        """Write ``node`` on integers, making integers of type ``kind``."""
-        output = self.name(node.outputs[0], kind)
+        """Write ``node`` on integers, with a result of type ``kind``."""
+        output = self.integer_name(node.outputs[0], kind)
         self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
         return self.register(node.outputs[0], output, node.loc)
 
-    def requantised(self, source: str, kind: TensorType, loc: Loc) -> str:
-        """``source`` with the dtype and quantisation of ``kind``."""
-        found, quant = self.types[source], kind.quant
-        if (found.quant, found.dtype) == (quant, kind.dtype) or quant is None:
+    def requantise(self, source: str, kind: TensorType, loc: Loc) -> str:
+        """Requantise ``source`` to the dtype and quantisation of ``kind``, at compile time if it is constant."""
+        source_type, quant = self.types[source], kind.quant
+        if (source_type.quant, source_type.dtype) == (quant, kind.dtype) or quant is None:
             return source
         output = self.new_name(f"{source}_requantized")
-        self.types[output] = replace(found, dtype=kind.dtype, quant=quant)
+        self.types[output] = replace(source_type, dtype=kind.dtype, quant=quant)
         attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
         attrs |= {"out_dtype": kind.dtype, **EVEN}
         if source in self.consts:
-            real = self.consts[source]
-            if found.quant is not None:
-                given: Mapping[str, Attr] = {"scale": found.quant.scale, "zero_point": found.quant.zero_point}
-                (real,) = registry.get("dequantize").reference({**given, "axis": None}, [real])
-            (self.consts[output],) = registry.get("quantize").reference(attrs, [real])
+            data = self.consts[source]
+            if source_type.quant is not None:
+                source_attrs: Mapping[str, Attr] = {
+                    "scale": source_type.quant.scale,
+                    "zero_point": source_type.quant.zero_point,
+                }
+                (data,) = registry.get("dequantize").reference({**source_attrs, "axis": None}, [data])
+            (self.consts[output],) = registry.get("quantize").reference(attrs, [data])
         else:
             self.append(Node("quantize", (source,), (output,), attrs, loc))
         return output
 
-    def widened(self, source: str, loc: Loc) -> str:
-        """Bytes as int16, which stand for the same numbers."""
+    def widen(self, source: str, loc: Loc) -> str:
+        """Widen 8-bit integers to int16, with the same quantisation."""
         kind = self.types[source]
         if kind.dtype == "int16":
             return source
@@ -194,9 +203,12 @@ class Values:
             self.append(Node("cast", (source,), (output,), {"dtype": "int16"}, loc))
         return output
 
-    def number(self, value: str, dtype: str) -> str | None:
-        """A constant that holds one number only as integers, exactly: a power of two as large as ``dtype`` has it, in a scale
-        of its own."""
+    def exact_integers(self, value: str, dtype: str) -> str | None:
+        """Return exact integers for a float constant that is one number: a power of two in ``dtype``, with a scale of its
+        own.
+
+        None if the constant has several numbers or no such form.
+        """
         data = self.consts.get(value)
         if data is None or data.dtype != np.float32 or not data.size or (data != data.flat[0]).any():
             return None
@@ -210,7 +222,11 @@ class Values:
         return output
 
     def padding_value(self, node: Node, kind: TensorType) -> int | None:
-        """What pads the integers: exactly the float's value, or what it is quantised to where the result is."""
+        """Return the integer that pads: exactly the float's value, or its quantised value if the result is quantised the
+        same way.
+
+        None if neither holds.
+        """
         assert kind.quant is not None
         scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
         low, high = dtypes.int_range(kind.dtype)
@@ -221,16 +237,16 @@ class Values:
         return level if quantised or np.float32(level - zero) * scale == value else None
 
 
-# ---- Loops whose turns work on integers carry integers, are handed integers, and stack integers.
+# ---- Loops on integers: iterations carry, receive and stack integers instead of floats.
 #
-# A value that a turn leaves dequantised, q, is carried as q where it begins as such a number, or is quantised alike wherever a
-# turn reads it: quantize(dequantize(q)) = q. Elements that are stacked are dequantised behind the loop; what all turns are
-# given dequantised, they dequantise.
+# If the carried value at the end of an iteration is dequantised from q, the loop carries q, provided that the initial value is
+# such a number or that every iteration quantises it the same way where it reads it: quantize(dequantize(q)) = q. Stacked
+# elements are dequantised behind the loop. Dequantised operands of the loop are dequantised inside.
 
 
 @frozen
-class Given:
-    """An operand of a loop: the type of the integers that it is dequantised from, if it is, and its data if they are known."""
+class LoopOperand:
+    """An operand of a loop: the type of the integers that it is dequantised from, or None, and its data if constant."""
 
     integers: TensorType | None
     data: Array | None
@@ -238,30 +254,31 @@ class Given:
 
 @frozen
 class IntegerLoop:
-    """A body, and of which type the integers are that stand for its operands (the turn's number apart) and results; None: the
-    value stays as it is."""
+    """A body, and the integer types of its operands (without the iteration's number) and results; None for unchanged values."""
 
     body: Graph
     operands: tuple[TensorType | None, ...]
     results: tuple[TensorType | None, ...]
 
 
-def on_integers(body: Graph, carried: int, given: Sequence[Given], recognised: Callable[[Graph], Graph]) -> IntegerLoop:
-    """The loop's body with integers for inputs and outputs where that is the same, its operators ``recognised``."""
-    operands = [None if k < carried else each.integers for k, each in enumerate(given)]
-    body = recognised(_with_inputs(body, operands))
-    results = [_dequantised(body, name) for name in body.outputs]
-    states: list[TensorType | None] = [None] * len(given)
+def convert_loop(
+    body: Graph, carried: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
+) -> IntegerLoop:
+    """Let a loop's body take and return integers where that is equivalent; ``recognise`` converts its operators."""
+    operands = [None if k < carried else operand.integers for k, operand in enumerate(loop_operands)]
+    body = recognise(_with_inputs(body, operands))
+    results = [_type_before_dequantize(body, name) for name in body.outputs]
+    states: list[TensorType | None] = [None] * len(loop_operands)
     for k, kind in enumerate(results[:carried]):
         name = body.inputs[1 + k]
-        fits = kind is not None and (_begins_as(given[k], kind) or _read_as(body, name, kind))
-        operands[k] = states[k] = results[k] = kind if fits else None
-    changed = recognised(_with_outputs(_with_inputs(body, states), results))
-    return IntegerLoop(changed, tuple(operands), tuple(results))
+        can_carry = kind is not None and (_starts_as(loop_operands[k], kind) or _is_only_read_as(body, name, kind))
+        operands[k] = states[k] = results[k] = kind if can_carry else None
+    new_body = recognise(_with_outputs(_with_inputs(body, states), results))
+    return IntegerLoop(new_body, tuple(operands), tuple(results))
 
 
-def _dequantised(body: Graph, output: str) -> TensorType | None:
-    """The integers that a body dequantises last."""
+def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
+    """Return the type of the integers that a body dequantises to its output; None if there is no such node."""
     node = body.producer().get(output)
     if node is None or node.op != "dequantize" or node.attr("axis") is not None:
         return None
@@ -269,24 +286,24 @@ def _dequantised(body: Graph, output: str) -> TensorType | None:
     return replace(kind, quant=quantised_as(node)[0]) if kind.dtype in ACTIVATIONS else None
 
 
-def _begins_as(given: Given, kind: TensorType) -> bool:
-    """Whether the first turn's value is one of the numbers of ``kind``."""
+def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
+    """Test whether the loop's initial value is one of the numbers of ``kind``."""
     assert kind.quant is not None
-    if given.integers is not None:
-        return (given.integers.quant, given.integers.dtype) == (kind.quant, kind.dtype)
-    if given.data is None:
+    if operand.integers is not None:
+        return (operand.integers.quant, operand.integers.dtype) == (kind.quant, kind.dtype)
+    if operand.data is None:
         return False
-    scaled = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
-    into = {**scaled, "out_dtype": kind.dtype, "rounding": Ties.EVEN}
-    levels = registry.get("quantize").reference(into, [given.data])
-    return np.array_equal(registry.get("dequantize").reference(scaled, levels)[0], given.data)
+    scale_attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+    quantize_attrs = {**scale_attrs, "out_dtype": kind.dtype, "rounding": Ties.EVEN}
+    levels = registry.get("quantize").reference(quantize_attrs, [operand.data])
+    return np.array_equal(registry.get("dequantize").reference(scale_attrs, levels)[0], operand.data)
 
 
-def _read_as(body: Graph, name: str, kind: TensorType) -> bool:
-    """Whether a turn quantises a value wherever it reads it, as ``kind``."""
+def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
+    """Test whether iterations read a value only by quantising it as ``kind``."""
     users = body.consumers().get(name, ())
-    alike = all(user.op == "quantize" and quantised_as(user) == (kind.quant, kind.dtype) for user in users)
-    return alike and name not in body.outputs
+    quantises_same = all(user.op == "quantize" and quantised_as(user) == (kind.quant, kind.dtype) for user in users)
+    return quantises_same and name not in body.outputs
 
 
 def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
@@ -298,8 +315,8 @@ def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
         inputs[position] = fresh_name(taken, f"{real}_quantized")
         taken.add(inputs[position])
         types[inputs[position]] = kind
-        scaled: dict[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
-        nodes.append(Node("dequantize", (inputs[position],), (real,), scaled, body.nodes[0].loc))
+        scale_attrs: dict[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+        nodes.append(Node("dequantize", (inputs[position],), (real,), scale_attrs, body.nodes[0].loc))
     return replace(body, inputs=tuple(inputs), types=types).with_nodes((*nodes, *body.nodes))
 
 

@@ -1,20 +1,20 @@
-"""Elementwise work that depends on one 8-bit value only is a function of 256 numbers, known in full.
+"""Elementwise operators that depend on one 8-bit value become table lookups, clamps, or nothing.
 
 Values are followed from an 8-bit *root*, the first that is no such function itself or that several nodes read, through
-elementwise nodes whose other operands are one number. The node's reference, applied to the tables of its operands, gives the
-table of its result, whatever lies in between (other scales, floats, a product with the root). A result of 8 bits is then
-written in the cheapest way that gives the same number for every number that the root can hold:
+elementwise nodes whose other operands are constants of one number. Applying the node's reference to the tables of its operands
+gives the table of its result, whatever is in between (other scales, floats, a product with the root). An 8-bit result is then
+computed in the cheapest way that is equal for every number that the root can hold:
 
-- the root itself, where the table is the identity (a multiplication by one, another name for the same scale);
-- ``clip``, where the table is one; behind a rescaling it becomes that one's own clamp, since
+- the root itself, if the table is the identity (a multiplication by one, another name for the same scale);
+- ``clip``, if the table is one; behind a rescaling it is merged into that one's own clamp, since
 
       clamp(clamp(r, m, M), a, b)  =  clamp(r, clamp(m, a, b), clamp(M, a, b))
 
   (both sides rise with r, agree where a <= clamp(r, m, M) <= b, and are a or b elsewhere);
-- ``lookup``, where it takes the place of two nodes, or of a fixed-point sum, product or quotient; a new table has to earn its
-  bytes, which it does of few elements, too, where floats lie in between: their code is longer than a table, and slower by far.
+- ``lookup``, if it replaces two nodes, or a fixed-point sum, product or quotient. A new table must be worth its flash: a tensor
+  needs at least 256 elements, or floats in between, whose code is longer than a table and much slower.
 
-Of pixels each channel may have a function of its own, because constants differ by channel: as many tables, one behind the other.
+If constants differ by channel, each channel has a function of its own: the tables are concatenated.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import Range, value_ranges
 
 ENTRIES = 256
-"""A value with so many elements is worth a table of its own."""
+"""Entries of a table, and the elements per table from which a value is worth one."""
 COLOURS = 4
-"""So many channels may differ."""
+"""Limit of channels with tables of their own."""
 
 _FIXED = ("qadd", "qmul", "qdiv")
 _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite 8-bit functions of one 8-bit value as nothing, a clamp, or a table."""
-    found = _Functions(graph).run()
-    return rewrite(found, _clamp_rules())
+    """Rewrite 8-bit functions of one 8-bit value as identity, clamp or table."""
+    simplified = _Functions(graph).run()
+    return rewrite(simplified, _clamp_rules())
 
 
 def byte_functions(graph: Graph) -> Mapping[str, Function]:
-    """The values that are functions of one 8-bit value each."""
-    found = _Functions(graph)
+    """Return the values that are functions of one 8-bit value each."""
+    functions = _Functions(graph)
     for node in graph.nodes:
-        function = found.function(node)
+        function = functions.find_function(node)
         if function is not None:
-            found.known[node.outputs[0]] = function
-    return found.known
+            functions.known[node.outputs[0]] = function
+    return functions.known
 
 
 @frozen
 class Function:
-    """A value as a function of ``root``: its numbers for the root's lowest number up to the highest, for all channels alike or
-    for each, of shape (256, 1 or channels).
+    """A value as a function of ``root``: its table from the root's least to its greatest number, of shape (256, 1 or
+    channels).
 
-    ``depth`` counts the nodes in between; ``tabulated`` says that one of them is a table, which can be replaced, ``real`` that
+    ``depth`` counts the nodes in between; ``tabulated`` is True if one of them is a table, which can be replaced, ``real`` if
     floats are among their values.
     """
 
@@ -76,7 +76,7 @@ class Function:
 
 
 class _Functions:
-    """One walk; ``known`` grows, and ``alias`` maps values to the roots that they equal."""
+    """One walk over the graph; ``known`` grows, and ``alias`` maps values to the roots that they equal."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -90,25 +90,27 @@ class _Functions:
     def run(self) -> Graph:
         nodes = []
         for node in self.graph.nodes:
-            found = self.function(node)
-            if found is not None:
-                self.known[node.outputs[0]] = found
-                node = self.simplified(node, found)
+            function = self.find_function(node)
+            if function is not None:
+                self.known[node.outputs[0]] = function
+                node = self.simplify(node, function)
             nodes.append(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
-    def function(self, node: Node) -> Function | None:
-        """What the node computes of one 8-bit value; None if that is not all it depends on."""
+    def find_function(self, node: Node) -> Function | None:
+        """Return the function that the node computes of one 8-bit value; None if it depends on anything else."""
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
-        operands = [self.operand(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
+        operands = [self.operand_table(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
         functions = [operand for operand in operands if isinstance(operand, Function)]
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
         tables = [operand.table if isinstance(operand, Function) else operand for operand in operands]
+        # Tables are columns (256, 1 or channels), constants are scalars or rows: broadcasting evaluates all entries at once.
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
+        # One column serves all channels if they turn out equal.
         if table.shape[1] > 1 and (table == table[:, :1]).all():
             table = table[:, :1]
         depth = 1 + max(f.depth for f in functions)
@@ -116,9 +118,11 @@ class _Functions:
         real = table.dtype.kind == "f" or any(f.real for f in functions)
         return Function(functions[0].root, table, depth, tabulated, real)
 
-    def operand(self, node: Node, position: int, whole: bool) -> Function | Array | None:
-        """A function of a root, or a constant that is one number, or one for each channel (or, ``whole``, anything); None for
-        others."""
+    def operand_table(self, node: Node, position: int, whole: bool) -> Function | Array | None:
+        """Return an operand as a function of a root or as a constant; None if it is neither.
+
+        The constant must be one number or one per channel, unless the operator reads it ``whole``.
+        """
         name = node.inputs[position]
         array, kind, shape = (
             self.graph.consts.get(name),
@@ -131,36 +135,37 @@ class _Functions:
             return array
         if whole or kind.shape != shape:
             return None
+        # An 8-bit value that several nodes read is computed anyway, so it is a root itself.
         shared = name in self.kept or len(self.readers[name]) > 1
         if name in self.known and not (shared and _is_byte(kind.dtype)):
             return self.known[name]
-        return self.identity(name, kind)
+        return self.root_function(name, kind)
 
-    def identity(self, name: str, kind: TensorType) -> Function | None:
+    def root_function(self, name: str, kind: TensorType) -> Function | None:
         if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
             return None
         return Function(name, _numbers(kind.dtype))
 
-    def simplified(self, node: Node, found: Function) -> Node:
-        """The node, or one in its place that reads the root; an alias where the result is the root."""
-        name, (root, table) = node.outputs[0], (found.root, found.table)
+    def simplify(self, node: Node, function: Function) -> Node:
+        """Return the node or a cheaper one that reads the root; an alias is recorded if the result equals the root."""
+        name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]
         if not _is_byte(kind.dtype):
             return node
         domain = _domain(self.ranges[root], source.dtype)
         before, after = _numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
         if source.dtype == kind.dtype and name not in self.kept and np.array_equal(before, after):
-            self.alias[name], self.known[name] = root, replace(found, depth=0)
+            self.alias[name], self.known[name] = root, replace(function, depth=0)
             return node
         low, high = int(after[0, 0]), int(after[-1, 0])
         if source.dtype == kind.dtype and low <= high and np.array_equal(np.clip(before, low, high), after):
             return replace(
                 node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": Rounding.NONE}
             )
-        saves = found.depth > 1 or node.op in _FIXED
+        saves_nodes = function.depth > 1 or node.op in _FIXED
         channels = table.shape[1]
-        worth = kind.size >= ENTRIES * channels or (channels == 1 and (found.tabulated or found.real))
-        if not saves or not worth:
+        is_worth_table = kind.size >= ENTRIES * channels or (channels == 1 and (function.tabulated or function.real))
+        if not saves_nodes or not is_worth_table:
             return node
         operands = {"table": np.ascontiguousarray(table.T).reshape(-1)}
         if channels > 1:
@@ -177,32 +182,34 @@ def _is_byte(dtype: str) -> bool:
 
 
 def _by_channel(array: Array, shape: Sequence[int]) -> Array | None:
-    """A constant operand of a result of ``shape`` as one number, or as one for each channel; None where it is more."""
+    """Return a constant operand as one number, or as one per channel of a result of ``shape``; None if it has more numbers."""
     first = array.reshape(-1)[:1]
-    if array.size and array.tobytes() == first.tobytes() * array.size:  # -0.0 is not 0.0, NaN is NaN
+    if (
+        array.size and array.tobytes() == first.tobytes() * array.size
+    ):  # as bytes, -0.0 differs from 0.0 and NaN equals NaN
         return first
     along = bool(shape) and array.ndim and array.size == array.shape[-1] == shape[-1] <= COLOURS
     return array.reshape(-1) if along else None
 
 
 def _numbers(dtype: str) -> Array:
-    """All numbers of an 8-bit dtype, in its own dtype, as a column."""
+    """Return all numbers of an 8-bit dtype, in that dtype, as a column."""
     low, high = dtypes.int_range(dtype)
     return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
 def _domain(known: Range, dtype: str) -> slice:
-    """The table's entries that some channel can reach."""
+    """Return the slice of table entries that some channel can reach."""
     lowest, _ = dtypes.int_range(dtype)
     return slice(int(known.low.min()) - lowest, int(known.high.max()) - lowest + 1)
 
 
 def _clamp_rules() -> tuple[Rule, ...]:
-    """A clamp of stored integers joins the rescaling before it."""
-    return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _clamped_at_once),)
+    """Return the rule that merges a clamp of stored integers into the rescaling before it."""
+    return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _merge_clamp),)
 
 
-def _clamped_at_once(match: Match) -> Replacement:
+def _merge_clamp(match: Match) -> Replacement:
     first, (low, high) = match.nodes["first"], (match.root.attr("minimum"), match.root.attr("maximum"))
     bounds = {side: min(max(first.attr(side), low), high) for side in ("minimum", "maximum")}
     match.emit(first.op, first.inputs, {**first.attrs, **bounds}, loc=first.loc)

@@ -1,4 +1,4 @@
-"""Types of weights: dynamic quantisation, 16-bit floats."""
+"""Types of weights: dynamic quantisation of float layers, and weights rounded to 16-bit floats."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from microc.ops.attributes import Rounding
 from microc.ops.matrix.gemm import find_levels
 from microc.transform.pass_context import Pass, PassContext
 
-# ---- Layers of floats with integer weights, computed as TFLite does: data are quantised row by row when they are
-# there.
+# ---- Dynamic range quantisation, as TFLite's hybrid layers: float data are quantised row by row at run time.
 #
-# Readers leave such a layer as one of floats on a ``dequantize`` of its weights, and say with attribute ``dynamic`` how TFLite
-# would quantise the data: ``symmetric`` or ``asymmetric``. With option ``hybrid=dynamic`` it becomes ``dynamic_quantize``, an
-# exact product of integers, and a scaling by the scales of row and channel. Else the weights are floats, which is closer to the
-# network as it was trained, and takes four times the flash. :mod:`microc.quantization` makes the same of layers that shall have
-# it.
+# Readers write such a layer as a float one on a ``dequantize`` of its weights, with attribute ``dynamic`` for TFLite's
+# quantisation of the data: ``symmetric`` or ``asymmetric``. Option ``hybrid=dynamic`` turns it into ``dynamic_quantize``, an
+# exact integer product, and a scaling by the scales of row and channel. Otherwise the weights become floats, which is closer to
+# the trained network and takes four times the flash. :mod:`microc.quantization` uses the same rewriting for the layers that it
+# quantises dynamically.
 
 _PLAIN: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
 
 
 def dynamic_range(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite the layers where the option asks for it."""
+    """Quantise hybrid layers dynamically if option ``hybrid`` asks for it."""
     if context.options.get("hybrid") != "dynamic":
         return graph
     makers = graph.producer()
     for node in graph.nodes:
-        _check_marked(graph, node, makers)
-    return by_rows(graph)
+        _refuse_unmarked(graph, node, makers)
+    return quantise_by_rows(graph)
 
 
-def by_rows(graph: Graph) -> Graph:
-    """The graph whose layers with attribute ``dynamic``, not those in its loops, quantise their data."""
+def quantise_by_rows(graph: Graph) -> Graph:
+    """Let layers with attribute ``dynamic``, except those inside of loops, quantise their data row by row."""
     makers, nodes = graph.producer(), list[Node]()
     for node in graph.nodes:
         source = makers.get(node.inputs[1]) if node.attrs.get("dynamic") else None
@@ -51,15 +50,16 @@ def by_rows(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         rewrite = Rewrite(node, graph)
-        _rewrite(rewrite, source)
+        _rewrite_layer(rewrite, source)
         nodes += rewrite.nodes
         types, consts = {**graph.types, **rewrite.types}, {**graph.consts, **rewrite.consts}
         graph = replace(graph, types=types, consts=consts)
     return without_dead_nodes(graph.with_nodes(nodes))
 
 
-def _check_marked(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
-    """Refuse a layer of floats with integer weights of which no file says how its data would be quantised: ONNX's are floats."""
+def _refuse_unmarked(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
+    """Raise UnsupportedError for a float layer with integer weights without attribute ``dynamic``: ONNX computes such layers
+    in floats."""
     if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
         return
     data, source, weight = makers.get(node.inputs[0]), makers.get(node.inputs[1]), graph.consts.get(node.inputs[1])
@@ -74,8 +74,8 @@ def _check_marked(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
         )
 
 
-def _rewrite(rewrite: Rewrite, source: Node) -> None:
-    """One layer; ``source`` dequantises its weights."""
+def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
+    """Rewrite one layer; ``source`` dequantises its weights."""
     node, graph = rewrite.node, rewrite.graph
     if node.op == "svdf":
         _rewrite_svdf(rewrite, source)
@@ -86,7 +86,7 @@ def _rewrite(rewrite: Rewrite, source: Node) -> None:
     ends = [rewrite.value(stem, shape, "float32") for stem in ("product", "biased")[: len(bias) + 1]]
     if not activation:
         ends[-1] = node.outputs[0]
-    real = _product(rewrite, source, ends[0], node.op, {**attrs, **_PLAIN})
+    real = _emit_product(rewrite, source, ends[0], node.op, {**attrs, **_PLAIN})
     for name in bias:
         real = rewrite.emit("add", (real, name), ends[1], _PLAIN)
     if activation:
@@ -94,11 +94,12 @@ def _rewrite(rewrite: Rewrite, source: Node) -> None:
 
 
 def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
-    """SVDF: the features are the layer; then the memory, one feature later, times its weights, and the sums of each unit."""
+    """Rewrite SVDF: quantise the dense layer of features; shift the memory, multiply it by its weights, and sum each unit in
+    floats."""
     node, graph = rewrite.node, rewrite.graph
     data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
     (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attr("rank"))
-    found = _product(
+    features = _emit_product(
         rewrite,
         source,
         rewrite.value("features", (batch, filters), "float32"),
@@ -111,27 +112,26 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
 
     memory = (batch, filters, taps)
     past = step("reshape", (node.inputs[4],), memory, {"shape": memory})
-    fresh = step("reshape", (found,), (batch, filters, 1), {"shape": (batch, filters, 1)})
-    cut: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
-    parts = [step("slice", (past,), (batch, filters, taps - 1), cut), fresh] if taps > 1 else [fresh]
+    fresh = step("reshape", (features,), (batch, filters, 1), {"shape": (batch, filters, 1)})
+    shift: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
+    parts = [step("slice", (past,), (batch, filters, taps - 1), shift), fresh] if taps > 1 else [fresh]
     now = step("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
     rewrite.emit("reshape", (now,), node.outputs[1], {"shape": state.shape})
     weighted = step("mul", (now, node.inputs[2]), memory, _PLAIN)
     grouped = (batch, filters // rank, rank * taps)
-    shaped = step("reshape", (weighted,), grouped, {"shape": grouped})
+    reshaped = step("reshape", (weighted,), grouped, {"shape": grouped})
     axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": Rounding.NONE}
-    summed = step("sum", (shaped,), grouped[:2], axes)
+    sums = step("sum", (reshaped,), grouped[:2], axes)
     activation = str(node.attr("activation"))
     if activation:
-        emit_activation(
-            rewrite, activation, step("add", (summed, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0]
-        )
+        emit_activation(rewrite, activation, step("add", (sums, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0])
     else:
-        rewrite.emit("add", (summed, node.inputs[3]), node.outputs[0], _PLAIN)
+        rewrite.emit("add", (sums, node.inputs[3]), node.outputs[0], _PLAIN)
 
 
-def _product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mapping[str, Any]) -> str:
-    """``output``, the layer without bias and activation: data quantised row by row, exact sums, scales of row and channel."""
+def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mapping[str, Any]) -> str:
+    """Emit the layer without bias and activation as ``output``: quantise the data by rows, exact sums, scales of row and
+    channel."""
     node, graph = rewrite.node, rewrite.graph
     data, shape = graph.types[node.inputs[0]], rewrite.type(output).shape
     symmetric, rows = node.attr("dynamic") == "symmetric", data.shape[0]
@@ -139,11 +139,11 @@ def _product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mappin
     scales = rewrite.value("scales", (rows,), "float32")
     rewrite.emit("dynamic_quantize", node.inputs[:1], (values, scales), {"rows": rows, "symmetric": symmetric})
     weight = rewrite.constant("weight", graph.consts[source.inputs[0]])
-    whole = rewrite.value("sum", shape, "int32")
-    rewrite.emit(op, (values, weight), whole, {**attrs, "out_dtype": "int32"})
-    real = rewrite.emit("cast", (whole,), rewrite.value("real", shape, "float32"), {"dtype": "float32"})
-    each = (rows, *(1,) * (len(shape) - 1))
-    row = rewrite.emit("reshape", (scales,), rewrite.value("row_scales", each, "float32"), {"shape": each})
+    sums = rewrite.value("sum", shape, "int32")
+    rewrite.emit(op, (values, weight), sums, {**attrs, "out_dtype": "int32"})
+    real = rewrite.emit("cast", (sums,), rewrite.value("real", shape, "float32"), {"dtype": "float32"})
+    row_shape = (rows, *(1,) * (len(shape) - 1))
+    row = rewrite.emit("reshape", (scales,), rewrite.value("row_scales", row_shape, "float32"), {"shape": row_shape})
     channel = rewrite.constant("channel_scales", np.array(source.attr("scale"), np.float32))
     scaled = rewrite.emit("mul", (real, row), rewrite.value("scaled", shape, "float32"), _PLAIN)
     return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
@@ -152,35 +152,33 @@ def _product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mappin
 DYNAMIC_RANGE_PASS = Pass("dynamic_range", dynamic_range, 0, around=True)
 
 
-# ---- Weights of float32 rounded to what 16 bits hold, where the user asks for float16 or bfloat16: to the nearest,
-# ties to even.
+# ---- Weights rounded to float16 or bfloat16 on request: to nearest, ties to even.
 #
-# They stay float32 here: what the network is from this pass on is a network of rounded numbers, for the interpreter and
-# whatever it is compared with; who stores constants finds that two bytes hold them. Weights are constants that products
-# multiply data by, or whose rows are looked up; biases, and what elementwise operators take, stay as they are. So do weights
-# that are integers times scales, which take a byte or less, and those with a number that is finite and would be infinite: from
-# 65,520 on for float16.
+# Their dtype stays float32, so that the interpreter and every comparison see the rounded network; code generation finds that two
+# bytes hold each. Weights are constants that products multiply data by, or whose rows are looked up. Biases and operands of
+# elementwise operators are not rounded. Neither are weights that are integers times scales, which take a byte or less, nor those
+# with a finite number that would become infinite: from 65,520 on for float16.
 
 LEAST = 64
-"""Elements that a constant has at least."""
+"""Elements from which a constant counts as weights."""
 LOOKED_UP = "gather"
 BIASES = "bias"
-"""What operands that are added end with."""
+"""Suffix of the names of operands that are added."""
 
 
 def weights_of(graph: Graph) -> Iterator[str]:
-    """Names of the constants of float32 that are weights for all that read them, in the order of the nodes."""
+    """Yield names of float32 constants that are weights for all their readers, in the order of the nodes."""
     roles: dict[str, set[bool]] = {}
     for node in graph.nodes:
         for position, name in enumerate(node.inputs):
             if name in graph.consts and graph.types[name].dtype == "float32":
-                roles.setdefault(name, set()).add(_weighs(node, position))
+                roles.setdefault(name, set()).add(_is_weight(node, position))
     kept = {*graph.outputs, *graph.updates.values()}
     yield from (n for n, role in roles.items() if role == {True} and n not in kept and graph.consts[n].size >= LEAST)
 
 
-def _weighs(node: Node, position: int) -> bool:
-    """Whether an operand is multiplied or looked up."""
+def _is_weight(node: Node, position: int) -> bool:
+    """Test whether an operand is multiplied or looked up."""
     known = registry.get(node.op)
     if known.regions or (known.macs is None and node.op != LOOKED_UP):
         return False
@@ -189,14 +187,19 @@ def _weighs(node: Node, position: int) -> bool:
 
 
 def too_large(graph: Graph, dtype: str) -> tuple[str, ...]:
-    """The weights with a number that a half has no finite one for, of the graphs inside, too."""
-    return tuple(n for each in (graph, *regions(graph)) for n in weights_of(each) if _overflows(each.consts[n], dtype))
+    """Return the weights with a finite number that overflows ``dtype``, subgraphs included."""
+    return tuple(
+        n
+        for subgraph in (graph, *regions(graph))
+        for n in weights_of(subgraph)
+        if _overflows(subgraph.consts[n], dtype)
+    )
 
 
 def halved(graph: Graph) -> int:
-    """How many numbers of weights there are that a half holds, in the graphs inside, too."""
-    found = (each.consts[name] for each in (graph, *regions(graph)) for name in weights_of(each))
-    return sum(array.size for array in found if any(dtypes.keeps(array, half) for half in dtypes.HALF))
+    """Count the weights' elements that a 16-bit float holds exactly, subgraphs included."""
+    arrays = (subgraph.consts[name] for subgraph in (graph, *regions(graph)) for name in weights_of(subgraph))
+    return sum(array.size for array in arrays if any(dtypes.keeps(array, half) for half in dtypes.HALF))
 
 
 def _overflows(array: Array, dtype: str) -> bool:
@@ -204,16 +207,16 @@ def _overflows(array: Array, dtype: str) -> bool:
 
 
 def weight_dtype(graph: Graph, context: PassContext) -> Graph:
-    """The graph with weights rounded to the option's half, if it is one."""
+    """Round weights to the option ``weight_dtype``, if that is float16 or bfloat16."""
     dtype = str(context.options.get("weight_dtype", ""))
     if dtype not in dtypes.HALF:
         return graph
     consts = dict(graph.consts)
     for name in weights_of(graph):
         array = consts[name]
-        exact = any(dtypes.keeps(array, half) for half in dtypes.HALF)
-        levels = np.isfinite(array).all() and find_levels(array.reshape(len(array), -1)) is not None
-        if not (exact or levels or np.isnan(array).any() or _overflows(array, dtype)):
+        is_exact = any(dtypes.keeps(array, half) for half in dtypes.HALF)
+        has_levels = np.isfinite(array).all() and find_levels(array.reshape(len(array), -1)) is not None
+        if not (is_exact or has_levels or np.isnan(array).any() or _overflows(array, dtype)):
             consts[name] = dtypes.narrowed(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)
 
