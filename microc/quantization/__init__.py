@@ -1,14 +1,15 @@
-"""From a float network to an integer one that is as good: ``microc.quantize``.
+"""Post-training quantisation of float networks: ``microc.quantize``.
 
-    found = microc.quantize("model.onnx", calibration)             # arrays, a generator, a folder of pictures or sounds, a table
-    found.save("model.mcg")                                        # or .onnx: QDQ, which ONNX Runtime runs to the same integers
-    network = microc.compile(found.graph, board="nucleo-l476rg")
+    quantized = microc.quantize("model.onnx", calibration)         # arrays, a generator, a folder of pictures or sounds, a table
+    quantized.save("model.mcg")                                    # or .onnx: QDQ, which ONNX Runtime runs to the same integers
+    network = microc.compile(quantized.graph, board="nucleo-l476rg")
 
-The way: the float graph is normalised (:mod:`.prepare`), its activations are observed on the data (:mod:`.observe`), it is
-decided where it becomes integers (:mod:`.places`) of which ranges (:mod:`.ranges`, :mod:`.weights`), and all of it is
-written as ``dequantize -> operator -> quantize``, of which the compiler makes integer operators (:mod:`.write`).
+Steps: the float graph is normalised (:mod:`.decisions`), its activations are observed on the data (:mod:`.calibration_data`),
+the values that become integers are found (:mod:`.quantisation_points`), ranges and scales are chosen (:mod:`.decisions`,
+:mod:`.integer_scheme`), and everything is written as ``dequantize -> operator -> quantize``, from which the compiler makes
+integer operators (:mod:`.write`).
 
-``microc.fake_quantize`` makes a PyTorch module of that, which trains (:mod:`.training`).
+``microc.fake_quantize`` makes a trainable PyTorch module of the result (:mod:`.training`).
 """
 
 from microc.quantization.fake_quantization import fake_quantize

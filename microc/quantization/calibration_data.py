@@ -1,4 +1,4 @@
-"""Calibration data, the float network observed on it, and its score."""
+"""Calibration data, statistics of the float network's activations on them, and its score."""
 
 from __future__ import annotations
 
@@ -32,41 +32,45 @@ from microc.run.verify import Classification, classify
 from microc.transform.boundary import EVERY
 from microc.transform.quantised.unary_functions import Function, byte_functions
 
-# ---- Raw bytes at an input: what is computed of one of them each needs no scale that is measured.
+# ---- 8-bit inputs: values computed elementwise from one byte need no calibrated scale.
 #
-# A value that is an affine function of a byte, with a byte as its zero, is that byte: it is stored as it comes in. Compiled, what
-# makes it is nothing; and what makes other functions of bytes is a table (:mod:`microc.transform.quantised.unary_functions`).
+# A value that is an affine function of a byte, with an integer zero point, is stored as that byte, and the compiled network
+# computes nothing for it. Other functions of a byte become a table (:mod:`microc.transform.quantised.unary_functions`).
 
 _EXACT = 2.0**-10
-"""Of a step: what floats that make a function of a byte are off."""
+"""Tolerance for the rounding of floats that compute a function of a byte, in steps."""
 
 
 def functions_of_bytes(graph: Graph) -> dict[str, Activation | None]:
-    """The values that floats make of one byte each, and how those are stored that are it."""
-    found: Mapping[str, Function] = byte_functions(graph)
-    return {name: _as_byte(of, graph) for name, of in found.items() if graph.types[name].dtype == "float32"}
+    """Return the float values that are functions of one byte each, with the storage of those that equal a byte; None for
+    others."""
+    functions: Mapping[str, Function] = byte_functions(graph)
+    return {
+        name: _as_byte(function, graph) for name, function in functions.items() if graph.types[name].dtype == "float32"
+    }
 
 
-def _as_byte(found: Function, graph: Graph) -> Activation | None:
-    dtype = graph.types[found.root].dtype
+def _as_byte(function: Function, graph: Graph) -> Activation | None:
+    """Return the affine quantisation by which a function equals its byte; None if there is none."""
+    dtype = graph.types[function.root].dtype
     low, high = dtypes.int_range(dtype)
-    reals, levels = found.table.astype(np.float64), np.arange(low, high + 1)[:, None]
+    reals, levels = function.table.astype(np.float64), np.arange(low, high + 1)[:, None]
     scale = float(np.float32((reals[-1, 0] - reals[0, 0]) / (high - low)))
     if reals.shape[1] > 1 or not np.isfinite(reals).all() or not scale > SMALLEST:
         return None
     zero = int(np.rint(low - reals[0, 0] / scale))
-    exact = np.abs((levels - zero) * scale - reals).max() <= _EXACT * scale
-    return Activation(dtype, Quant((scale,), (zero,))) if exact and low <= zero <= high else None
+    is_exact = np.abs((levels - zero) * scale - reals).max() <= _EXACT * scale
+    return Activation(dtype, Quant((scale,), (zero,))) if is_exact and low <= zero <= high else None
 
 
-# ---- The float network on samples: what its activations are. It runs as the compiled code of this computer.
+# ---- Observation: statistics of the float network's activations on samples. The network is compiled for this computer.
 
 Row = tuple[Array, ...]
 State = Mapping[str, Array]
 KEPT = 1 << 16
-"""How many elements of an activation are kept, drawn evenly from all samples; extremes are exact."""
+"""Limit of elements kept of an activation, drawn evenly from all samples; extremes are exact."""
 _AT_ONCE = 1 << 22
-"""Bytes of inputs and outputs that are in memory together."""
+"""Bytes of inputs and outputs in memory at a time."""
 
 
 class First(Row):
@@ -74,16 +78,17 @@ class First(Row):
 
 
 def state_of(graph: Graph, row: Row, now: State) -> State:
-    """The state that a sample finds: as it starts, or as it is ``now``."""
+    """Return the state before a sample: the initial one for the first of a sequence, else ``now``."""
     return graph.state if isinstance(row, First) else now
 
 
 @dataclass
 class Statistics:
-    """One activation over all samples. ``lows`` and ``highs``: of every sample; ``drawn``: elements at random.
+    """Statistics of an activation over all samples.
 
-    ``channels``: the largest magnitude for each index of the last axis; ``squares``: the sum of squares; ``count``: of how many.
-    ``size``: elements of a sample. ``reach``: what no sample exceeds, whatever it holds.
+    ``lows`` and ``highs``: extremes of each sample; ``drawn``: random elements. ``channels``: the largest magnitude by index of
+    the last axis; ``squares``: the sum of squares; ``count``: its number of terms. ``size``: elements of a sample. ``reach``:
+    bounds that hold for any sample.
     """
 
     lows: list[float] = field(default_factory=list)
@@ -105,16 +110,16 @@ class Statistics:
 
     @property
     def elements(self) -> Array:
-        """The elements that were drawn."""
+        """All drawn elements."""
         return np.concatenate(self.drawn)
 
     @property
     def power(self) -> Array:
-        """The mean square for each index of the last axis."""
+        """Mean square by index of the last axis."""
         return self.squares / max(1, self.count)
 
     def add(self, array: Array, share: int, random: np.random.Generator) -> None:
-        """One sample's values."""
+        """Add the values of one sample."""
         flat = array.reshape(-1)
         self.lows.append(float(flat.min()))
         self.highs.append(float(flat.max()))
@@ -127,32 +132,31 @@ class Statistics:
 
 
 def merged(several: Sequence[Statistics]) -> Statistics:
-    """What values of one scale hold together: sample by sample for the extremes, all elements that were drawn."""
+    """Merge the statistics of values that share a scale: extremes sample by sample, and all drawn elements."""
     if len(several) == 1:
         return several[0]
-    turns = range(max(len(each.lows) for each in several))
-    lows = [min(each.lows[min(k, len(each.lows) - 1)] for each in several) for k in turns]
-    highs = [max(each.highs[min(k, len(each.highs) - 1)] for each in several) for k in turns]
-    drawn = [array for each in several for array in each.drawn]
-    return Statistics(lows, highs, drawn, size=sum(each.size for each in several))
+    samples = range(max(len(statistics.lows) for statistics in several))
+    lows = [min(statistics.lows[min(k, len(statistics.lows) - 1)] for statistics in several) for k in samples]
+    highs = [max(statistics.highs[min(k, len(statistics.highs) - 1)] for statistics in several) for k in samples]
+    drawn = [array for statistics in several for array in statistics.drawn]
+    return Statistics(lows, highs, drawn, size=sum(statistics.size for statistics in several))
 
 
 def table_statistics(table: Array) -> Statistics:
-    """A constant whose elements become an activation: all of them may be met."""
+    """Return statistics of a constant whose elements become an activation: any of them may occur."""
     flat = table.reshape(-1)
     return Statistics([float(flat.min())], [float(flat.max())], [flat])
 
 
 def runner(graph: Graph, values: Sequence[str]) -> Library:
-    """The network as a library whose outputs are ``values``; of those in loops, what all turns make."""
+    """Compile the network as a library whose outputs are ``values``; values inside of loops are stacked over the iterations."""
     return api.compile(
         replace(exposed(graph, values), outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False
     )
 
 
 def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
-    """What the library answers to every sample, of which it takes some megabytes at once; state lives from sample to sample of a
-    sequence."""
+    """Yield the library's outputs for every sample, in batches of some megabytes. State is kept within a sequence."""
     library.reset()
     most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
     for batch in _batches(samples, most):
@@ -163,7 +167,7 @@ def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
 
 
 def _batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
-    """The samples in turn, at most so many together, and none that begins a sequence behind another."""
+    """Split the samples into batches of at most ``most``, each within one sequence."""
     begin = 0
     for end in range(1, len(samples) + 1):
         if end == len(samples) or end - begin == most or isinstance(samples[end], First):
@@ -174,23 +178,24 @@ def _batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
 def observe(
     graph: Graph, values: Sequence[str], samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> Mapping[str, Statistics]:
-    """Statistics of ``values``, which may be inputs. ModelError where the network's own answer is no number."""
+    """Return statistics of ``values``, which may be inputs. Raises ModelError for infinite values and NaN."""
     random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
-    found = {value: Statistics() for value in values}
-    inner = [value for value in values if value not in graph.inputs]
-    library = runner(graph, inner) if inner else None
+    statistics = {value: Statistics() for value in values}
+    computed = [value for value in values if value not in graph.inputs]
+    library = runner(graph, computed) if computed else None
     answers = rows_of(library, samples) if library is not None else iter(() for _ in samples)
     for number, (arrays, answer) in enumerate(zip(samples, answers, strict=True)):
         if progress is not None:
             progress("calibration", number, len(samples))
-        for value, array in (*zip(graph.inputs, arrays, strict=True), *zip(inner, answer, strict=True)):
-            if value in found:
+        for value, array in (*zip(graph.inputs, arrays, strict=True), *zip(computed, answer, strict=True)):
+            if value in statistics:
                 _check(value, array, number)
-                found[value].add(array, share, random)
-    return found
+                statistics[value].add(array, share, random)
+    return statistics
 
 
 def _check(value: str, array: Array, number: int) -> None:
+    """Raise ModelError if a value has infinities or NaN."""
     if not np.isfinite(array).all():
         raise ModelError(
             f"{value!r} is infinite or NaN in sample {number + 1}",
@@ -198,18 +203,21 @@ def _check(value: str, array: Array, number: int) -> None:
         )
 
 
-# ---- Calibration and evaluation data as a float network takes them: rows, one array for each input.
+# ---- Calibration and evaluation data in the form of a float network's inputs: rows of one array per input.
 
 MOST = 1 << 14
-"""Samples that are read of a generator."""
+"""Limit of samples read from a generator."""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _GIVEN = Path("data")
 
 
 @frozen
 class Data:
-    """``rows``: the samples; ``labels``: class numbers, None where there are none; ``notes``: what was converted. ``steps``: the
-    samples of a sequence, whose last answer is what labels speak of."""
+    """Samples.
+
+    ``rows``: the samples; ``labels``: class numbers, or None; ``notes``: conversions. ``steps``: samples of a sequence, whose
+    last output the label describes.
+    """
 
     rows: tuple[Row, ...]
     labels: Array | None
@@ -217,12 +225,12 @@ class Data:
     steps: int = 1
 
     def answered(self, answers: Array) -> Array:
-        """Those of all samples' answers that labels speak of."""
+        """Select the outputs that labels describe."""
         return answers[self.steps - 1 :: self.steps]
 
 
 def tensors_of(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
-    """A float graph's inputs as a manifest describes tensors, and the colour that each, or ``*``, has."""
+    """Return a float graph's inputs in the form of a manifest's tensors, with the colour of each (or of ``*``)."""
     every = colours.get(EVERY, "")
     return [{**_tensor(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
 
@@ -240,27 +248,30 @@ def data_of(
     pixels: tuple[float, float] | None = None,
     colours: Mapping[str, str] = NO_COLOURS,
 ) -> Data:
-    """What may be given as data: a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of
-    inputs or in their order, or an iterable of samples. Samples of a network with state may be sequences, each of which it
-    begins anew. ``colours``: the order of channels of inputs, in which pictures are read. UsageError for what does not fit, is
-    empty, or is no number."""
+    """Convert user data to samples.
+
+    Data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or in their
+    order, or an iterable of samples. Samples of a network with state may be sequences, each of which starts from the initial
+    state. ``colours``: the channel order of inputs, in which pictures are read. Raises UsageError for data that do not fit, are
+    empty, or are no numbers.
+    """
     if isinstance(given, Data):
         return given
     if isinstance(given, (str, os.PathLike)):
         path = validation.path("data", given)
         outputs = [_tensor(graph, name) for name in graph.outputs]
-        found = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
-        return _checked(graph, found.inputs, found.labels, found.notes, path)
-    fitted = [
+        samples = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
+        return _to_data(graph, samples.inputs, samples.labels, samples.notes, path)
+    converted = [
         fit(array, tensor, _GIVEN) for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
     ]
-    return _checked(graph, [array for array, _ in fitted], None, [note for _, note in fitted if note], _GIVEN)
+    return _to_data(graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN)
 
 
 def calibration_of(
     graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
 ) -> Data:
-    """The same where labels are looked for elsewhere: those that are in the data, too, are no input."""
+    """Convert calibration data when labels are given with other data: labels that are in these data as well are no input."""
     if isinstance(given, (str, os.PathLike)) and labels:
         path = validation.path("data", given)
         labels = labels if not path.is_dir() and labels in read(path) else ""
@@ -268,7 +279,7 @@ def calibration_of(
 
 
 def _arrays(graph: Graph, given: Any) -> list[Array]:
-    """One array of all samples for each input."""
+    """Return one array of all samples for each input."""
     count = len(graph.inputs)
     if isinstance(given, Mapping):
         if set(given) != set(graph.inputs):
@@ -285,15 +296,15 @@ def _arrays(graph: Graph, given: Any) -> list[Array]:
         if given[0].ndim > len(shape) or (given[0].shape[1:] == shape[1:] and count > 1):
             return list(given)
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
-        return _stacked(given, count)
+        return _stack_samples(given, count)
     raise UsageError(
         f"data cannot be {validation.shown(given)}",
         hint="a path, arrays with the samples along the first axis, or samples one by one",
     )
 
 
-def _stacked(samples: Iterable[Any], count: int) -> list[Array]:
-    """Samples one by one, each an array or a tuple of arrays."""
+def _stack_samples(samples: Iterable[Any], count: int) -> list[Array]:
+    """Stack samples, each an array or a tuple of arrays, into one array per input."""
     rows = []
     for sample in islice(samples, MOST):
         row = sample if isinstance(sample, (tuple, list)) and count > 1 else (sample,)
@@ -311,7 +322,8 @@ def _stacked(samples: Iterable[Any], count: int) -> list[Array]:
     return [np.stack([row[k] for row in rows]) for k in range(count)]
 
 
-def _checked(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path) -> Data:
+def _to_data(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path) -> Data:
+    """Check the arrays, and convert them to rows."""
     shapes = [graph.types[name].shape for name in graph.inputs]
     counts = {array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)}
     arrays = [array.reshape(-1, *shape) for array, shape in zip(arrays, shapes, strict=True)]
@@ -337,30 +349,30 @@ def _checked(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes:
     return Data(tuple(rows), labels, tuple(notes), steps)
 
 
-# ---- How well a network does its task: one number, larger is better.
+# ---- Score of a network on its task: one number, larger is better.
 
 Score = Callable[[Graph], float]
 
 
 def score_by(evaluate: Any, data: Data) -> Score | None:
-    """The caller's function where ``evaluate`` is one, accuracy where ``data`` has labels, else None."""
+    """Return the caller's function if ``evaluate`` is one, accuracy if ``data`` has labels, else None."""
     if callable(evaluate):
-        return lambda graph: _own(evaluate, graph)
+        return lambda graph: _evaluate(evaluate, graph)
     return None if data.labels is None else lambda graph: _accuracy(graph, data)
 
 
-def _own(evaluate: Callable[..., Any], graph: Graph) -> float:
-    """What the caller's function says of a network."""
-    found = evaluate(compile(graph, optimize="speed", check=False))
-    if not isinstance(found, numbers.Real) or not math.isfinite(found):
+def _evaluate(evaluate: Callable[..., Any], graph: Graph) -> float:
+    """Return the score that the caller's function gives a network; UsageError if that is no finite number."""
+    result = evaluate(compile(graph, optimize="speed", check=False))
+    if not isinstance(result, numbers.Real) or not math.isfinite(result):
         raise UsageError(
-            f"evaluate gave {validation.shown(found)}", hint="a function of a network that gives a finite number"
+            f"evaluate gave {validation.shown(result)}", hint="a function of a network that gives a finite number"
         )
-    return float(found)
+    return float(result)
 
 
 def _accuracy(graph: Graph, data: Data) -> float:
-    """The share of samples, or sequences, whose class is found."""
+    """Return the share of samples, or sequences, that are classified correctly."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
     rows = list(rows_of(runner(graph, ends), data.rows))
@@ -369,7 +381,7 @@ def _accuracy(graph: Graph, data: Data) -> float:
 
 
 def classified(answers: Mapping[str, Array], labels: Array) -> Classification:
-    """Classes that outputs of floats, by name, tell."""
+    """Compare the classes of float outputs, by name, with labels."""
     tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in answers}
     try:
         return classify(answers, tensors, labels)
@@ -380,10 +392,10 @@ def classified(answers: Mapping[str, Array], labels: Array) -> Classification:
 
 
 def check_labels(graph: Graph, data: Data) -> None:
-    """UsageError for labels that no answer of the network can be."""
+    """Raise UsageError for labels that are no class of the network."""
     if data.labels is not None:
-        kinds = {name: graph.types[name] for name in graph.outputs}
-        shapes = {name: (len(data.labels), *kind.shape) for name, kind in kinds.items()}
+        types = {name: graph.types[name] for name in graph.outputs}
+        shapes = {name: (len(data.labels), *kind.shape) for name, kind in types.items()}
         classified(
-            {name: np.zeros(shapes[name], dtypes.to_numpy(kind.dtype)) for name, kind in kinds.items()}, data.labels
+            {name: np.zeros(shapes[name], dtypes.to_numpy(kind.dtype)) for name, kind in types.items()}, data.labels
         )

@@ -1,4 +1,4 @@
-"""What is decided for every value: ranges, names, configuration."""
+"""Decisions of quantisation: ranges of activations, bits by layer names, configuration, recipe, calibrated network."""
 
 from __future__ import annotations
 
@@ -41,30 +41,32 @@ from microc.transform.quantised import legalize
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves
 
-# ---- Which reals the integers of an activation span: estimators, and the choice among them by the error that they
-# cause.
+# ---- Ranges of activations: estimators, and the choice among them by the error that they cause.
 #
-# A wide range rounds coarsely, a narrow one saturates. Every estimator proposes a range; each is tried on the elements that
-# were drawn, and the least mean squared error wins. Other samples will exceed what these hold: by how much is told by the
-# extremes of each sample, and added to the error, so that 16 bits have room to spare. Sources: TensorRT's entropy calibration
-# (Migacz, 2017), "A White Paper on Neural Network Quantization" (Nagel et al., 2021) for the search by squared error.
+# A wide range rounds coarsely, a narrow one saturates. Every estimator proposes a range; each is tried on the drawn elements,
+# and the least mean squared error wins. Unseen samples will exceed these elements: the excess is predicted from the extremes of
+# each sample and added to the error, so that 16 bits keep headroom. Sources: TensorRT's entropy calibration (Migacz, 2017), "A
+# White Paper on Neural Network Quantization" (Nagel et al., 2021) for the search by squared error.
 
 Range = tuple[float, float]
 Estimator = Callable[[Statistics, Array, str], Range]
 _STRETCHES = np.array([*np.linspace(0.3, 1.0, 15), 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5])
+"""Factors of the observed range that ``mse`` tries."""
 _TAIL = 0.1
-"""Of the samples, those of the largest extremes."""
+"""Share of the samples, those with the largest extremes, that predict the excess."""
 _DECAY = 0.9
+"""Weight of the previous average."""
 _BINS, _LEVELS = 2048, 128
+"""Bins of the histogram of magnitudes, and levels that it is reduced to."""
 
 
 def minmax(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """Everything that was seen."""
+    """Return the observed range."""
     return seen.low, seen.high
 
 
 def moving_average(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """Minima and maxima of the samples, averaged with weights that fall by a tenth."""
+    """Return minima and maxima of the samples, averaged with exponentially decaying weights."""
     low, high = seen.lows[0], seen.highs[0]
     for a, b in zip(seen.lows, seen.highs, strict=True):
         low, high = _DECAY * low + (1 - _DECAY) * a, _DECAY * high + (1 - _DECAY) * b
@@ -72,24 +74,25 @@ def moving_average(seen: Statistics, elements: Array, dtype: str) -> Range:
 
 
 def percentile(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """All but one element in ten thousand, at either end."""
+    """Return the range without one element in ten thousand at either end."""
     low, high = np.quantile(elements, (0.0001, 0.9999))
     return float(low), float(high)
 
 
 def squared_error(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """The least squared error of those that shrink or stretch everything that was seen: either end for itself, then both."""
+    """Return the range of least squared error among those that shrink or stretch the observed one: each end by itself,
+    twice."""
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     highs, lows = np.unique(high * _STRETCHES), np.unique(low * _STRETCHES)
     for _ in range(2):
-        high = min(highs, key=lambda top: _error(seen, (low, top), elements, dtype))
-        low = min(lows, key=lambda bottom: _error(seen, (bottom, high), elements, dtype))
+        high = min(highs, key=lambda top: _expected_error(seen, (low, top), elements, dtype))
+        low = min(lows, key=lambda bottom: _expected_error(seen, (bottom, high), elements, dtype))
     return low, high
 
 
 def entropy(seen: Statistics, elements: Array, dtype: str) -> Range:
-    """The threshold at which the histogram of magnitudes loses least information in 128 levels (Kullback and Leibler's
-    divergence)."""
+    """Return the range by the threshold at which the histogram of magnitudes loses least information in 128 levels
+    (Kullback-Leibler divergence)."""
     top = max(-seen.low, seen.high)
     if not top > 0:
         return seen.low, seen.high
@@ -100,18 +103,19 @@ def entropy(seen: Statistics, elements: Array, dtype: str) -> Range:
 
 
 def _divergence(counts: Array, bins: int) -> float:
-    """Of the first ``bins``, the rest counted at their end, from the same in 128 levels."""
-    told = counts[:bins].copy()
-    told[-1] += counts[bins:].sum()
+    """Return the divergence of the first ``bins``, with the rest added to their last one, from their reduction to 128
+    levels."""
+    clipped = counts[:bins].copy()
+    clipped[-1] += counts[bins:].sum()
     owner = np.minimum(np.arange(bins) * _LEVELS // bins, _LEVELS - 1)
     filled = counts[:bins] > 0
     mass = np.bincount(owner, counts[:bins], _LEVELS)
     width = np.bincount(owner, filled, _LEVELS)
     spread = np.where(filled, (mass / np.maximum(width, 1))[owner], 0.0)
-    p, q = told / told.sum(), spread / max(spread.sum(), 1.0)
-    known = (p > 0) & (q > 0)
+    p, q = clipped / clipped.sum(), spread / max(spread.sum(), 1.0)
+    both = (p > 0) & (q > 0)
     lost = float(p[(p > 0) & (q == 0)].sum())
-    return float((p[known] * np.log(p[known] / q[known])).sum()) + lost * _LEVELS
+    return float((p[both] * np.log(p[both] / q[both])).sum()) + lost * _LEVELS
 
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
@@ -128,22 +132,26 @@ METHODS = (AUTO, *ESTIMATORS)
 
 
 def chosen(seen: Statistics, dtype: str, method: str, power_of_two: bool = False) -> tuple[Activation, str]:
-    """The quantisation of an activation, and the estimator that gave its range (``auto``: the one of the least squared error)."""
+    """Return the quantisation of an activation and the estimator that gave its range (``auto``: the one of least squared
+    error)."""
     elements = seen.elements.astype(np.float64)
-    tried = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
-    found = {name: _reachable(estimate(seen, elements, dtype), seen) for name, estimate in tried.items()}
-    best = min(found, key=lambda name: _error(seen, found[name], elements, dtype)) if len(found) > 1 else method
-    return activation(*found[best], dtype, power_of_two), best
+    estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
+    ranges = {name: _clip_to_reach(estimate(seen, elements, dtype), seen) for name, estimate in estimators.items()}
+    best = method
+    if len(ranges) > 1:
+        best = min(ranges, key=lambda name: _expected_error(seen, ranges[name], elements, dtype))
+    return activation(*ranges[best], dtype, power_of_two), best
 
 
-def _reachable(span: Range, seen: Statistics) -> Range:
-    """A range without what no sample reaches; a little more where these did, for floats round."""
+def _clip_to_reach(span: Range, seen: Statistics) -> Range:
+    """Return a range without numbers that no sample can reach, but not less than was observed, since floats are rounded."""
     low, high = seen.reach
     return max(span[0], min(low, seen.low)), min(span[1], max(high, seen.high))
 
 
-def _error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
-    """The mean squared error of what was drawn, as integers of a range, and of what other samples will hold beyond."""
+def _expected_error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
+    """Return the mean squared error of the drawn elements as integers of a range, plus the predicted error of unseen
+    samples."""
     how = activation(*span, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
     beyond = excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
@@ -152,10 +160,10 @@ def _error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
 
 
 def excess(extremes: Array, end: float) -> float:
-    """The expected square of what a sample exceeds ``end`` by, from the extremes of others.
+    """Return the expected square by which a sample exceeds ``end``, from the extremes of other samples.
 
-    By how much they exceed a threshold is taken to be exponentially distributed (peaks over threshold: Pickands, 1975, in its
-    simplest case), which tells about what is beyond all of them, too.
+    The excess over a threshold is taken as exponentially distributed (peaks over threshold: Pickands, 1975, in its simplest
+    case), which covers numbers beyond all observed ones.
     """
     count = int(len(extremes) * _TAIL) or 1
     if len(extremes) <= count:
@@ -168,19 +176,19 @@ def excess(extremes: Array, end: float) -> float:
     return count / len(extremes) * float(np.exp(-max(end - threshold, 0.0) / mean)) * 2 * mean**2
 
 
-# ---- Layers by the names that their users know: a model's own name of the operator, its result's, or its weight's.
+# ---- Layers by names that users know: the operator's in the model, its result's, or its weight's.
 
 BITS = (8, 4, 2)
 """Bits that weights may have."""
 WIDE_BITS, FLOAT_BITS = 16, 32
-"""Of an operator: its activations have 16 bits, its weights 8; it stays in floats."""
+"""Bits of an operator: 16-bit activations with 8-bit weights; floats."""
 WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
 ALL = "all"
-"""The name of every layer."""
+"""Name that stands for every layer."""
 
 
 def labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
-    """Weight -> what its layer is called, one name for each."""
+    """Map weights to unique names of their layers."""
     readers = {node.inputs[1]: node for node in reversed(flattened(graph).nodes) if node.op in LAYERS}
     named = {weight: readers[weight].loc.name or readers[weight].outputs[0] for weight in weights}
     found = list(named.values())
@@ -188,32 +196,34 @@ def labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
 
 
 def widths(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Bits by the results of operators, from bits by their names. UsageError for an operator that is not there, or that cannot
-    have so many: without weights 16 is all there is."""
-    known = {name: node for node in reversed(flattened(graph).nodes) for name in _names(node)}
-    found: dict[str, int] = {}
-    for name, bits in validation.by_name("bits", given, _bits).items():
-        if name not in known:
-            raise _unknown(name, labels(graph, weights).values())
-        node = known[name]
+    """Convert bits by names of operators to bits by their results.
+
+    Raises UsageError for an operator that does not exist or cannot have so many bits: one without weights can only have 16.
+    """
+    by_name = {name: node for node in reversed(flattened(graph).nodes) for name in _layer_names(node)}
+    by_result: dict[str, int] = {}
+    for name, bits in validation.by_name("bits", given, _check_bits).items():
+        if name not in by_name:
+            raise _unknown_layer(name, labels(graph, weights).values())
+        node = by_name[name]
         if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
             raise UsageError(
                 f"{name!r} has no weights that could have {bits} bits", hint=f"{WIDE_BITS}, for its activations"
             )
-        found[node.outputs[0]] = bits
-    return found
+        by_result[node.outputs[0]] = bits
+    return by_result
 
 
 def everywhere(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
-    """``bits`` for each of ``weights``, but 8 in depthwise and grouped convolutions: kernels store these as bytes whatever their
-    numbers are, so that fewer bits would save nothing."""
+    """Return ``bits`` for each of ``weights``, but 8 for depthwise and grouped convolutions: kernels store those as bytes in
+    any case."""
     nodes = (node for node in flattened(graph).nodes if node.op in LAYERS)
     grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
     return {name: 8 if name in grouped else bits for name in weights}
 
 
 def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
-    """The same by weight, of layers."""
+    """Convert bits by results to bits by weights, for layers."""
     return {
         node.inputs[1]: widths[node.outputs[0]]
         for node in flattened(graph).nodes
@@ -222,12 +232,12 @@ def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
 
 
 def of_weights(widths: Mapping[str, int]) -> dict[str, int]:
-    """The bits of weights that go with widths: of 16 bits and in floats what fits beside int16, 8."""
+    """Return the bits of weights for widths of operators: at most 8, also for 16-bit activations and floats."""
     return {name: min(bits, BITS[0]) for name, bits in widths.items()}
 
 
 def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
-    """The results of operators of so many bits, as they or their weights are named."""
+    """Return the results of operators with so many bits by their own or their weight's name."""
     return frozenset(
         node.outputs[0]
         for node in flattened(graph).nodes
@@ -236,86 +246,92 @@ def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[st
 
 
 def readers(graph: Graph, value: str) -> list[str]:
-    """What to name so that a value has 16 bits where it is read: the operators that read its elements, or else make it."""
+    """Return the operators to name so that a value has 16 bits where it is read: those that read its elements, or the value
+    itself."""
     flat = flattened(graph)
     users = flat.consumers().get(value, ())
-    moved = [
+    names_by_reader = [
         readers(flat, node.outputs[0]) if moves(node) or node.op in CHOICES else [node.outputs[0]] for node in users
     ]
-    return list(dict.fromkeys(name for names in moved for name in names)) or [value]
+    return list(dict.fromkeys(name for names in names_by_reader for name in names)) or [value]
 
 
 def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
-    """The results of operators that shall stay in floats. UsageError for one that is not there."""
-    found: set[str] = set()
+    """Return the results of the operators that shall stay in floats. Raises UsageError for an unknown one."""
+    results: set[str] = set()
     for name in validation.names("float_layers", given):
-        values = {node.outputs[0] for node in graph.nodes if name in _names(node)}
+        values = {node.outputs[0] for node in graph.nodes if name in _layer_names(node)}
         if not values:
-            raise _unknown(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
-        found |= values
-    return frozenset(found)
+            raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
+        results |= values
+    return frozenset(results)
 
 
 def opening(graph: Graph, given: Iterable[str]) -> frozenset[str]:
-    """The results of layers on floats whose weights alone shall be integers. UsageError for one that is not there, or whose
-    weights kernels cannot open: computed ones, those of grouped and transposed convolutions."""
-    can = [node for node in _with_constant_weights(graph) if _opens(node)]
-    return _chosen(
+    """Return the results of the float layers whose weights alone shall be integers.
+
+    Raises UsageError for an unknown layer, or one whose kernels cannot dequantise weights: computed ones, and those of grouped
+    and transposed convolutions.
+    """
+    can = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
+    return _select_layers(
         graph, "weight_only", given, can, "the weights of {!r} cannot be opened where they are read",
         "of convolutions of one group and dense layers, constant weights can; leave the others out",
     )  # fmt: skip
 
 
 def by_rows(graph: Graph, given: Iterable[str]) -> frozenset[str]:
-    """The results of layers that shall quantise their data row by row when they are there, and have integer weights. UsageError
-    for one that is not there, or whose weights are computed."""
-    return _chosen(
-        graph, "dynamic_range", given, _with_constant_weights(graph), "the weights of {!r} are computed",
+    """Return the results of the layers that shall quantise their data row by row at run time and have integer weights.
+
+    Raises UsageError for an unknown layer, or one whose weights are computed.
+    """
+    return _select_layers(
+        graph, "dynamic_range", given, _layers_with_constant_weights(graph), "the weights of {!r} are computed",
         "dense layers and convolutions with constant weights have a form of dynamic range; leave the others out",
     )  # fmt: skip
 
 
 def weights_of(graph: Graph, results: Container[str]) -> frozenset[str]:
-    """What the layers of these results multiply by."""
+    """Return the weights of the layers with these results."""
     return frozenset(
         node.inputs[1] for node in flattened(graph).nodes if node.op in LAYERS and node.outputs[0] in results
     )
 
 
 def all_floating(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
-    """All values where one of these speaks of all layers: what else there is stays in floats."""
+    """Return all values if one of the lists means all layers, so that all other operators stay in floats."""
     everything = any(list(names) == [ALL] for names in given)
     return frozenset(flattened(graph).types) if everything else frozenset()
 
 
-def _chosen(
-    graph: Graph, what: str, given: Iterable[str], can: Sequence[Node], refusal: str, hint: str
+def _select_layers(
+    graph: Graph, what: str, given: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
 ) -> frozenset[str]:
-    """The results of those layers of ``can`` that are named. UsageError for another one."""
-    named = validation.names(what, given)
-    if list(named) == [ALL]:
-        return frozenset(node.outputs[0] for node in can)
-    found: set[str] = set()
-    for name in named:
-        values = {node.outputs[0] for node in can if name in _names(node)}
-        if not values and any(name in _names(node) for node in flattened(graph).nodes if node.op in LAYERS):
+    """Return the results of the named layers among ``can``. Raises UsageError for another one."""
+    names = validation.names(what, given)
+    if list(names) == [ALL]:
+        return frozenset(node.outputs[0] for node in candidates)
+    results: set[str] = set()
+    for name in names:
+        values = {node.outputs[0] for node in candidates if name in _layer_names(node)}
+        if not values and any(name in _layer_names(node) for node in flattened(graph).nodes if node.op in LAYERS):
             raise UsageError(refusal.format(name), hint=hint)
         if not values:
-            raise _unknown(name, (node.loc.name or node.outputs[0] for node in can))
-        found |= values
-    return frozenset(found)
+            raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in candidates))
+        results |= values
+    return frozenset(results)
 
 
-def _with_constant_weights(graph: Graph) -> list[Node]:
+def _layers_with_constant_weights(graph: Graph) -> list[Node]:
     flat = flattened(graph)
     return [node for node in flat.nodes if node.op in LAYERS and node.inputs[1] in flat.consts]
 
 
-def _opens(node: Node) -> bool:
+def _can_dequantise_weights(node: Node) -> bool:
     return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
 
 
-def _names(node: Node) -> Iterator[str]:
+def _layer_names(node: Node) -> Iterator[str]:
     if node.loc.name:
         yield node.loc.name
     yield node.outputs[0]
@@ -323,23 +339,26 @@ def _names(node: Node) -> Iterator[str]:
         yield node.inputs[1]
 
 
-def _bits(what: str, value: Any) -> int:
+def _check_bits(what: str, value: Any) -> int:
     return int(validation.choice(what, value, WIDTHS))
 
 
-def _unknown(name: str, known: Iterable[str]) -> UsageError:
+def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"there is no layer {name!r}", hint=suggestion(name, known, "layers"))
 
 
-# ---- What a network's integers shall be like, by the names that the network has for its values.
+# ---- Configuration of quantisation, by the network's own names of values.
 
 
 @frozen
 class Config:
-    """``activations``: their dtype. ``weights``: their bits; ``block``: of few bits, how many inputs share a multiplier.
-    ``power_of_two``: all scales are. ``ranges``: the estimator. ``floating``: results of operators that stay in floats;
-    ``opening``: of layers in floats on integer weights; ``by_rows``: those of them that quantise their data when they are there;
-    ``bits``: of some operators, by their results (:mod:`microc.quantization.decisions`)."""
+    """Configuration.
+
+    ``activations``: their dtype. ``weights``: their bits; ``block``: inputs that share a multiplier, for few bits.
+    ``power_of_two``: all scales are powers of two. ``ranges``: the estimator. ``floating``: results of operators that stay in
+    floats; ``opening``: of float layers on integer weights; ``by_rows``: those of them that quantise their data at run time;
+    ``bits``: of some operators, by their results.
+    """
 
     activations: str = "int8"
     weights: int = 8
@@ -351,63 +370,72 @@ class Config:
     by_rows: frozenset[str] = frozenset()
     bits: Mapping[str, int] = field(default_factory=dict)
 
-    def placed(self, graph: Graph, bits: Mapping[str, int]) -> Places:
-        """Where a network becomes integers whose operators, or their weights, have these bits: some are wide, some in floats."""
-        wide, real = (of_width(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
-        return places(graph, self.floating | real, wide, self.opening)
+    def find_points(self, graph: Graph, bits: Mapping[str, int]) -> Places:
+        """Return the quantisation points if operators, or their weights, have these bits: some are 16-bit, some stay in
+        floats."""
+        wide_results, float_results = (of_width(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
+        return places(graph, self.floating | float_results, wide_results, self.opening)
 
-    def named(self, graph: Graph, bits: Mapping[str, int]) -> Config:
-        """With the bits that a user names operators with. UsageError where one is not there or cannot have them, and where
-        nothing of the network becomes integers."""
-        found = self.placed(graph, {})
-        if not found.values and not found.opened:
+    def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> Config:
+        """Add bits by a user's names of operators.
+
+        Raises UsageError for an unknown operator, impossible bits, or if nothing in the network becomes integers.
+        """
+        points = self.find_points(graph, {})
+        if not points.values and not points.opened:
             raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
-        named = widths(graph, (*found.weights, *found.opened), bits)
-        return replace(self, bits=named, floating=self.floating | of_width(graph, named, FLOAT_BITS))
+        by_result = widths(graph, (*points.weights, *points.opened), bits)
+        return replace(self, bits=by_result, floating=self.floating | of_width(graph, by_result, FLOAT_BITS))
 
 
-# ---- How every value of a network is stored: activations by what was seen of them, constants by what they are.
+# ---- Recipe: storage of every value, of activations by their statistics, of constants by their numbers.
 
 
 def decided(
     graph: Graph, found: Places, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
 ) -> Recipe:
-    """The recipe for places of a network; activations that share a scale by what all of them hold. ``bits``: of each weight."""
+    """Return the recipe for the quantisation points of a network. ``bits``: of each weight.
+
+    Activations that share a scale are decided by their common statistics.
+    """
     dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
-    how: dict[str, Activation] = {}
+    activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
     tables = {value: table_statistics(flat.consts[name]) for name, value in found.tables.items()}
     for leader, values in found.groups().items():
-        held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
-        held = replace(held, reach=found.reach.get(leader, held.reach))
-        wide, known = values[0] in found.wide, found.known.get(values[0])
-        into = WIDE if wide else dtype
-        if known is None or (known.dtype == WIDE) != (into == WIDE):  # raw bytes keep the dtype that they come in
-            known = chosen(held, into, method, wide or power_of_two)[0]
-        how |= dict.fromkeys(values, known)
+        statistics = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
+        statistics = replace(statistics, reach=found.reach.get(leader, statistics.reach))
+        wide, storage = values[0] in found.wide, found.known.get(values[0])
+        storage_dtype = WIDE if wide else dtype
+        # 8-bit inputs keep their dtype, int8 or uint8, whatever the other activations have.
+        if storage is None or (storage.dtype == WIDE) != (storage_dtype == WIDE):
+            storage = chosen(statistics, storage_dtype, method, wide or power_of_two)[0]
+        activations |= dict.fromkeys(values, storage)
         if dtype != WIDE and not found.narrowed.isdisjoint(values):
-            narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method, power_of_two)[0])
+            narrowed |= dict.fromkeys(
+                found.narrowed.intersection(values), chosen(statistics, dtype, method, power_of_two)[0]
+            )
     stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in found.constants}
-    stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
+    stored |= {name: like(flat.consts[name], activations[value]) for name, value in found.tables.items()}
     stored |= {
         name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in found.opened
     }
     opened, by_rows = frozenset(found.opened), weights_of(graph, config.by_rows)
-    recipe = Recipe(how, stored, narrowed, found.widened, config.block, opened, power_of_two, by_rows)
+    recipe = Recipe(activations, stored, narrowed, found.widened, config.block, opened, power_of_two, by_rows)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
             data = recipe.read(node)
             name = node.inputs[1]
             reals = flat.consts[name]
-            own = integer_scheme.block_of(node, reals, config.block)
-            stored[name] = integer_scheme.quantised_in_blocks(reals, bits[name], own, bias, data.scale, power_of_two)
+            block = integer_scheme.block_of(node, reals, config.block)
+            stored[name] = integer_scheme.quantised_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
     return recipe
 
 
-# ---- The float graph as it is quantised: constants folded, channels last, norms as operators, SVDF as layers,
-# everything computed once, a name for each value, those in bodies of loops too; means of raw bytes are a byte.
+# ---- Preparation of the float graph: constants folded, channels last, norms as operators, SVDF as layers, common
+# subexpressions merged, unique names for values in bodies of loops too, means of 8-bit inputs rounded to a byte.
 
 _PASSES = (
     *NORMALISING,
@@ -420,27 +448,31 @@ _PASSES = (
 
 
 def prepared(graph: Graph, options: Options) -> Graph:
-    """The float graph, which computes what the given one does. UsageError where it is on integers already."""
+    """Normalise a float graph without changing its function. Raises UsageError if it is quantised already or has no floats."""
     context = PassContext(options={"requantize": options.requantize, "hybrid": "float", "rounding": options.rounding})
-    made = run_passes(graph, _PASSES, context)
-    if any(made.types[name].quant is not None for node in made.nodes for name in (*node.inputs, *node.outputs) if name):
+    normalised = run_passes(graph, _PASSES, context)
+    used = {name for node in normalised.nodes for name in (*node.inputs, *node.outputs) if name}
+    if any(normalised.types[name].quant is not None for name in used):
         raise UsageError(
             f"{graph.name} is quantised already", where=graph.name, hint="give the float network that it was made from"
         )
-    if not any(made.types[name].dtype == "float32" for node in made.nodes for name in node.outputs):
+    if not any(normalised.types[name].dtype == "float32" for node in normalised.nodes for name in node.outputs):
         raise UsageError(
             f"{graph.name} computes nothing in float32", where=graph.name, hint="there is nothing to quantise"
         )
-    return distinct(made)
+    return distinct(normalised)
 
 
-# ---- A float network in which typical inputs were observed: what it becomes with weights of some bits.
+# ---- Calibrated network: a float network with statistics of typical inputs, and its quantised forms by bits of weights.
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """``found``: where the network becomes integers; ``seen``: statistics of its values on ``rows``; ``reals``: as in
-    :class:`.Pair`; ``plains``: by the bits of weights, what was compiled and not repaired."""
+    """A float network and its statistics.
+
+    ``found``: quantisation points; ``seen``: statistics of its values on ``rows``; ``reals``: compiled float networks, as in
+    :class:`.Pair`; ``plains``: compiled networks without repairs, by bits of weights.
+    """
 
     graph: Graph
     config: Config
@@ -459,27 +491,27 @@ class Calibrated:
 
     @cached_property
     def fixed(self) -> Mapping[str, int]:
-        """The bits of weights that are chosen by hand."""
+        """Bits of weights that are set by hand."""
         return by_weight(self.graph, self.config.bits)
 
     @cached_property
     def held(self) -> Sequence[Row]:
-        """Rows that nothing is made from, to judge by; all where they are too few."""
+        """Rows held back to judge by; all rows if there are too few."""
         return split(self.graph, self.rows, self.seed)[1] or self.rows
 
     def recipe(self, bits: Mapping[str, int]) -> Recipe:
-        """How everything is stored where these weights have such bits, all others the usual ones."""
-        every = self._usual | {**self.config.bits, **bits}
-        found = self.config.placed(self.graph, every)
-        return decided(self.graph, found, self.seen, self.config, of_weights(every))
+        """Return the recipe for weights with these bits; others have the default ones."""
+        all_bits = self._usual | {**self.config.bits, **bits}
+        points = self.config.find_points(self.graph, all_bits)
+        return decided(self.graph, points, self.seen, self.config, of_weights(all_bits))
 
     def repaired(self, bits: Mapping[str, int]) -> Repaired:
-        """The network of that recipe, repaired, and the report on repairs."""
-        every = of_weights(self._usual | {**self.fixed, **bits})
-        return repaired(self.graph, self.plain(bits), every, self.rows, self.seed, self.reals, self.progress)
+        """Return the repaired network for these bits, and the report on repairs."""
+        all_bits = of_weights(self._usual | {**self.fixed, **bits})
+        return repaired(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
 
     def plain(self, bits: Mapping[str, int]) -> Trial:
-        """The network of that recipe as it is, compiled once."""
+        """Return the network for these bits without repairs, compiled once."""
         key = tuple(sorted(bits.items()))
         if key not in self.plains:
             self.plains[key] = Trial(self.graph, Attempt(self.recipe(bits)), self.reals)
@@ -491,20 +523,24 @@ class Calibrated:
 
 
 def calibrated(graph: Graph, config: Config, rows: Sequence[Row], seed: int, progress: Progress | None) -> Calibrated:
-    """The network runs on ``rows``, and all its values are looked at."""
-    found = config.placed(graph, config.bits)
-    return Calibrated(graph, config, found, rows, observe(graph, found.seen, rows, seed, progress), seed, progress)
+    """Observe all values of the network on ``rows``."""
+    points = config.find_points(graph, config.bits)
+    return Calibrated(graph, config, points, rows, observe(graph, points.seen, rows, seed, progress), seed, progress)
 
 
 def in_better_units(network: Calibrated) -> tuple[Calibrated, list[dict[str, Any]]]:
-    """The network with its channels equalised (:mod:`.equalise`) where that lowers the noise on samples that were held back,
-    and the report on it, as on a repair. Too few samples to judge by leave it to what is expected."""
+    """Equalise the network's channels (:func:`.repairs.equalised`) if that lowers the noise on held-back samples.
+
+    Returns the network and a report as on a repair. With too few samples to judge by, the expected noise decides.
+    """
     better = equalised(network.graph, network.seen, network.config.activations, network.config.weights)
     if better is network.graph:
         return network, []
-    found = calibrated(distinct(better), network.config, network.rows, network.seed, network.progress)
+    equalised_network = calibrated(distinct(better), network.config, network.rows, network.seed, network.progress)
     if len(network.rows) < FEWEST:
-        return found, []
-    before, after = (each.plain(each.fixed).decibels(network.held) for each in (network, found))
-    told = {"name": "cross-layer equalisation", "before": before, "after": after, "kept": after > before}
-    return (found if after > before else network), [told]
+        return equalised_network, []
+    before, after = (
+        candidate.plain(candidate.fixed).decibels(network.held) for candidate in (network, equalised_network)
+    )
+    report = {"name": "cross-layer equalisation", "before": before, "after": after, "kept": after > before}
+    return (equalised_network if after > before else network), [report]

@@ -1,4 +1,4 @@
-"""``microc.fake_quantize``: quantisation-aware training in PyTorch."""
+"""Quantisation-aware training in PyTorch: ``microc.fake_quantize``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 _NOT_TRAINED = MappingProxyType({"block": integer_scheme.NONE, "weight_only": (), "dynamic_range": (), "scales": ANY})
-"""Options whose integers have no gradient here, with what they are unless given."""
+"""Options whose integers have no gradient here, with their defaults."""
 
 
 @knows_plugins
 def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
-    """A ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
+    """Return a ``torch.nn.Module`` that trains with the rounding of the integer network that it becomes.
 
-    ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything that :func:`microc.quantize` takes, an ONNX
-    file for instance: it is trained in PyTorch all the same. ``data``: typical inputs, a tensor or an array with the samples
-    along the first axis (for several inputs a tuple of them), which the network is calibrated on. ``options``: those of
-    :func:`microc.quantize` but block, weight_only, dynamic_range and scales.
+    ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything else that :func:`microc.quantize` takes, such
+    as an ONNX file: it is trained in PyTorch as well. ``data``: typical inputs for calibration, a tensor or an array with the
+    samples along the first axis (for several inputs a tuple of them). ``options``: those of :func:`microc.quantize` except
+    block, weight_only, dynamic_range and scales.
 
-    The module starts as what ``microc.quantize`` makes of the network. In training and in evaluation it answers as the
-    integer network of its present weights, and ``quantized()`` gives that. ToolError without PyTorch; UnsupportedError for
-    loops, state, and operators whose gradient is not known; else what :func:`microc.quantize` raises.
+    The module starts as the result of ``microc.quantize``. In training and in evaluation it computes the outputs of the integer
+    network of its present weights; ``quantized()`` returns that network. Raises ToolError without PyTorch; UnsupportedError for
+    loops, state, and operators without a known gradient; otherwise the errors of :func:`microc.quantize`.
     """
     try:
         import torch
@@ -37,18 +37,18 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
         raise ToolError("training needs PyTorch, which is not installed", hint="pip install microc[torch]") from error
     from microc.quantization.training import FakeQuantized
 
-    for name, usual in _NOT_TRAINED.items():
-        if options.get(name, usual) != usual:
+    for name, default in _NOT_TRAINED.items():
+        if options.get(name, default) != default:
             raise UsageError(
                 f"training does not know the integers of {name}={options[name]!r}", hint=f"leave out {name}"
             )
-    given = data if isinstance(data, tuple) else (data,)
+    inputs = data if isinstance(data, tuple) else (data,)
     if isinstance(model, torch.nn.Module):
-        if not all(hasattr(each, "shape") and len(each) for each in given):
+        if not all(hasattr(array, "shape") and len(array) for array in inputs):
             raise UsageError(
                 "a module is exported with the data's first sample, and they are no arrays",
                 hint="give a tensor with the samples along the first axis, for several inputs a tuple of tensors",
             )
-        model = torch.export.export(model.eval(), tuple(torch.as_tensor(each[:1]) for each in given))
-    arrays = tuple(each.detach().cpu().numpy() if isinstance(each, torch.Tensor) else each for each in given)
+        model = torch.export.export(model.eval(), tuple(torch.as_tensor(array[:1]) for array in inputs))
+    arrays = tuple(array.detach().cpu().numpy() if isinstance(array, torch.Tensor) else array for array in inputs)
     return FakeQuantized(quantize(model, arrays if isinstance(data, tuple) else arrays[0], **options))

@@ -1,4 +1,4 @@
-"""Which integers stand for reals, and weights rounded to them."""
+"""Quantisation scheme: affine activations, symmetric weights by channel or block, and three ways to round weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Node, Quant
 from microc.tir.bit_fields import BLOCKS, FEW, MOST
 
-# ---- What integers may stand for reals: affine scales of activations, symmetric ones of weights.
+# ---- Quantisation scheme: affine for activations, symmetric for weights.
 #
 # real = scale * (q - zero_point), as in TFLite's and ONNX's specifications
 # (https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/quantization_spec).
 
 WIDE = "int16"
-"""What a loop's turns hand on."""
+"""Dtype of values that a loop carries between iterations."""
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""No scale is smaller: float32 has normal numbers from here on."""
+"""Least scale: the least normal float32."""
 Span = tuple[int, int]
-"""The least and the largest level."""
+"""Least and largest level."""
 
 
 @frozen
 class Activation:
-    """How an activation is stored: ``dtype`` (int8, uint8, int16) and its quantisation, of one scale."""
+    """Storage of an activation: ``dtype`` (int8, uint8, int16) and its per-tensor quantisation."""
 
     dtype: str
     quant: Quant
@@ -41,23 +41,23 @@ class Activation:
 
 @frozen
 class Weight:
-    """How a constant is stored: integers, and what they stand for (a scale, or one for each index of axis 0)."""
+    """Storage of a constant: integers and their quantisation (one scale, or one per index of axis 0)."""
 
     data: Array
     quant: Quant
 
     @property
     def real(self) -> Array:
-        """The reals that are stored."""
+        """Dequantised numbers."""
         scales, zeros = np.array(self.quant.scale, np.float64), np.array(self.quant.zero_point, np.float64)
         shape = (-1, *(1,) * (self.data.ndim - 1)) if self.quant.axis == 0 else ()
         return np.asarray((self.data - zeros.reshape(shape)) * scales.reshape(shape))
 
 
 def activation(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:
-    """The affine quantisation of the reals from ``low`` to ``high``, and zero, which is exact.
+    """Return the affine quantisation of real numbers from ``low`` to ``high``, extended to zero, which is exact.
 
-    16 bits are symmetric: their kernels add no zero point. ``power_of_two``: the scale is the next power of two.
+    int16 is symmetric: its kernels add no zero point. ``power_of_two``: the scale is rounded up to a power of two.
     """
     least, most = dtypes.int_range(dtype)
     low, high = min(low, 0.0), max(high, 0.0)
@@ -70,7 +70,7 @@ def activation(low: float, high: float, dtype: str, power_of_two: bool = False) 
 
 
 def _scale(real: float, power_of_two: bool) -> float:
-    """A scale that float32 has; of a tensor that is zero throughout, one."""
+    """Round a scale to float32; a tensor of zeros gets 1."""
     if not real > 0:
         return 1.0
     real = max(real, SMALLEST)
@@ -78,19 +78,22 @@ def _scale(real: float, power_of_two: bool) -> float:
 
 
 def next_powers(scales: Array) -> Array:
-    """The powers of two that are at least as large as positive scales."""
+    """Round positive scales up to powers of two."""
     return np.asarray(np.exp2(np.ceil(np.log2(scales))))
 
 
 def levels(bits: int) -> Span:
-    """The least and the largest level of a weight of so many bits. They are symmetric, but of the four levels of 2 bits none
-    is given up: that lowers the error of normally distributed weights by 1 dB (of 4 bits by 0.4)."""
+    """Return the least and largest level of a weight of so many bits.
+
+    They are symmetric, except that 2 bits keep all four levels: that lowers the error of normally distributed weights by 1 dB
+    (with 4 bits by 0.4 dB).
+    """
     most = (1 << (bits - 1)) - 1
     return (-2, 1) if bits == 2 else (-most, most)
 
 
 def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
-    """``reals`` as the nearest stored integers, halves to even, saturated."""
+    """Quantise ``reals`` to the nearest integers, ties to even, saturated."""
     low, high = dtypes.int_range(dtype)
     shape = (-1, *(1,) * (reals.ndim - 1)) if quant.axis == 0 else ()
     scales = np.array(quant.scale, np.float64).reshape(shape)
@@ -100,32 +103,34 @@ def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
 
 
 def dequantised(stored: Array, quant: Quant) -> Array:
-    """The reals that integers of one scale stand for."""
+    """Dequantise integers of one scale."""
     return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
 
 
 def faked(reals: Array, how: Activation) -> Array:
-    """What remains of ``reals`` when they have been integers."""
+    """Quantise and dequantise ``reals``."""
     low, high = dtypes.int_range(how.dtype)
     steps = np.clip(np.rint(reals / how.scale) + how.zero_point, low, high)
     return np.asarray((steps - how.zero_point) * how.scale)
 
 
-# ---- Weights as integers: symmetric, a scale for each output channel, the nearest levels.
+# ---- Rounding of weights to nearest, symmetric, with a scale for each output channel.
 
 _LARGEST_BIAS = 1 << 30
+"""Limit of an int32 bias, which leaves half of the range to the sum."""
 _SHRINK = np.linspace(1.0, 0.2, 41)
+"""Factors of the full-range scale that are tried."""
 _EXACT_RANGE = 8
-"""Bits from which on the largest weight of a channel decides its scale."""
+"""Bits from which the largest weight of a channel determines its scale."""
 
 
 def quantised_weights(
     reals: Array, bits: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
-    """Weights (O, ...) in ``bits`` bits, stored as int8, with a scale for each index of axis 0.
+    """Quantise weights (O, ...) to ``bits`` bits, stored as int8, with a scale for each index of axis 0.
 
-    Of few bits the scale is searched that makes the least squared error of its channel. A scale is large enough that
-    ``bias`` (O), stored at ``data_scale`` times it, is far from the end of int32.
+    For few bits the scale with the least squared error of its channel is searched. A scale is large enough that ``bias`` (O),
+    stored at ``data_scale`` times it, is far from the limits of int32.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     span = levels(bits)
@@ -138,20 +143,21 @@ def quantised_weights(
 
 
 def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
-    """Scales (O) of weights as float32 has them, none too small for its bias; of zeros, one."""
+    """Round weight scales (O) to float32, and raise those that are too small for their bias; zeros become 1."""
     if bias is not None:
         scales = np.maximum(scales, least_scales(bias, data_scale))
-    found = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0)
-    return np.asarray(next_powers(found) if power_of_two else found, np.float32)
+    positive = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0)
+    return np.asarray(next_powers(positive) if power_of_two else positive, np.float32)
 
 
 def least_scales(bias: Array, data_scale: float) -> Array:
-    """The scales from which on biases stored at ``data_scale`` times them are far from the end of int32."""
+    """Return the least scales for which biases, stored at ``data_scale`` times them, are far from the limits of int32."""
     return np.asarray(np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
 
 
 def quantised_constant(reals: Array, power_of_two: bool = False) -> Weight:
-    """A constant operand in 8 bits with one scale, symmetric: a single number is exact, unless that is a power of two."""
+    """Quantise a constant operand to 8 bits with one symmetric scale. A single number is exact, unless scales are powers of
+    two."""
     top = float(np.abs(reals).max(initial=0.0))
     scale = float(np.float32(max(top / levels(8)[1], SMALLEST))) if top > 0 else 1.0
     quant = Quant((float(next_powers(np.array(scale))) if power_of_two else scale,), (0,))
@@ -159,12 +165,12 @@ def quantised_constant(reals: Array, power_of_two: bool = False) -> Weight:
 
 
 def like(reals: Array, how: Activation) -> Weight:
-    """A constant stored as an activation is."""
+    """Quantise a constant like an activation."""
     return Weight(rounded(reals, how.quant, how.dtype), how.quant)
 
 
 def searched(rows: Array, scales: Array, span: Span) -> Array:
-    """For each row the scale, of those that shrink its own, of the least squared error."""
+    """Search for each row the scale of least squared error among fractions of its own."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:
         tried = scales * shrink
@@ -174,30 +180,32 @@ def searched(rows: Array, scales: Array, span: Span) -> Array:
     return best
 
 
-# ---- Weights of few bits whose blocks of inputs have multipliers of their own, 1 to 15, beside the scale of their
-# channel.
+# ---- Weights of few bits in blocks of inputs, each with a multiplier from 1 to 15 beside the scale of its channel.
 #
-# A weight is scale * multiplier * level. The scale of a block is so a multiple of its channel's, in flash half a byte or a byte
-# for 16 to 64 weights; in the graph the numbers are multiplier * level, of int8 (docs/quantisation.md, "Packed weights").
+# A weight is scale * multiplier * level. So the scale of a block is a multiple of its channel's, and takes half a byte or a
+# byte of flash for 16 to 64 weights. In the graph the numbers are multiplier * level as int8 (docs/quantisation.md, "Packed
+# weights").
 
 NONE = 0
 SIZES = (NONE, *sorted(BLOCKS))
-"""Inputs that share a multiplier."""
+"""Numbers of inputs that may share a multiplier."""
 _TOPS = range(MOST, MOST // 2, -1)
-"""Multipliers that the largest scale of a channel's blocks is tried to have."""
+"""Multipliers that are tried for the block with the largest scale of a channel."""
 
 
 def block_of(node: Node, weights: Array, block: int) -> int:
-    """``block``, or none where its inputs are no neighbours to kernels: transposed convolutions order taps by phases."""
-    apart = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
-    return NONE if apart else block
+    """Return ``block``, or NONE if a block's inputs are not neighbours: transposed convolutions order taps by phases."""
+    is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
+    return NONE if is_split else block
 
 
 def quantised_in_blocks(
     reals: Array, bits: int, block: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
-    """Weights (O, ...) in ``bits`` bits times multipliers of blocks, as :func:`quantised_weights` gives them without. As those do
-    they come where all inputs are one block, or 8 bits leave no room for multipliers."""
+    """Quantise weights (O, ...) to ``bits`` bits times multipliers of blocks.
+
+    Falls back to :func:`quantised_weights` if all inputs are one block, or if 8 bits leave no room for multipliers.
+    """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not divided(rows, bits, block):
         return quantised_weights(reals, bits, bias, data_scale, power_of_two)
@@ -210,8 +218,8 @@ def quantised_in_blocks(
 
 
 def channel_scales(rows: Array, span: Span, block: int) -> Array:
-    """Of rows (O, K) in levels of ``span`` the scales (O) of least squared error, of those whose largest block has one of some
-    multipliers."""
+    """Return scales (O) of rows (O, K) with the least squared error, among those that give the largest block one of
+    ``_TOPS``."""
     wanted = _block_scales(rows, span, block)
     top = wanted.max(axis=1, initial=0.0)
     best: Array = top / MOST
@@ -225,7 +233,7 @@ def channel_scales(rows: Array, span: Span, block: int) -> Array:
 
 
 def multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
-    """Of each weight (O, K) the multiplier of its block, of least squared error at the ``scales`` (O)."""
+    """Return for each weight (O, K) the multiplier of its block with the least squared error at the ``scales`` (O)."""
     parts = _parts(rows, block)
     best: Array = np.ones(parts.shape[:2])
     least = np.full(parts.shape[:2], np.inf)
@@ -236,80 +244,88 @@ def multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
 
 
 def divided(rows: Array, bits: int, block: int) -> bool:
-    """Whether rows (O, K) in so many bits have several blocks with multipliers."""
+    """Test whether rows (O, K) of so many bits have several blocks with multipliers."""
     return block != NONE and bits in FEW and rows.shape[1] > block
 
 
 def squared_error(reals: Array, steps: Array, span: Span) -> Array:
-    """Of the nearest levels, summed along the last axis."""
+    """Return the squared error of the nearest levels, summed along the last axis."""
     steps = _positive(steps)
-    found: Array = np.square(np.clip(np.rint(reals / steps), *span) * steps - reals).sum(axis=-1)
-    return found
+    error: Array = np.square(np.clip(np.rint(reals / steps), *span) * steps - reals).sum(axis=-1)
+    return error
 
 
 def _block_scales(rows: Array, span: Span, block: int) -> Array:
-    """The scale of least squared error of every block (O, blocks)."""
+    """Return the scale of least squared error of every block (O, blocks)."""
     parts = _parts(rows, block)
     flat = parts.reshape(-1, block)
     return searched(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
 
 
 def _parts(rows: Array, block: int) -> Array:
-    """Rows (O, blocks, block), with zeros behind the last weight."""
+    """Split rows into blocks (O, blocks, block), padded with zeros."""
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block)
 
 
-def _spread(each: Array, rows: Array, block: int) -> Array:
-    """What blocks have, for each of their weights."""
-    return np.asarray(np.repeat(each, block, axis=1)[:, : rows.shape[1]])
+def _spread(by_block: Array, rows: Array, block: int) -> Array:
+    """Repeat the number of each block for its weights (O, K)."""
+    return np.asarray(np.repeat(by_block, block, axis=1)[:, : rows.shape[1]])
 
 
 def _positive(scales: Array) -> Array:
     return np.where(scales > 0, scales, 1.0)
 
 
-# ---- Weights rounded for what their layer answers, not each to the nearest level.
+# ---- Rounding of weights for the least error of their layer's outputs (GPTQ), instead of each to its nearest level.
 #
 # The squared error of a sum of products is (w - q) H (w - q)' with H the second moments of the factors. Weights are rounded one
-# by one; those still to come make up for the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon",
-# Hassibi et al., 1993). Then single levels move as long as the error falls, and the scale is the best for the levels. The factors
-# are those that the quantised network has, and w what suits them best.
+# by one, and the remaining ones compensate the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon",
+# Hassibi et al., 1993). Then single levels are changed while the error falls, and the scale is fitted to the levels. The
+# factors are those of the quantised network, and w is fitted to them by least squares.
 
 _LEAST_SHARE = 1e-3
-"""Of factors that do not hang together, in second moments."""
+"""Least weight of the uncorrelated matrix in shrunk second moments."""
 _TRIED = np.linspace(0.7, 1.2, 6)
+"""Factors of the nearest-level scale that are tried."""
 _SWEEPS = 3
+"""Passes of coordinate descent over all levels."""
 _BLOCK = 64
+"""Columns whose errors are applied to later columns together."""
 
 
 def shrunk(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
-    """Second moments (groups, K, K) of ``count`` independent rows, and those by other rows, as they are to be expected of all:
-    nearer to those of factors that do not hang together ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al.,
-    2010, OAS). The first have an inverse: what was never seen together is no reason to move a weight."""
+    """Shrink second moments (groups, K, K) of ``count`` independent rows, and cross moments, towards those of uncorrelated
+    factors.
+
+    They estimate the moments of all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010, OAS). The
+    first has an inverse, so factors that never occurred together move no weight.
+    """
     depth = square.shape[-1]
     trace, power = np.trace(square, axis1=-2, axis2=-1), np.square(square).sum(axis=(-2, -1))
-    apart = (count + 1 - 2 / depth) * (power - trace**2 / depth)
-    wanted = (1 - 2 / depth) * power + trace**2
-    share = np.divide(wanted, apart, out=np.ones_like(apart), where=apart > wanted)
+    denominator = (count + 1 - 2 / depth) * (power - trace**2 / depth)
+    numerator = (1 - 2 / depth) * power + trace**2
+    share = np.divide(numerator, denominator, out=np.ones_like(denominator), where=denominator > numerator)
     share = np.maximum(share, _LEAST_SHARE)[:, None, None]
-    alike = share * np.where(trace > 0, trace / depth, 1.0)[:, None, None] * np.eye(depth)
-    return (1 - share) * square + alike, (1 - share) * cross + alike
+    uncorrelated = share * np.where(trace > 0, trace / depth, 1.0)[:, None, None] * np.eye(depth)
+    return (1 - share) * square + uncorrelated, (1 - share) * cross + uncorrelated
 
 
 def for_stored(weights: Array, square: Array, cross: Array) -> Array:
-    """The weights (groups, outputs, K) that answer to stored factors as ``weights`` do to the real ones, by least squares: with
-    second moments ``square`` of the stored ones, ``cross`` of real by stored ones."""
+    """Return the weights (groups, outputs, K) that applied to stored factors come closest to ``weights`` applied to the real
+    ones.
+
+    Least squares, with second moments ``square`` of stored factors and cross moments ``cross`` of real by stored ones.
+    """
     return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
 
 
 def weights_by_answer(
     wanted: Array, h: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
 ) -> Weight:
-    """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second moments ``h`` (groups, K, K) that have
-    an inverse.
+    """Quantise weights ``wanted`` (groups, outputs, K) to ``bits`` bits for the least output error.
 
-    ``least``: of every output the smallest scale that its bias allows; ``block``: inputs that share a multiplier. The result is
-    (all outputs, K), a scale for each output.
+    ``h`` (groups, K, K): invertible second moments of their factors; ``least``: the smallest scale of each output that its bias
+    allows; ``block``: inputs that share a multiplier. The result is (all outputs, K) with a scale for each output.
     """
     groups, outputs, depth = wanted.shape
     span = levels(bits)
@@ -326,14 +342,15 @@ def weights_by_answer(
         scales = next_powers(scales)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
-    q = _compensated(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, _Levels(tried_factors, span))
-    shape_of_tries = (groups, len(_TRIED), outputs)
-    error = _error(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), h).reshape(shape_of_tries)
+    # All trial scales are rounded in one call: they are stacked along the outputs.
+    q = _round_with_compensation(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, _Levels(tried_factors, span))
+    trials_shape = (groups, len(_TRIED), outputs)
+    error = _squared_norm(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), h).reshape(trials_shape)
     best = error.argmin(axis=1)[:, None]
-    scale = np.take_along_axis(tried.reshape(shape_of_tries), best, axis=1)[:, 0]
-    q = np.take_along_axis(q.reshape(*shape_of_tries, depth), best[..., None], axis=1)[:, 0]
+    scale = np.take_along_axis(tried.reshape(trials_shape), best, axis=1)[:, 0]
+    q = np.take_along_axis(q.reshape(*trials_shape, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
-        q = _moved(q, scale, wanted, h, _Levels(factors, span))
+        q = _improve_levels(q, scale, wanted, h, _Levels(factors, span))
         if not power_of_two:
             scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
@@ -343,19 +360,21 @@ def weights_by_answer(
 
 @frozen
 class _Levels:
-    """The numbers that weights may be: their ``factors`` (groups, rows, K) times levels."""
+    """The numbers that weights may be: ``factors`` (groups, rows, K) times levels."""
 
     factors: Array
     span: Span
 
     def nearest(self, numbers: Array, k: int) -> Array:
-        """To ``numbers`` (groups, rows) of column ``k``."""
+        """Round ``numbers`` (groups, rows) of column ``k``."""
         factors = self.factors[..., k]
         return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
 
 
-def _compensated(wanted: Array, scales: Array, h: Array, allowed: _Levels) -> Array:
-    """The levels, weight by weight: the error of each is taken from those that follow."""
+def _round_with_compensation(wanted: Array, scales: Array, h: Array, allowed: _Levels) -> Array:
+    """Round column by column and subtract the error of each from the columns behind it."""
+    # Row k of the upper Cholesky factor of inv(h) gives the optimal correction of columns k.. for an error in column k.
+    # Corrections of columns beyond a block are applied once per block, as one matrix product.
     upper = np.linalg.cholesky(np.linalg.inv(h)).swapaxes(-1, -2)
     left, q = wanted.copy(), np.empty_like(wanted)
     for start in range(0, wanted.shape[-1], _BLOCK):
@@ -369,27 +388,27 @@ def _compensated(wanted: Array, scales: Array, h: Array, allowed: _Levels) -> Ar
     return q
 
 
-def _moved(q: Array, scale: Array, wanted: Array, h: Array, allowed: _Levels) -> Array:
-    """The levels after each was set to the best one beside the others."""
+def _improve_levels(q: Array, scale: Array, wanted: Array, h: Array, allowed: _Levels) -> Array:
+    """Set each level in order to the best one for the present others (coordinate descent)."""
     q = q.copy()
     slope = (q * scale[..., None] - wanted) @ h
     for k in range(q.shape[-1]):
         better = allowed.nearest(q[..., k] - slope[..., k] / (h[:, k, k, None] * scale), k)
         change = (better - q[..., k]) * scale
-        moving = np.flatnonzero(change.any(axis=0))
-        slope[:, moving] += change[:, moving, None] * h[:, None, k]
+        changed_rows = np.flatnonzero(change.any(axis=0))
+        slope[:, changed_rows] += change[:, changed_rows, None] * h[:, None, k]
         q[..., k] = better
     return q
 
 
 def _best_scale(q: Array, scale: Array, wanted: Array, h: Array) -> Array:
-    """The scale of the least error of given levels, which is a projection."""
+    """Return the scale of least error for given levels, a projection."""
     qh = q @ h
     square = (qh * q).sum(axis=-1)
-    found = (qh * wanted).sum(axis=-1) / np.where(square > 0, square, 1.0)
-    return np.asarray(np.where((square > 0) & (found > 0), found, scale))
+    projection = (qh * wanted).sum(axis=-1) / np.where(square > 0, square, 1.0)
+    return np.asarray(np.where((square > 0) & (projection > 0), projection, scale))
 
 
-def _error(difference: Array, h: Array) -> Array:
-    """Of every row, (groups, rows)."""
+def _squared_norm(difference: Array, h: Array) -> Array:
+    """Return the squared norm of every row (groups, rows) under ``h``."""
     return np.asarray(((difference @ h) * difference).sum(axis=-1))

@@ -1,4 +1,4 @@
-"""The float network and a quantised one side by side: the noise of each layer."""
+"""Comparison of the float network with a quantised one, and the noise that each layer or value causes."""
 
 from __future__ import annotations
 
@@ -22,57 +22,63 @@ from microc.run.desktop.library import Library
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves
 
-# ---- The float network and a quantised one beside each other, value by value.
+# ---- Compiled pair of the float network and a quantised one, compared value by value.
 
 Reals = MutableMapping[tuple[str, ...], Library]
-"""One float network as libraries, by the names of their outputs."""
+"""Compiled libraries of one float network, by the names of their outputs."""
 
 
 class Pair:
-    """Both networks, compiled. ``names``: the outputs, then those values whose integers there still are; ``kinds``: the types
-    that the quantised network has for them; ``judged``: by which of them the noise is judged (:mod:`.ends`), by number.
-    ``reals``: the float network by the values that are looked at, compiled: it is not compiled again for the same ones."""
+    """Both networks, compiled.
+
+    ``names``: outputs, then all values whose integers still exist; ``kinds``: their types in the quantised network; ``judged``:
+    the ends at which noise is measured, by index in ``names``. ``reals``: compiled float networks by their outputs, reused for
+    equal ones.
+    """
 
     def __init__(self, graph: Graph, written: Written, reals: Reals) -> None:
         types = flattened(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
-        in_front = ends(graph)
-        self.ends = list(in_front)
-        floats = {end.value: end.value for end in in_front.values() if end.value in types}
+        output_ends = ends(graph)
+        self.ends = list(output_ends)
+        floats = {end.value: end.value for end in output_ends.values() if end.value in types}
         inner = [value for value in {**floats, **stored} if value not in {*graph.inputs, *self.ends}]
         self.names = [*self.ends, *inner]
-        shown = [*self.ends, *({**floats, **stored}[value] for value in inner)]
+        integer_names = [*self.ends, *({**floats, **stored}[value] for value in inner)]
         self.judged: dict[int, End] = {}
-        for output, end in in_front.items():
+        for output, end in output_ends.items():
             end = end if end.value in self.names else End(output)
             self.judged[self.names.index(end.value)] = end
-        self.kinds: list[TensorType] = [types[name] for name in shown]
+        self.kinds: list[TensorType] = [types[name] for name in integer_names]
         key = tuple(self.names)
         self._reals = reals[key] if key in reals else reals.setdefault(key, runner(graph, self.names))
-        self._integers = runner(written.graph, shown)
+        self._integers = runner(written.graph, integer_names)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-        """For each sample the reals, and what is stored of them."""
+        """Yield for each sample the real numbers and the stored integers."""
         reals, integers = (rows_of(library, samples) for library in (self._reals, self._integers))
         return zip(reals, integers, strict=True)
 
 
-# ---- The float network and a quantised one in numpy, on all samples side by side: a layer's weights may be chosen by
-# what the layers before it, as they are stored, hand to it.
+# ---- Both networks in numpy, advanced layer by layer on all samples: a layer's weights are fitted to the data that the
+# quantised layers before it compute.
 
 _ROWS = 1 << 13
-"""Results of a layer that are looked at, over all samples."""
+"""Results of a layer that moments are taken of, over all samples."""
 _WORK, _NODE, _LEAST = 1 << 29, 1 << 15, 16
-"""Multiply-accumulates of a network that are spent on samples, which take as long as a node takes besides, and so many samples at
-least: a second or two."""
+"""Budget of multiply-accumulates over all samples (a second or two), the fixed cost of a node in these, and the least number of
+samples."""
 _ADDED = frozenset(("quantize", "dequantize"))
 Fit = Callable[[Layer, "Moments"], None]
 
 
 @dataclass(slots=True)
 class Moments:
-    """Of a layer's factors, group by group: means (G, K) of the ``real`` and the ``stored`` ones, second moments (G, K, K) of the
-    stored ones, ``square``, and of real by stored ones, ``cross``. ``samples`` and ``rows``: how many they are of."""
+    """Moments of a layer's factors by groups.
+
+    Means (G, K) of ``real`` and ``stored`` factors, second moments (G, K, K) of the stored ones, ``square``, and of real by
+    stored ones, ``cross``. ``samples`` and ``rows``: their numbers.
+    """
 
     real: Array
     stored: Array
@@ -88,7 +94,7 @@ class Moments:
         return cls(np.zeros(means), np.zeros(means), np.zeros(squares), np.zeros(squares))
 
     def add(self, real: Array, stored: Array) -> None:
-        """Rows (G, rows, K) of a sample."""
+        """Add the factors (G, rows, K) of a sample."""
         share = 1 / real.shape[1]
         self.real += share * real.sum(axis=1)
         self.stored += share * stored.sum(axis=1)
@@ -99,11 +105,12 @@ class Moments:
 
     @property
     def independent(self) -> float:
-        """How many independent rows these may count for: those of a sample are alike, but not the same."""
+        """Number of independent rows that the moments count for: between samples and rows, since rows of a sample are
+        similar."""
         return float(np.sqrt(self.samples * self.rows))
 
     def centred(self) -> tuple[Array, Array, Array, Array]:
-        """Means, covariances."""
+        """Return means and covariances."""
         real, stored = self.real / self.samples, self.stored / self.samples
         square = self.square / self.samples - stored[:, :, None] * stored[:, None]
         cross = self.cross / self.samples - real[:, :, None] * stored[:, None]
@@ -111,7 +118,7 @@ class Moments:
 
 
 class _Side:
-    """A network that has come to a node. Of each sample there are the values that later nodes read."""
+    """One of the networks, evaluated up to a node. For each sample it keeps the values that later nodes read."""
 
     def __init__(self, graph: Graph, samples: Sequence[Row]) -> None:
         self.samples = samples
@@ -120,7 +127,7 @@ class _Side:
         self.become(graph)
 
     def become(self, graph: Graph) -> None:
-        """The same network with other constants."""
+        """Continue with the same network with other constants."""
         self.graph, self.consts, self.nodes = graph, dict(graph.consts), list[Node]()
         self.apply = meaning(graph)
         for node in graph.nodes:
@@ -130,9 +137,9 @@ class _Side:
                 self.nodes.append(node)
         self.order = [k for k, node in enumerate(self.nodes) if node.op not in _ADDED]
 
-    def advance(self, place: int) -> None:
-        """To the node of a place, those that quantise not counted."""
-        end = self.order[place]
+    def advance(self, index: int) -> None:
+        """Evaluate up to a node, by its index without the nodes that quantise, and drop values that are no longer read."""
+        end = self.order[index]
         needed = {name for node in self.nodes[end:] for name in node.inputs}
         for values in self.values:
             for node in self.nodes[self.position : end]:
@@ -141,96 +148,102 @@ class _Side:
                 del values[name]
         self.position = end
 
-    def peek(self, place: int) -> Iterator[Mapping[str, Array]]:
-        """The values of each sample there. State lives from sample to sample of a sequence."""
-        end = self.order[place] if place < len(self.order) else len(self.nodes)
+    def peek(self, index: int) -> Iterator[Mapping[str, Array]]:
+        """Yield the values of each sample at a node, without advancing. State is kept within a sequence."""
+        end = self.order[index] if index < len(self.order) else len(self.nodes)
         state = self.graph.state
         for row, values in zip(self.samples, self.values, strict=True):
             state = state_of(self.graph, row, state)
-            found = {**self.consts, **state, **values}
+            all_values = {**self.consts, **state, **values}
             for node in self.nodes[self.position : end]:
-                self._run(node, found)
-            state = {name: found[value] for name, value in self.graph.updates.items()}
-            yield found
+                self._run(node, all_values)
+            state = {name: all_values[value] for name, value in self.graph.updates.items()}
+            yield all_values
 
     def _run(self, node: Node, values: dict[str, Array]) -> None:
         arrays = [values[name] if name in values else self.consts[name] for name in node.inputs if name]
         values.update((name, array) for name, array in zip(node.outputs, self.apply(node, arrays), strict=True) if name)
 
 
-def in_turn(
+def fit_in_order(
     graph: Graph,
-    found: Sequence[Layer],
+    fitted_layers: Sequence[Layer],
     samples: Sequence[Row],
     network: Callable[[], Simulated],
     fit: Fit,
     seed: int,
 ) -> None:
-    """``fit`` of every layer, from the first one on, with the moments of what it reads. ``network``: the quantised one as it is
-    by then."""
-    samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _steps(graph)))]
-    reals = _Side(exposed(graph, [layer.data for layer in found]), samples)
-    at = network()
-    inner = [at.data[layer.name] for layer in found]
-    stored = _Side(exposed(at.graph, inner), samples)
+    """Call ``fit`` for every layer in the order of the network, with the moments of its data.
+
+    ``network``: returns the quantised network with the layers fitted so far.
+    """
+    samples = samples[: max(_LEAST, _WORK // (count_macs(graph) + _NODE * _count_node_runs(graph)))]
+    reals = _Side(exposed(graph, [layer.data for layer in fitted_layers]), samples)
+    quantized = network()
+    data_names = [quantized.data[layer.name] for layer in fitted_layers]
+    stored = _Side(exposed(quantized.graph, data_names), samples)
     random, most = np.random.default_rng(seed), max(1, _ROWS // len(samples))
-    for begin, end, own in _stages(graph, found):
+    for begin, end, stage in _stages(graph, fitted_layers):
         if begin:
             reals.advance(begin)
             stored.advance(begin)
-        moments = [Moments.none(layer) for layer in own]
+        moments = [Moments.none(layer) for layer in stage]
         for a, b in zip(reals.peek(end), stored.peek(end), strict=True):
-            for layer, of in zip(own, moments, strict=True):
-                real, read = a[layer.data], b[at.data[layer.name]]
+            for layer, layer_moments in zip(stage, moments, strict=True):
+                real, read = a[layer.data], b[quantized.data[layer.name]]
                 reads = layer.reads(real, most, random)
-                of.add(reads.of(real), reads.of(read))
-        for layer, of in zip(own, moments, strict=True):
-            fit(layer, of)
-        stored.become(exposed(network().graph, inner))
+                layer_moments.add(reads.of(real), reads.of(read))
+        for layer, layer_moments in zip(stage, moments, strict=True):
+            fit(layer, layer_moments)
+        stored.become(exposed(network().graph, data_names))
 
 
-def _steps(graph: Graph) -> int:
-    """How many nodes are run for a sample."""
+def _count_node_runs(graph: Graph) -> int:
+    """Count the nodes evaluated for a sample, iterations included."""
     bodies = ((node, body_of(node)) for node in graph.nodes)
-    return sum(1 if body is None else node.attr("count") * _steps(body) for node, body in bodies)
+    return sum(1 if body is None else node.attr("count") * _count_node_runs(body) for node, body in bodies)
 
 
-def _stages(graph: Graph, found: Sequence[Layer]) -> Iterator[tuple[int, int, list[Layer]]]:
-    """Layers that are fitted together, and the places of nodes from which to which what they read is computed for that alone:
-    nothing for a layer, the loop for those in its body, the whole network where a sample goes on from the one before."""
+def _stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[tuple[int, int, list[Layer]]]:
+    """Yield the layers that are fitted together, between the indices of the nodes where their data begin and end to be
+    computed.
+
+    A layer alone needs no nodes, layers in a loop's body need the loop, and with state, where a sample depends on the one
+    before, all layers need the whole network.
+    """
     if graph.state:
-        yield 0, len(graph.nodes), list(found)
+        yield 0, len(graph.nodes), list(fitted_layers)
         return
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         body = body_of(node)
-        inside = {id(node)} if body is None else set(map(id, flattened(body).nodes))
-        own = [layer for layer in found if id(layer.node) in inside]
-        if own:
-            yield place, place if body is None else place + 1, own
+        node_ids = {id(node)} if body is None else set(map(id, flattened(body).nodes))
+        stage = [layer for layer in fitted_layers if id(layer.node) in node_ids]
+        if stage:
+            yield index, index if body is None else index + 1, stage
 
 
-# ---- How much noise each layer's numbers cause at the network's outputs when they alone are stored in few bits.
+# ---- Sensitivity: noise at the network's outputs if only one layer's numbers are stored in few bits.
 #
-# The noise of an output, in front of a last function that saturates (:mod:`.ends`), is the sum of squared differences from the
-# float network over the sum of its squares; outputs and the new contents of state add up. Layers are changed one at a time, in
-# numpy, from the changed operator on: nothing is compiled. As long as noise is small the network is linear in it and errors of
-# different layers are uncorrelated, so that the noise of many layers is near the sum of theirs: what the search (:mod:`.budget`)
-# adds up, and what the networks it finds are measured against.
+# The noise of an output, before a last function that saturates (:func:`.network_structure.ends`), is the sum of squared
+# differences from the float network over the sum of its squares; outputs and new contents of state add up. One layer is changed
+# at a time, in numpy, from the changed operator on: nothing is compiled. While noise is small the network is linear in it and
+# errors of different layers are uncorrelated, so the noise of many layers is close to the sum of theirs. The search
+# (:mod:`.mixed_bits`) adds them up and measures the networks that it finds.
 
 Change = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-"""From all values of the network to some of them as they shall be: constants, activations."""
+"""Function from all values of the network to the changed ones: constants, activations."""
 Key = TypeVar("Key", bound=Hashable)
 MOST_WORK = 1 << 33
-"""Multiply-accumulates that are spent: about a minute of numpy."""
+"""Budget of multiply-accumulates: about a minute of numpy."""
 MOST_REPORT_WORK = 1 << 31
-"""The same, for what is only told."""
+"""Budget of multiply-accumulates for figures that are only reported."""
 MOST_SAMPLES = 32
 FEW_SAMPLES = 4
 LEAST_SAMPLES = 2
 
 
 def sample_count(graph: Graph, changes: int, most: int = MOST_SAMPLES) -> int:
-    """On how many samples ``changes`` changes of a network can be tried within the budget."""
+    """Return the number of samples on which ``changes`` changes of a network can be tried within the budget."""
     return int(np.clip(MOST_WORK // max(1, count_macs(graph) * changes), LEAST_SAMPLES, most))
 
 
@@ -241,45 +254,47 @@ def noise_of(
     most: int = MOST_SAMPLES,
     progress: Progress | None = None,
 ) -> dict[Key, float]:
-    """For each change the noise that it causes alone, on at most so many samples.
+    """Return the noise that each change causes alone, on at most ``most`` samples.
 
-    State lives from sample to sample of a sequence as the float network leaves it.
+    State develops as in the float network.
     """
     rows = rows[: sample_count(graph, len(changes), most)]
-    judged = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
-    signal = dict.fromkeys(judged, 0.0)
-    noise = {key: dict.fromkeys(judged, 0.0) for key in changes}
+    measured_ends = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
+    signal = dict.fromkeys(measured_ends, 0.0)
+    noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
     apply, state = meaning(graph), graph.state
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
-        found = state_of(graph, row, state)
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, found)
-        for end in judged:
+        before = state_of(graph, row, state)
+        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)
+        for end in measured_ends:
             signal[end] += _power(end.seen(values[end.value]))
         for key, change in changes.items():
             changed = _rerun(graph, apply, values, change(values))
-            for end in judged:
+            for end in measured_ends:
                 if end.value in changed:
                     noise[key][end] += _power(end.seen(values[end.value] - changed[end.value]))
         state = {name: values[value] for name, value in graph.updates.items()}
-    return {key: sum(of[end] / signal[end] for end in judged if signal[end] > 0) for key, of in noise.items()}
+    return {key: sum(of[end] / signal[end] for end in measured_ends if signal[end] > 0) for key, of in noise.items()}
 
 
 def rounded_weight(name: str, weight: Weight) -> Change:
-    """A constant as it is stored."""
+    """Return the change of a constant to its stored form."""
     real = weight.real.astype(np.float32)
     return lambda _: {name: real}
 
 
 def rounded_value(name: str, how: Activation) -> Change:
-    """An activation as it is stored."""
+    """Return the change of an activation to its stored form."""
     return lambda values: {name: faked(values[name], how).astype(np.float32)}
 
 
 def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None) -> dict[str, float]:
-    """The noise that each activation and each constant of a recipe causes alone, on a few samples; of what loops make in a
-    turn it is not told, nor of anything in a network too large for it."""
+    """Return the noise that each activation and each constant of a recipe causes alone, on a few samples.
+
+    Values inside of loops are left out. Empty for a network above MOST_REPORT_WORK.
+    """
     changes = {name: rounded_value(name, how) for name, how in recipe.activations.items() if name in graph.types}
     changes |= {name: rounded_weight(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
     if count_macs(graph) * len(changes) * LEAST_SAMPLES > MOST_REPORT_WORK:
@@ -290,43 +305,45 @@ def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress 
 def _rerun(
     graph: Graph, apply: interp.Apply, values: Mapping[str, Array], change: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The values that differ when those of ``change`` do."""
-    found = dict(change)
+    """Return the values that differ after ``change``."""
+    changed = dict(change)
     for node in graph.nodes:
-        if any(name in found for name in node.inputs):
-            arrays = [found[name] if name in found else values[name] for name in node.inputs if name]
-            found.update((name, array) for name, array in zip(node.outputs, apply(node, arrays), strict=True) if name)
-    return found
+        if any(name in changed for name in node.inputs):
+            arrays = [changed[name] if name in changed else values[name] for name in node.inputs if name]
+            changed.update((name, array) for name, array in zip(node.outputs, apply(node, arrays), strict=True) if name)
+    return changed
 
 
 def _power(array: Array) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
-# ---- Layers as they are stored in so many bits, each alone in a float network: what the search for bits measures.
+# ---- Changes for the search for bits: one layer of a float network stored in so many bits.
 #
-# Weights are rounded for what their layer answers, and biases keep the means of the results (:mod:`.rounding`), since repairs
-# will do that to whatever is chosen: bits are compared as they come out of repairs. A layer of at most 8 bits reads data that
-# were rounded, and its result is rounded where more than layers read it.
+# Weights are rounded for the least output error and biases keep the means of results (:mod:`.repairs`), since repairs will do
+# that to the chosen bits: bits are compared in their repaired form. A layer of at most 8 bits reads rounded data, and its
+# result is rounded if other operators than layers read it.
 
 
 def layer_changes(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], Change]:
-    """Of each weight and each width the change that it makes. ``recipes``: by width, of the network that has it throughout."""
-    fitted = _fitted(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
+    """Return the change of each weight and width. ``recipes``: by width, of the network that has it throughout."""
+    fitted = _fit_weights(graph, rows[: sample_count(graph, 1)], recipes, weights, seed)
     apply, consumers = meaning(graph), graph.consumers()
     changes: dict[tuple[str, int], Change] = {}
     for name in weights:
         users = [node for node in graph.nodes if node.op in LAYERS and node.inputs[1] == name]
-        tails = [_tail(graph, consumers, node, next(iter(recipes.values()))) for node in users]
+        tails = [_absorbed_nodes(graph, consumers, node, next(iter(recipes.values()))) for node in users]
         for width, recipe in recipes.items():
             weight, bias = fitted.get((name, width), (recipe.weights[name], None))
-            changes[name, width] = _change(apply, recipe, list(zip(users, tails, strict=True)), weight, bias, consumers)
+            changes[name, width] = _layer_change(
+                apply, recipe, list(zip(users, tails, strict=True)), weight, bias, consumers
+            )
     return changes
 
 
-def _change(
+def _layer_change(
     apply: interp.Apply,
     recipe: Recipe,
     users: Sequence[tuple[Node, Sequence[Node]]],
@@ -337,27 +354,29 @@ def _change(
     real = weight.real.astype(np.float32)
 
     def change(values: Mapping[str, Array]) -> dict[str, Array]:
-        found: dict[str, Array] = {}
+        changed: dict[str, Array] = {}
         for node, tail in users:
             arrays = [values[name] for name in node.inputs if name]
             arrays[:2] = faked(arrays[0], recipe.read(node)).astype(np.float32), real
             if bias is not None:
                 arrays[2:] = [bias.astype(np.float32)]
             result = node.outputs[0]
-            (at,) = apply(node, arrays)
+            (array,) = apply(node, arrays)
             for follower in tail:
-                (at,) = apply(follower, [at if name == result else values[name] for name in follower.inputs if name])
+                (array,) = apply(
+                    follower, [array if name == result else values[name] for name in follower.inputs if name]
+                )
                 result = follower.outputs[0]
-            if result in recipe.activations and not _for_layers(result, consumers):
-                at = faked(at, recipe.activations[result]).astype(np.float32)
-            found[result] = at
-        return found
+            if result in recipe.activations and not _only_layers_read(result, consumers):
+                array = faked(array, recipe.activations[result]).astype(np.float32)
+            changed[result] = array
+        return changed
 
     return change
 
 
-def _tail(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, recipe: Recipe) -> list[Node]:
-    """What follows a layer before its result is stored: a bias, a clamp."""
+def _absorbed_nodes(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, recipe: Recipe) -> list[Node]:
+    """Return the nodes behind a layer before its result is stored: a bias, a clamp."""
     tail: list[Node] = []
     value = node.outputs[0]
     while value not in recipe.activations:
@@ -369,49 +388,53 @@ def _tail(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, rec
     return tail
 
 
-def _for_layers(value: str, consumers: Mapping[str, Sequence[Node]]) -> bool:
-    """Whether layers alone read a value, or its elements elsewhere: they round it themselves."""
+def _only_layers_read(value: str, consumers: Mapping[str, Sequence[Node]]) -> bool:
+    """Test whether only layers read a value or its moved elements; they round it themselves."""
     users = consumers.get(value, ())
     return bool(users) and all(
         (user.op in LAYERS and value == user.inputs[0])
-        or ((moves(user) or user.op in CHOICES) and _for_layers(user.outputs[0], consumers))
+        or ((moves(user) or user.op in CHOICES) and _only_layers_read(user.outputs[0], consumers))
         for user in users
     )
 
 
-def _fitted(
+def _fit_weights(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
-    """Weights and biases of those layers that can be rounded so, by weight and width."""
-    found = {}
+    """Return weights and biases of the layers that can be rounded so, by weight and width."""
+    fitted = {}
     for layer, mean, covariance, count in _moments(graph, rows, frozenset(weights), seed):
         square, _ = shrunk(covariance, covariance, count)
         for width, recipe in recipes.items():
             least = least_scales(layer.bias, recipe.read(layer.node).scale)
             weight = weights_by_answer(layer.rows, square, least, min(8, width), recipe.block, recipe.power_of_two)
-            off = ((layer.rows - weight.real.reshape(layer.rows.shape)) * mean[:, None]).sum(axis=2)
+            error = ((layer.rows - weight.real.reshape(layer.rows.shape)) * mean[:, None]).sum(axis=2)
             stored = replace(weight, data=weight.data.reshape(layer.weights.shape))
-            found[layer.weight, width] = stored, layer.bias + off.reshape(-1)
-    return found
+            fitted[layer.weight, width] = stored, layer.bias + error.reshape(-1)
+    return fitted
 
 
 def _moments(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
-    """Of the factors of each layer the means (G, K) and covariances (G, K, K), and for how many independent rows they count."""
-    known, random = list(layers(graph, weights)), np.random.default_rng(seed)
-    counts = [0] * len(known)
-    sums = [(np.zeros((each.groups, each.depth)), np.zeros((each.groups, each.depth, each.depth))) for each in known]
+    """Yield for each layer the means (G, K) and covariances (G, K, K) of its factors, and the independent rows that they
+    count for."""
+    known_layers, random = list(layers(graph, weights)), np.random.default_rng(seed)
+    counts = [0] * len(known_layers)
+    sums = [
+        (np.zeros((layer.groups, layer.depth)), np.zeros((layer.groups, layer.depth, layer.depth)))
+        for layer in known_layers
+    ]
     apply, state = meaning(graph), graph.state
     for row in rows:
-        found = state_of(graph, row, state)
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, found)
-        for number, (layer, (mean, square)) in enumerate(zip(known, sums, strict=True)):
+        before = state_of(graph, row, state)
+        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, before)
+        for number, (layer, (mean, square)) in enumerate(zip(known_layers, sums, strict=True)):
             data = values[layer.data]
             factors = layer.reads(data, max(1, _ROWS // len(rows)), random).of(data)
             counts[number] += factors.shape[1]
             mean += factors.mean(axis=1) / len(rows)
             square += factors.swapaxes(1, 2) @ factors / (factors.shape[1] * len(rows))
         state = {name: values[value] for name, value in graph.updates.items()}
-    for layer, (mean, square), count in zip(known, sums, counts, strict=True):
+    for layer, (mean, square), count in zip(known_layers, sums, counts, strict=True):
         yield layer, mean, square - mean[:, :, None] * mean[:, None], float(np.sqrt(len(rows) * count))

@@ -1,4 +1,4 @@
-"""The structure of a float network: loops, flow of values, layers, units of channels."""
+"""Structure of a float network: loops, flow of values, measured ends, layers as matrices, units of channels."""
 
 from __future__ import annotations
 
@@ -17,49 +17,55 @@ from microc.transform.channel_relations import channel_count, channel_links, is_
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves
 
-# ---- Loops in float networks: their turns are quantised like the rest, recurrent layers among them.
+# ---- Loops in float networks: their bodies are quantised like the rest, recurrent layers included.
 #
-# Every value of a network, those in bodies of loops too, has one name here. What a turn computes is observed as one more result
-# that the loop stacks.
+# Every value of a network, also in bodies of loops, has a unique name here. A value inside of a loop is observed as an
+# additional result that the loop stacks over its iterations.
 
 
 def body_of(node: Node) -> Graph | None:
-    """The body of a loop that can be quantised: what a loop without a bound computes cannot be stacked, so is never seen."""
+    """Return the body of a loop that can be quantised; None for other nodes.
+
+    A loop without a bound cannot stack its values, so they are never observed.
+    """
     return node.attr("body") if node.op == "loop" and node.attr("count") != UNBOUNDED else None
 
 
 def distinct(graph: Graph) -> Graph:
-    """The graph whose bodies name values as neither it nor another of them does."""
-    return _distinct(graph, Names(graph.types))
+    """Rename values in bodies of loops so that names are unique in the whole network."""
+    return _make_distinct(graph, Names(graph.types))
 
 
-def _distinct(graph: Graph, taken: Names) -> Graph:
-    def renamed(node: Node) -> Node:
+def _make_distinct(graph: Graph, taken: Names) -> Graph:
+    def rename_body(node: Node) -> Node:
         body = body_of(node)
         if body is None:
             return node
         names = {name: taken.fresh(name) for name in body.types}
-        return replace(node, attrs={**node.attrs, "body": _distinct(_with_names(body, names), taken)})
+        return replace(node, attrs={**node.attrs, "body": _make_distinct(_rename_values(body, names), taken)})
 
-    return graph.with_nodes(list(map(renamed, graph.nodes)))
+    return graph.with_nodes(list(map(rename_body, graph.nodes)))
 
 
-def _with_names(body: Graph, names: dict[str, str]) -> Graph:
-    def known(values: Iterable[str]) -> tuple[str, ...]:
+def _rename_values(body: Graph, names: dict[str, str]) -> Graph:
+    def new_names(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(names[value] if value else "" for value in values)
 
     return replace(
         body,
-        inputs=known(body.inputs),
-        outputs=known(body.outputs),
-        nodes=tuple(replace(node, inputs=known(node.inputs), outputs=known(node.outputs)) for node in body.nodes),
+        inputs=new_names(body.inputs),
+        outputs=new_names(body.outputs),
+        nodes=tuple(
+            replace(node, inputs=new_names(node.inputs), outputs=new_names(node.outputs)) for node in body.nodes
+        ),
         types={names[name]: kind for name, kind in body.types.items()},
         consts={names[name]: data for name, data in body.consts.items()},
     )
 
 
 def flattened(graph: Graph) -> Graph:
-    """All nodes, types and constants in one: inputs and outputs of bodies are those of the whole. It is read, and never runs."""
+    """Return all nodes, types and constants in one graph, with the inputs and outputs of bodies added. It can be read, not
+    run."""
     inputs, outputs, types, consts = [*graph.inputs], [*graph.outputs], {**graph.types}, {**graph.consts}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -76,7 +82,7 @@ def flattened(graph: Graph) -> Graph:
 
 
 def given(node: Node) -> Iterator[tuple[str, str]]:
-    """What a loop gives to all its turns: (what it is called outside, inside)."""
+    """Yield the values that a loop passes to all iterations: (name outside, name inside)."""
     body = body_of(node)
     if body is not None:
         carried = node.attr("carried")
@@ -84,7 +90,7 @@ def given(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def handed(node: Node) -> Iterator[tuple[str, str]]:
-    """What is the same value inside of a loop and outside, or in the next turn: (from, to)."""
+    """Yield the pairs of names of one value inside and outside of a loop, or in one iteration and the next: (from, to)."""
     yield from given(node)
     body = body_of(node)
     if body is not None:
@@ -96,17 +102,18 @@ def handed(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def exposed(graph: Graph, values: Iterable[str]) -> Graph:
-    """The graph that has those of ``values`` that are a turn's as well, under their names: all turns' along the first axis."""
+    """Add those of ``values`` that are inside of loops to the graph under their names, stacked over the iterations along a
+    new first axis."""
     wanted = set(values)
     nodes, types = list[Node](), dict(graph.types)
     for node in graph.nodes:
         body = body_of(node)
         if body is not None:
             body = exposed(body, wanted)
-            seen = [name for name in body.types if name in wanted and name not in types]
+            inside = [name for name in body.types if name in wanted and name not in types]
             names = Names({*types, *body.types})
-            rows = {name: names.fresh(f"{name}_row") for name in seen}
-            kinds = {name: body.types[name] for name in seen}
+            rows = {name: names.fresh(f"{name}_row") for name in inside}
+            kinds = {name: body.types[name] for name in inside}
             copies = [
                 Node("reshape", (name,), (row,), {"shape": kinds[name].shape}, node.loc) for name, row in rows.items()
             ]
@@ -118,38 +125,41 @@ def exposed(graph: Graph, values: Iterable[str]) -> Graph:
             )
             count = node.attr("count")
             types |= {name: replace(kind, shape=(count, *kind.shape)) for name, kind in kinds.items()}
-            node = replace(node, outputs=(*node.outputs, *seen), attrs={**node.attrs, "body": body})
+            node = replace(node, outputs=(*node.outputs, *inside), attrs={**node.attrs, "body": body})
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
-# ---- How values flow through a float network, loops and state included: who makes and reads each, and which names
-# are one value.
+# ---- Data flow through a float network, loops and state included: producers and readers, and names of the same value.
 
 
 class Flow:
-    """``graph``: all nodes in one; ``links``: pairs of names of one value, inside of a loop and outside, in the next turn, or in
-    the next run; ``recurrent``: the values that depend on what they were in the turn or in the run before."""
+    """Data flow of a network.
+
+    ``graph``: all nodes in one; ``links``: pairs of names of one value, inside and outside of a loop, in one iteration and the
+    next, or in one run and the next; ``recurrent``: values that depend on their own previous iteration or run.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = flattened(graph)
         self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
-        kept = [(value, state) for state, value in self.graph.updates.items()]
+        state_links = [(value, state) for state, value in self.graph.updates.items()]
         self.links = [
             link
-            for link in (*(link for node in self.graph.nodes for link in handed(node)), *kept)
+            for link in (*(link for node in self.graph.nodes for link in handed(node)), *state_links)
             if all(map(self.is_activation, link)) and (link[1] in self.consumers or link[1] in self.graph.outputs)
         ]
-        self.recurrent = (self.graph.types.keys() - graph.types.keys()) | self.fed_back()
+        self.recurrent = (self.graph.types.keys() - graph.types.keys()) | self.find_state_cycles()
 
-    def fed_back(self) -> set[str]:
-        """The values on a way from a state back to it, in one run or through other states in several."""
+    def find_state_cycles(self) -> set[str]:
+        """Return the values on a path from a state back to it, in one run or through other states in several."""
         forwards, backwards = dict[str, list[str]](), dict[str, list[str]]()
         steps = [(name, result) for node in self.graph.nodes for name in node.inputs for result in node.outputs]
         for name, result in (*steps, *((value, state) for state, value in self.graph.updates.items())):
             forwards.setdefault(name, []).append(result)
             backwards.setdefault(result, []).append(name)
-        return {value for state in self.graph.state for value in reached(state, forwards) & reached(state, backwards)}
+        cycles = (find_reachable(state, forwards) & find_reachable(state, backwards) for state in self.graph.state)
+        return set().union(*cycles)
 
     def is_float(self, value: str) -> bool:
         return self.graph.types[value].dtype == "float32"
@@ -161,7 +171,7 @@ class Flow:
         return filter(self.is_activation, node.inputs)
 
     def ordered(self) -> Iterator[str]:
-        """All values that are no constants."""
+        """Yield all values that are no constants, in order."""
         yield from self.graph.inputs
         yield from self.graph.state
         for node in self.graph.nodes:
@@ -173,76 +183,78 @@ class Flow:
         return users[0] if len(users) == 1 and not kept else None
 
     def keeps_scale(self, node: Node) -> bool:
-        """Whether the result has its operand's scale: it is made of elements, or between them."""
+        """Test whether the result has its operand's scale: it consists of the operand's elements or of numbers between them."""
         return (moves(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
 
 
-def reached(start: str, steps: Mapping[str, Sequence[str]]) -> set[str]:
-    """All that steps lead to from a value, itself where they lead back."""
-    found, waiting = set[str](), [start]
-    while waiting:
-        for name in steps.get(waiting.pop(), ()):
-            if name not in found:
-                found.add(name)
-                waiting.append(name)
-    return found
+def find_reachable(start: str, steps: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return all values that steps lead to from a value; the value itself if they lead back."""
+    reachable, pending = set[str](), [start]
+    while pending:
+        for name in steps.get(pending.pop(), ()):
+            if name not in reachable:
+                reachable.add(name)
+                pending.append(name)
+    return reachable
 
 
-# ---- Where the noise of a network is measured: its outputs, in front of a last function that saturates.
+# ---- Ends at which noise is measured: outputs, before a last function that saturates.
 #
-# Behind a softmax or a sigmoid the answers to most samples are near 0 and 1 whatever happens, so that few samples decide about
-# the noise, and saturated ones hide it. In front of it all of them speak. A number that is added to all classes changes no
-# softmax and no argmax: what all have in common does not count there.
+# Behind a softmax or a sigmoid the outputs of most samples are near 0 and 1 in any case, so a few samples determine the noise,
+# and saturated ones hide it. Before the function all samples count. A number added to all classes changes no softmax and no
+# argmax, so the mean over the classes is not counted there.
 
 _LAST = -1
 SATURATING: Mapping[str, int | None] = MappingProxyType(
     {"softmax": _LAST, "log_softmax": _LAST, "argmax": _LAST, "argmin": _LAST, "sigmoid": None}
 )
-"""Functions, and along which axis they compare (where no attribute says it)."""
+"""Functions that saturate, and the axis along which they compare, unless an attribute names it."""
 
 
 @frozen
 class End:
-    """``value`` is measured, without its mean along ``axis`` if there is one."""
+    """Measured value: ``value`` without its mean along ``axis`` if there is one."""
 
     value: str
     axis: int | None = None
 
     def seen(self, array: Array) -> Array:
-        """What counts of a value (any shape), as float64."""
-        found = np.asarray(array, np.float64)
-        return found if self.axis is None else found - found.mean(axis=self.axis, keepdims=True)
+        """Return the measured part of an array of any shape, as float64."""
+        measured = np.asarray(array, np.float64)
+        return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
 
 
 def ends(graph: Graph) -> dict[str, End]:
-    """Of each output where it is measured."""
+    """Return the measured end of each output."""
     makers = graph.producer()
-    return {name: _in_front(makers, name) for name in dict.fromkeys(graph.outputs)}
+    return {name: _end_of(makers, name) for name in dict.fromkeys(graph.outputs)}
 
 
-def _in_front(makers: Mapping[str, Node], output: str) -> End:
-    found, value = End(output), output
+def _end_of(makers: Mapping[str, Node], output: str) -> End:
+    end, value = End(output), output
     while value in makers:
         node = makers[value]
         if node.op in SATURATING:
             axis = SATURATING[node.op]
-            found = End(node.inputs[0], node.attr("axis") if "axis" in node.attrs else axis)
+            end = End(node.inputs[0], node.attr("axis") if "axis" in node.attrs else axis)
         elif not registry.get(node.op).moves:
             break
         value = node.inputs[0]
-    return found
+    return end
 
 
-# ---- Layers as products of matrices: what a convolution or a dense layer multiplies by its weights, row by row.
+# ---- Layers as matrix products: the factors that a convolution or dense layer multiplies by its weights, row by row.
 
 _MOST_DEPTH = 2048
-"""Products in a sum, of which the second moments are kept: 32 MB."""
+"""Limit of products in a sum, of which second moments are kept: 32 MB in float64."""
 
 
 @frozen
 class Layer:
-    """A ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...). ``groups``: of outputs that read
-    channels of their own; ``depth``: products in a sum; ``out``: height and width of a convolution's result."""
+    """A ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...).
+
+    ``groups``: groups of outputs that read channels of their own; ``out``: height and width of a convolution's result.
+    """
 
     node: Node
     weights: Array
@@ -252,7 +264,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Of the result."""
+        """Name of the result."""
         return self.node.outputs[0]
 
     @property
@@ -265,60 +277,63 @@ class Layer:
 
     @property
     def depth(self) -> int:
+        """Products in a sum."""
         return int(self.weights[0].size)
 
     @property
     def rows(self) -> Array:
-        """The weights (groups, outputs of a group, depth)."""
+        """Weights (groups, outputs of a group, depth)."""
         return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
 
     def reads(self, data: Array, most: int, random: np.random.Generator) -> Reads:
-        """The places where a result is looked at: at most ``most`` of them, drawn evenly. ``data`` may be that of all turns of a
-        loop, along one more axis."""
-        if self.node.op == "dense":
-            return Reads(self, np.sort(_drawn(data.size // self.depth, most, random)), ())
-        images = data.size // int(np.prod(data.shape[-3:]))
-        places = np.sort(_drawn(images * self.out[0] * self.out[1], most, random))
-        image, place = np.divmod(places, self.out[0] * self.out[1])
-        down, right = np.divmod(place, self.out[1])
-        rows, columns = (self._taps(k, at, data.shape[k - 3]) for k, at in enumerate((down, right)))
-        return Reads(self, places, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
+        """Draw at most ``most`` positions of the result evenly, and return the data that they read.
 
-    def _taps(self, axis: int, at: Array, extent: int) -> Array:
-        """Which rows (or columns) of the data are read for results ``at`` some places, tap by tap; for none ``extent``, which
-        is beyond the last."""
+        ``data`` may be stacked over the iterations of a loop, along one more axis.
+        """
+        if self.node.op == "dense":
+            return Reads(self, np.sort(_draw_indices(data.size // self.depth, most, random)), ())
+        images = data.size // int(np.prod(data.shape[-3:]))
+        positions = np.sort(_draw_indices(images * self.out[0] * self.out[1], most, random))
+        image, position = np.divmod(positions, self.out[0] * self.out[1])
+        row, column = np.divmod(position, self.out[1])
+        rows, columns = (self._taps(k, index, data.shape[k - 3]) for k, index in enumerate((row, column)))
+        return Reads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
+
+    def _taps(self, axis: int, positions: Array, extent: int) -> Array:
+        """Return the rows (or columns) of the data that results at ``positions`` read, by taps; ``extent``, which is behind
+        the last, for none."""
         stride, step, before = (self.node.attr(name)[axis] for name in ("strides", "dilation", "padding"))
         taps = np.arange(self.weights.shape[1 + axis]) * step
         if self.node.op == "conv2d":
-            found, meets = at[:, None] * stride - before + taps, np.True_
+            source, exists = positions[:, None] * stride - before + taps, np.True_
         else:
-            found, apart = np.divmod(at[:, None] + before - taps, stride)
-            meets = apart == 0
-        return np.where(meets & (found >= 0) & (found < extent), found, extent)
+            source, remainder = np.divmod(positions[:, None] + before - taps, stride)
+            exists = remainder == 0
+        return np.where(exists & (source >= 0) & (source < extent), source, extent)
 
 
 @frozen
 class Reads:
-    """Some of a layer's results: which elements of the data each of them multiplies by weights."""
+    """Data that some of a layer's results multiply by weights."""
 
     layer: Layer
     places: Array
     window: tuple[Array, ...]
 
     def of(self, data: Array) -> Array:
-        """The factors (groups, results, depth)."""
+        """Return the factors (groups, results, depth)."""
         layer = self.layer
         if not self.window:
             return np.asarray(data.reshape(-1, layer.depth)[self.places], np.float64)[np.newaxis]
         padded = np.pad(data.reshape(-1, *data.shape[-3:]), ((0, 0), (0, 1), (0, 1), (0, 0)))
-        taken = padded[self.window].astype(np.float64)
-        parts = taken.reshape(len(taken), -1, layer.groups, layer.weights.shape[-1])
-        return np.moveaxis(parts, 2, 0).reshape(layer.groups, len(taken), layer.depth)
+        windows = padded[self.window].astype(np.float64)
+        parts = windows.reshape(len(windows), -1, layer.groups, layer.weights.shape[-1])
+        return np.moveaxis(parts, 2, 0).reshape(layer.groups, len(windows), layer.depth)
 
 
 def layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
-    """The layers of a graph and of its loops on ``weights``, of which each belongs to one layer, that are matrices of a size to
-    keep."""
+    """Yield the layers of a graph and of its loops whose weights are in ``weights`` and used once, and which are small
+    enough."""
     flat = flattened(graph)
     users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
     for node in flat.nodes:
@@ -338,15 +353,14 @@ def layers(graph: Graph, weights: frozenset[str]) -> Iterator[Layer]:
             yield Layer(node, data, bias.reshape(-1), groups, (out[0], out[1]))
 
 
-def _drawn(count: int, most: int, random: np.random.Generator) -> Array:
+def _draw_indices(count: int, most: int, random: np.random.Generator) -> Array:
     return np.arange(count) if count <= most else random.choice(count, most, replace=False)
 
 
-# ---- The units that channels are stored in: which are free to choose, which must be alike, and a graph in other
-# units.
+# ---- Units of channels for equalisation: which ones can be chosen, which ones must be equal, and a graph in other units.
 #
-# A channel is an index along the last axis. Channels are of one unit where a positively homogeneous operator ties them;
-# weights of a layer, and constant factors, take one unit to another. Wherever anything else looks at a channel its unit is
+# A channel is an index along the last axis. Channels have the same unit if a positively homogeneous operator connects them;
+# weights of a layer and constant factors convert one unit into another. If any other operator reads a channel, its unit is
 # fixed.
 
 HOMOGENEOUS = frozenset(
@@ -355,14 +369,14 @@ HOMOGENEOUS = frozenset(
         *("reshape", "transpose", "pad", "slice", "concat", "add", "sub"),
     )
 )
-"""f(s x) = s f(x) for s > 0, channel by channel."""
+"""Operators with f(s x) = s f(x) for s > 0, channel by channel."""
 _TERMS = frozenset(("add", "sub"))
 _LINEAR = ("", "relu")
-"""Activations in the same operator that do not see a unit."""
+"""Fused activations that are positively homogeneous."""
 
 
 class Units:
-    """The units of a float graph, numbered from 0; ``free`` says which may be chosen."""
+    """Units of a float graph, numbered from 0; ``free`` marks those that can be chosen. Union-find over all channels."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -375,124 +389,131 @@ class Units:
         fixed = np.zeros(total, bool)
         for name in (*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()):
             if name in self._starts:
-                fixed[self._places(name)] = True
+                fixed[self._channels_of(name)] = True
         for node in graph.nodes:
-            if not self._understood(node):
+            if not self._tie_channels(node):
                 for name in (*node.inputs, *node.outputs):
                     if name in self._starts:
-                        fixed[self._places(name)] = True
-        roots = np.array([self._root(place) for place in range(total)], np.int64)
+                        fixed[self._channels_of(name)] = True
+        roots = np.array([self._find(channel) for channel in range(total)], np.int64)
         _, self._units = np.unique(roots, return_inverse=True)
         self.count = int(self._units.max(initial=-1)) + 1
         self.free = np.ones(self.count, bool)
         self.free[self._units[fixed]] = False
 
     def of(self, value: str) -> Array:
-        """The unit of each channel of a value."""
-        return np.asarray(self._units[self._places(value)])
+        """Return the unit of each channel of a value."""
+        return np.asarray(self._units[self._channels_of(value)])
 
     def blocks(self, values: Sequence[str]) -> Iterator[list[str]]:
-        """The values, those together that have units in common."""
+        """Group the values that share units."""
         owner: dict[int, int] = {}
-        found: list[list[str]] = []
+        groups: list[list[str]] = []
         for value in values:
             units = set(self.of(value).tolist())
             known = sorted({owner[unit] for unit in units if unit in owner})
-            block = known[0] if known else len(found)
+            block = known[0] if known else len(groups)
             if not known:
-                found.append([])
+                groups.append([])
             for other in known[1:]:
-                found[block] += found[other]
-                found[other] = []
+                groups[block] += groups[other]
+                groups[other] = []
                 owner |= {unit: block for unit, at in owner.items() if at == other}
-            found[block].append(value)
+            groups[block].append(value)
             owner |= dict.fromkeys(units, block)
-        yield from filter(None, found)
+        yield from filter(None, groups)
 
     def is_layer(self, node: Node) -> bool:
-        """Whether constant weights and bias make one unit of another: dense layers, convolutions of one group or depthwise
-        ones."""
+        """Test whether constant weights and bias convert one unit into another: dense layers, convolutions of one group or
+        depthwise ones."""
         if node.attrs.get("activation", "") not in _LINEAR or node.attrs.get("pad_value", 0):
             return False
         return is_mixing(self.graph, node) or (node.op == "conv2d" and channel_links(self.graph, node) is not None)
 
-    def applied(self, factors: Array) -> Graph:
-        """The graph whose channels are divided by the factors of their units."""
+    def apply(self, factors: Array) -> Graph:
+        """Return the graph with channels divided by the factors of their units."""
         names, types, consts = Names(self.graph.types), dict(self.graph.types), dict(self.graph.consts)
 
-        def stored(name: str, data: Array) -> str:
+        def add_constant(name: str, data: Array) -> str:
             fresh = names.fresh(name)
             consts[fresh] = data.astype(np.float32)
             types[fresh] = replace(types[name], shape=data.shape)
             return fresh
 
-        def scaled(node: Node) -> Node:
-            changed = self._scaled(node, factors)
-            inputs = (stored(name, changed[name]) if name in changed else name for name in node.inputs)
+        def convert_node(node: Node) -> Node:
+            changed = self._convert_constants(node, factors)
+            inputs = (add_constant(name, changed[name]) if name in changed else name for name in node.inputs)
             return replace(node, inputs=tuple(inputs))
 
-        return self.graph.with_nodes(list(map(scaled, self.graph.nodes)), types=types, consts=consts)
+        return self.graph.with_nodes(list(map(convert_node, self.graph.nodes)), types=types, consts=consts)
 
-    def _scaled(self, node: Node, factors: Array) -> dict[str, Array]:
-        """The constants of a node in other units, those that change."""
-        known = [name for name in node.inputs if name in self.graph.consts]
-        if not known or len(node.outputs) != 1 or not (self.is_layer(node) or node.op in _TERMS or self._factor(node)):
+    def _convert_constants(self, node: Node, factors: Array) -> dict[str, Array]:
+        """Return the constants of a node that change with the units."""
+        constants = [name for name in node.inputs if name in self.graph.consts]
+        if (
+            not constants
+            or len(node.outputs) != 1
+            or not (self.is_layer(node) or node.op in _TERMS or self._is_factor(node))
+        ):
             return {}
-        made = factors[self.of(node.outputs[0])]
-        data = next((factors[self.of(name)] for name in node.inputs if name in self._starts), made)
-        if (made == 1).all() and (data == 1).all():
+        out_factors = factors[self.of(node.outputs[0])]
+        in_factors = next((factors[self.of(name)] for name in node.inputs if name in self._starts), out_factors)
+        if (out_factors == 1).all() and (in_factors == 1).all():
             return {}
-        consts = {name: self.graph.consts[name].astype(np.float64) for name in known}
+        consts = {name: self.graph.consts[name].astype(np.float64) for name in constants}
         if node.op in _TERMS:
-            return {name: array / made for name, array in consts.items()}
+            return {name: array / out_factors for name, array in consts.items()}
         if not self.is_layer(node):
-            return {name: array * data / made for name, array in consts.items()}
+            return {name: array * in_factors / out_factors for name, array in consts.items()}
         weight = consts[node.inputs[1]]
-        if weight.shape[-1] == len(data):
-            read = data
+        if weight.shape[-1] == len(in_factors):
+            per_input = in_factors
         else:
-            read = data[np.arange(len(made)) // (len(made) // len(data))].reshape(-1, 1, 1, 1)
-        outputs = made.reshape(-1, *(1,) * (weight.ndim - 1))
+            per_input = in_factors[np.arange(len(out_factors)) // (len(out_factors) // len(in_factors))].reshape(
+                -1, 1, 1, 1
+            )
+        per_output = out_factors.reshape(-1, *(1,) * (weight.ndim - 1))
         return {
-            name: array * read / outputs if name == node.inputs[1] else array / made for name, array in consts.items()
+            name: array * per_input / per_output if name == node.inputs[1] else array / out_factors
+            for name, array in consts.items()
         }
 
-    def _understood(self, node: Node) -> bool:
-        """Tie the channels of a node; False where it is none that units can pass."""
+    def _tie_channels(self, node: Node) -> bool:
+        """Tie the channels of a node to one another; False if units cannot pass the node."""
         if len(node.outputs) != 1 or self.graph.types[node.outputs[0]].dtype != "float32":
             return False
-        if self.is_layer(node) or self._factor(node):
+        if self.is_layer(node) or self._is_factor(node):
             return True
-        homogeneous = node.op in HOMOGENEOUS and node.attrs.get("activation", "") in _LINEAR
-        if not homogeneous or (node.op == "pad" and node.attr("value")):
+        is_homogeneous = node.op in HOMOGENEOUS and node.attrs.get("activation", "") in _LINEAR
+        if not is_homogeneous or (node.op == "pad" and node.attr("value")):
             return False
-        tied = channel_links(self.graph, node)
+        links = channel_links(self.graph, node)
         computed = {k for k, name in enumerate(node.inputs) if name in self._starts}
-        constant = any(name in self.graph.consts for name in node.inputs) and node.op not in _TERMS
-        if tied is None or constant or {link.operand for link in tied} != computed:
+        has_constant = any(name in self.graph.consts for name in node.inputs) and node.op not in _TERMS
+        if links is None or has_constant or {link.operand for link in links} != computed:
             return False
-        for link in tied:
-            here, there = self._starts[node.inputs[link.operand]], self._starts[node.outputs[0]]
+        for link in links:
+            first_in, first_out = self._starts[node.inputs[link.operand]], self._starts[node.outputs[0]]
             for source, target in zip(link.source.tolist(), link.target.tolist(), strict=True):
-                self._join(here + source, there + target)
+                self._union(first_in + source, first_out + target)
         return True
 
-    def _factor(self, node: Node) -> bool:
-        """Whether a node multiplies each channel by a constant of its own."""
+    def _is_factor(self, node: Node) -> bool:
+        """Test whether a node multiplies each channel by a constant of its own."""
         if node.op != "mul" or node.attrs.get("activation", "") not in _LINEAR:
             return False
         count = channel_count(self.graph, node.outputs[0])
-        known = [name for name in node.inputs if name in self.graph.consts]
-        return len(known) == 1 and all(channel_count(self.graph, name) == count for name in node.inputs)
+        constants = [name for name in node.inputs if name in self.graph.consts]
+        return len(constants) == 1 and all(channel_count(self.graph, name) == count for name in node.inputs)
 
-    def _places(self, value: str) -> slice:
+    def _channels_of(self, value: str) -> slice:
         start = self._starts[value]
         return slice(start, start + channel_count(self.graph, value))
 
-    def _root(self, place: int) -> int:
-        while self._parents[place] != place:
-            self._parents[place] = place = self._parents[self._parents[place]]
-        return place
+    def _find(self, channel: int) -> int:
+        while self._parents[channel] != channel:
+            self._parents[channel] = channel = self._parents[self._parents[channel]]
+        return channel
 
-    def _join(self, a: int, b: int) -> None:
-        self._parents[self._root(b)] = self._root(a)
+    def _union(self, a: int, b: int) -> None:
+        self._parents[self._find(b)] = self._find(a)

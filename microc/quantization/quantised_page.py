@@ -1,4 +1,4 @@
-"""How good a quantised network is, and the page that says so."""
+"""Quality of a quantised network: comparison with the float network, and the HTML page of the report."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from microc.quantization.network_structure import End
 from microc.reports.drawings import Matrix, Plot, Point, matrix_of, plot
 from microc.reports.page import Fact
 
-# ---- How good a quantised network is: beside the float one, value by value and answer by answer.
+# ---- Quality of a quantised network, compared with the float one value by value and output by output.
 #
 # The ratio of signal to noise of a value is 10 log10(sum of squares / sum of squared differences) in decibels; 40 dB are 1 %
 # of noise.
 
 _SHOWN_CHANGES = 100
+"""Limit of changed answers in the report."""
 
 
 @dataclass
 class Noise:
-    """Of one value, or of what counts of it at an ``end``: squares of the float network's, of the differences, and how much was
-    saturated."""
+    """Sums over samples of a value, or of its measured part at an ``end``: squares of the float values and of the
+    differences, and the number of saturated elements."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -43,20 +44,20 @@ class Noise:
     end: End = field(default_factory=lambda: End(""))
 
     def add(self, real: Array, stored: Array, kind: Any) -> None:
-        """One sample: reals, and what is stored of them under a type."""
-        found = stored.astype(np.float64)
+        """Add the float values of one sample and their stored form of type ``kind``."""
+        values = stored.astype(np.float64)
         if kind.quant is not None:
             scale, zero = kind.quant.scale[0], kind.quant.zero_point[0]
             low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
             self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
-            found = (found - zero) * scale
+            values = (values - zero) * scale
         self.signal += float(np.square(self.end.seen(real)).sum())
-        self.noise += float(np.square(self.end.seen(found - real)).sum())
+        self.noise += float(np.square(self.end.seen(values - real)).sum())
         self.elements += real.size
 
     @property
     def decibels(self) -> float | None:
-        """None where there is no noise, or no signal."""
+        """Signal-to-noise ratio; None without noise or without signal."""
         return 10 * float(np.log10(self.signal / self.noise)) if self.signal > 0 and self.noise > 0 else None
 
 
@@ -69,37 +70,41 @@ class Comparison:
 
 
 def compared(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
-    """The float network and the quantised one on data."""
-    found, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
+    """Run the float network and the quantised one on the data and compare them."""
+    comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.rows(data.rows)):
         if progress is not None:
             progress("comparison", number, len(data.rows))
         for name, kind, a, b in zip(pair.names, pair.kinds, real, integer, strict=True):
-            found.values[name].add(a, b, kind)
+            comparison.values[name].add(a, b, kind)
         rows[0].append(real[: len(pair.ends)])
         rows[1].append(integer[: len(pair.ends)])
-    for answers, of in zip(found.answers, rows, strict=True):
-        answers.update({name: np.stack([row[k] for row in of]) for k, name in enumerate(pair.ends)})
-    return found
+    for answers, output_rows in zip(comparison.answers, rows, strict=True):
+        answers.update({name: np.stack([row[k] for row in output_rows]) for k, name in enumerate(pair.ends)})
+    return comparison
 
 
-def answers_report(found: Comparison, data: Data) -> dict[str, Any]:
-    """Outputs: signal to noise; where there are labels, how often each network is right, and whose answer changed."""
-    told: dict[str, Any] = {
+def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
+    """Report outputs: signal-to-noise ratio; with labels, the accuracy of each network and the answers that changed."""
+    report: dict[str, Any] = {
         "outputs": [
-            {"name": name, "decibels": found.values[name].decibels, "largest_difference": _largest(found, name)}
-            | {"variation": _variation(found.answers[0][name])}
-            for name in found.answers[0]
+            {
+                "name": name,
+                "decibels": comparison.values[name].decibels,
+                "largest_difference": _largest(comparison, name),
+            }
+            | {"variation": _variation(comparison.answers[0][name])}
+            for name in comparison.answers[0]
         ]
     }
     labels = data.labels
     if labels is None:
-        return told
-    answered = ({name: data.answered(rows) for name, rows in answers.items()} for answers in found.answers)
-    real, integer = (classified(answers, labels) for answers in answered)
+        return report
+    labelled_answers = ({name: data.answered(rows) for name, rows in answers.items()} for answers in comparison.answers)
+    real, integer = (classified(answers, labels) for answers in labelled_answers)
     first, second = real.answers, integer.answers
     changed = np.flatnonzero(first != second)
-    told["classification"] = {
+    report["classification"] = {
         "output": real.output,
         "samples": len(labels),
         "float_accuracy": real.accuracy,
@@ -114,34 +119,34 @@ def answers_report(found: Comparison, data: Data) -> dict[str, Any]:
         "lost": int(((first == labels) & (second != labels)).sum()),
         "gained": int(((first != labels) & (second == labels)).sum()),
     }
-    return told
+    return report
 
 
 def _variation(answers: Array) -> float:
-    """How much an output of the float network depends on the data: the root of the mean square of its distances from the mean
-    over the samples, relative to that of the output."""
+    """Return how much an output of the float network depends on the data: RMS distance from the mean over the samples,
+    relative to the output's RMS."""
     reals = answers.astype(np.float64)
     size = float(np.square(reals).mean())
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
-def _largest(found: Comparison, name: str) -> float:
-    a, b = (answers[name].astype(np.float64) for answers in found.answers)
+def _largest(comparison: Comparison, name: str) -> float:
+    a, b = (answers[name].astype(np.float64) for answers in comparison.answers)
     return float(np.abs(a - b).max(initial=0.0))
 
 
-def values_report(found: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
-    """Of every quantised value: its type, range, ratio of signal to noise, and the share that is saturated."""
+def values_report(comparison: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
+    """Report every quantised value: type, range, signal-to-noise ratio and saturated share."""
     lines = []
-    for name, noise in found.values.items():
-        how = recipe.get(name)
-        if how is None:
+    for name, noise in comparison.values.items():
+        storage = recipe.get(name)
+        if storage is None:
             continue
-        low, high = ((end - how.zero_point) * how.scale for end in dtypes.int_range(how.dtype))
+        low, high = ((end - storage.zero_point) * storage.scale for end in dtypes.int_range(storage.dtype))
         lines.append(
             {
                 "value": name,
-                "dtype": how.dtype,
+                "dtype": storage.dtype,
                 "low": low,
                 "high": high,
                 "decibels": noise.decibels,
@@ -152,7 +157,7 @@ def values_report(found: Comparison, recipe: Mapping[str, Activation]) -> list[d
 
 
 def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
-    """Of every stored constant: elements, levels, ratio of signal to noise."""
+    """Report every stored constant: elements, bits, signal-to-noise ratio."""
     lines = []
     for name, weight in recipe.items():
         noise = Noise()
@@ -164,39 +169,39 @@ def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str,
 
 
 def stored_bits(data: Array) -> int:
-    """The fewest bits, 2 or more, in which these integers fit."""
+    """Return the fewest bits, at least 2, in which these integers fit."""
     low, high = int(data.min(initial=0)), int(data.max(initial=0))
     return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
 
 
-def confused(found: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
-    """Of a classification the mistakes: truth, answer, how often in floats and how often now, the most frequent now first."""
-    before, after = (np.array(found[name]) for name in ("float_confusion", "confusion"))
+def confused(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+    """Return the mistakes of a classification: truth, answer, number in floats and number now, the most frequent now first."""
+    before, after = (np.array(classification[name]) for name in ("float_confusion", "confusion"))
     wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
     mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
     return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
 
 
 def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """The lines of the lowest ratios of signal to noise."""
+    """Return the lines with the lowest signal-to-noise ratios."""
     known = [line for line in lines if line["decibels"] is not None]
     return sorted(known, key=lambda line: float(line["decibels"]))[:count]
 
 
-# ---- The report on a quantised network as one page of HTML, of the family of ``microc profile``'s.
+# ---- The report as one HTML page, in the style of ``microc profile``.
 
 _MOST_CLASSES = 32
 _MOST_CONFUSED = 20
 _SILENT = 120.0
-"""Decibels at which noise is drawn that there is none of."""
+"""Decibels at which a network without noise is drawn."""
 _MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
 Number = tuple[float, str]
-"""A number to sort by, and as it is read."""
+"""A number to sort by, and its text."""
 
 
 @frozen
 class LayerRow:
-    """A layer: its bar of the ratio of signal to noise in percent of the longest, and its numbers."""
+    """A layer: the bar of its signal-to-noise ratio in percent of the longest, and its numbers."""
 
     number: int
     layer: str
@@ -209,7 +214,7 @@ class LayerRow:
 
 @frozen
 class Table:
-    """Text in columns, the first ``left`` of which are words."""
+    """Text in columns; the first ``left`` are left-aligned words."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -218,7 +223,8 @@ class Table:
 
 @frozen
 class QuantizedContext:
-    """What ``report/quantized.html.j2`` shows. ``advice`` and tables may be empty; ``matrix``: None for many classes."""
+    """Data of the template ``report/quantized.html.j2``. ``advice`` and tables may be empty; ``matrix`` is None for many
+    classes."""
 
     title: str
     board: str
@@ -239,7 +245,7 @@ class QuantizedContext:
 
 
 def to_html(report: Mapping[str, Any]) -> str:
-    """The page of a report (:class:`microc.quantization.Quantized`). Equal reports give equal pages."""
+    """Return the page of a report (:class:`microc.quantization.Quantized`). Equal reports give equal pages."""
     found, floats = report.get("classification"), report["floats"]
     small = found is not None and len(found["confusion"]) <= _MOST_CLASSES
     context = QuantizedContext(
@@ -249,8 +255,8 @@ def to_html(report: Mapping[str, Any]) -> str:
         advice=tuple(report["advice"]),
         classified=found is not None,
         matrix=matrix_of(found["confusion"], found["float_confusion"]) if found is not None and small else None,
-        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confused(found, small)), 0),
-        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed(found)), 0),
+        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(found, small)), 0),
+        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed_rows(found)), 0),
         changed_note=_changed_note(found),
         rows=tuple(_rows(report["layers"])),
         columns=tuple(_columns(report["layers"])),
@@ -289,24 +295,24 @@ def _arrow(before: Any, after: Any, shown: Any) -> str:
     return f"{shown(before)} \N{RIGHTWARDS ARROW} {shown(after)}"
 
 
-def _confused(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
-    """The most frequent mistakes, where classes are too many for a matrix."""
+def _confusion_rows(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the most frequent mistakes, if there are too many classes for a matrix."""
     if found is not None and not small:
         for mistake in confused(found)[:_MOST_CONFUSED]:
             yield tuple(map(str, mistake))
 
 
-def _changed(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    for each in found["changed"] if found is not None else ():
-        yield tuple(str(each[name]) for name in ("sample", "truth", "float", "quantised"))
+def _changed_rows(found: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+    for answer in found["changed"] if found is not None else ():
+        yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
 
 
-def _changed_note(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _changed_note(classification: Mapping[str, Any] | None) -> str:
+    if classification is None:
         return ""
-    count, of = found["changed_count"], found["samples"]
-    shown = f"; the first {len(found['changed'])} are shown" if count > len(found["changed"]) else ""
-    return f"Both networks answer {of - count:,} of {of:,} samples alike; {count:,} answers changed{shown}."
+    count, samples = classification["changed_count"], classification["samples"]
+    shown = f"; the first {len(classification['changed'])} are shown" if count > len(classification["changed"]) else ""
+    return f"Both networks answer {samples - count:,} of {samples:,} samples alike; {count:,} answers changed{shown}."
 
 
 def _columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -341,12 +347,12 @@ def _cells(layer: Mapping[str, Any], total: float) -> Iterator[Number]:
     clipped = layer.get("clipped")
     yield _number(None if clipped is None else 100 * clipped, "{:.2f}")
     for amount in ("flash", "instructions") if "cost" in layer else ():
-        for of in ("float_cost", "cost"):
-            yield _number(None if layer[of] is None else layer[of][amount], "{:,}")
+        for network in ("float_cost", "cost"):
+            yield _number(None if layer[network] is None else layer[network][amount], "{:,}")
 
 
 def _sensitivity(layer: Mapping[str, Any]) -> float:
-    """The noise that a layer causes alone, with its values and its weights."""
+    """Return the noise that a layer causes alone, by its values and its weights."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
@@ -355,7 +361,7 @@ def _number(number: float | None, form: str) -> Number:
 
 
 def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
-    """What is lost against flash and against time; a line is the front that was searched."""
+    """Yield noise against flash and against time; a line is the front that was searched."""
     for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
         points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
         if points:
@@ -373,17 +379,17 @@ def _point(p: Mapping[str, Any], x: int) -> Point:
 
 
 def _repairs(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for each in repairs:
-        yield each["name"], f"{each['before']:.2f}", f"{each['after']:.2f}", "yes" if each["kept"] else "no"
+    for repair in repairs:
+        yield repair["name"], f"{repair['before']:.2f}", f"{repair['after']:.2f}", "yes" if repair["kept"] else "no"
 
 
 def _floats(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for each in operators:
-        yield each["value"], each["op"], each["reason"], f"{each['macs']:,}"
+    for operator in operators:
+        yield operator["value"], operator["op"], operator["reason"], f"{operator['macs']:,}"
 
 
 def _origin(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where the numbers come from."""
+    """Yield the origin of the numbers."""
     yield "model", report["model"]
     yield "options", ", ".join(f"{name} {value}" for name, value in report["settings"].items())
     if report["notes"]:

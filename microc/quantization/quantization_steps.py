@@ -30,16 +30,19 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
 
 
-# ---- What ``quantize`` gives: the integer graph, what was decided for it, and how good it is.
+# ---- Result of ``quantize``: the integer graph, its recipe, and a report of its quality.
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """``graph``: the network on integers, which :func:`microc.compile` takes. ``exact``: the same with the scales of ONNX,
-    floats. ``float_graph``: what it was made from, normalised. ``recipe``: how each value is stored. ``report``: plain data
-    (:mod:`microc.quantization.quantised_report`): ``values``, ``weights``, ``outputs``, and where there were labels
-    ``classification``, or ``score`` and ``float_score`` of the caller's function. ``biases``: those that repairs gave to
-    layers, by the names of their results."""
+    """Result of quantisation.
+
+    ``graph``: the network on integers, for :func:`microc.compile`. ``exact``: the same with ONNX's float scales.
+    ``float_graph``: the normalised float network. ``recipe``: the storage of each value. ``report``: plain data
+    (:mod:`microc.quantization.quantised_report`): ``values``, ``weights``, ``outputs``, with labels also ``classification``,
+    with a function of the caller ``score`` and ``float_score``. ``biases``: biases that repairs changed, by the names of the
+    layers' results.
+    """
 
     graph: Graph
     exact: Graph
@@ -61,18 +64,18 @@ class Quantized:
         return signature(self.graph.name, tensors(self.graph.inputs), tensors(self.graph.outputs))
 
     def _numbers(self) -> list[tuple[str, str]]:
-        """Signal to noise of the outputs, in words, and of which."""
+        """Return the signal-to-noise ratio of each output and its label."""
         return [
             (f"{output['decibels']:.1f} dB", f"{output['name']} above the noise")
             for output in self.report.get("outputs", ())
         ]
 
     def save(self, path: str | Path) -> Path:
-        """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""
+        """Write the integer graph as a graph file, or as QDQ ONNX if the suffix is ``.onnx``."""
         return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
 
     def save_report(self, path: str | Path) -> Path:
-        """Write the report as a page of HTML that needs nothing else."""
+        """Write the report as a self-contained HTML page."""
         with replacing(Path(path)) as temporary:
             temporary.write_text(to_html(self.report), encoding="utf-8")
         return Path(path)
@@ -83,7 +86,7 @@ class Quantized:
 ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
 MOST_SAMPLES, MOST_STEPS = 512, 4096
-"""How many samples are calibrated with at most; where they are steps of sequences."""
+"""Limits of calibration samples, and of samples that are steps of sequences."""
 
 
 @speaks_python
@@ -115,29 +118,29 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.data_of`); of a network
-    that keeps state, the samples of one sequence, or sequences along one axis more. ``activations``: int8, uint8 or int16.
-    ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a multiplier beside the scale
-    of their channel (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an estimator of
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.data_of`); for a network
+    with state, the samples of one sequence, or sequences along an additional axis. ``activations``: int8, uint8 or int16.
+    ``weights``: 8, 4 or 2 bits; ``block``: for 4 and 2 bits, the number of inputs (16, 32, 64) that share a multiplier of their
+    channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: an estimator of
     :mod:`microc.quantization.decisions`.
 
-    ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for
-    floats; ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights;
-    ``dynamic_range``: which quantise their data when they are there, row by row, and scale sums of integers to floats; of both,
-    ``["all"]``: every one that can, and all else in floats. With limits, bits of all other layers are searched
-    (:mod:`microc.quantization.mixed_bits`): ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds, as they are
-    estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a point) or of what
-    ``evaluate`` gives, with the least flash; where 8 bits lose more, with 16 or floats in some layers, in the least time.
-    FitError where no bits keep them.
+    ``bits``: bits of single operators, by name: of the weights, 16 for int16 activations (with 8-bit weights), 32 for floats.
+    ``float_layers``: operators that stay in floats. ``weight_only``: layers that compute in floats on integer weights.
+    ``dynamic_range``: layers that quantise their data row by row at run time and scale integer sums to floats. For the last
+    two, ``["all"]`` means every layer that can, with all others in floats.
 
-    Inputs and outputs are the float network's unless ``input_dtype`` and ``output_dtype``, of the options, say int8 or uint8.
+    With limits, the bits of all other layers are searched (:mod:`microc.quantization.mixed_bits`). ``flash`` and ``ram`` in
+    bytes and ``time`` of a run in seconds, all estimated for ``board``, are kept with the least noise. ``max_drop``, of the
+    accuracy (0.01 is a point) or of the score of ``evaluate``, is kept with the least flash; if 8 bits lose more, with 16 bits
+    or floats in some layers, in the least time. Raises FitError if no bits keep the limits.
 
-    ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
-    calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
-    larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``seed``: of what is held
-    back; ``progress``: True shows stages, a function of what, done and total hears of them. ``options`` are those of
-    :class:`microc.CompileOptions` that speak of reading. Everything refused is a
-    :class:`~microc.errors.MicrocError`.
+    Inputs and outputs keep the float network's dtype unless options ``input_dtype`` and ``output_dtype`` say int8 or uint8.
+
+    ``evaluate``: data in the same forms, with labels if ``labels`` names them, on which both networks are compared (default:
+    the calibration data); or a function of a network (called with one array per input) that returns a score, larger is better.
+    ``pixels``: the real numbers of pixels 0 and 255 of pictures. ``seed``: of the held-back samples. ``progress``: True shows
+    stages; a function is called with stage, done and total. ``options``: the reading options of :class:`microc.CompileOptions`.
+    All refusals are a :class:`~microc.errors.MicrocError`.
     """
     validation.choice("activations", activations, ACTIVATIONS)
     validation.choice("weights", weights, decisions.BITS)
@@ -149,43 +152,50 @@ def quantize(
         )
     validation.choice("scales", scales, (ANY, POWER_OF_TWO))
     validation.choice("ranges", ranges, METHODS)
-    told = teller(progress)
+    report_progress = teller(progress)
     limits = limits_of(board, flash, ram, time, max_drop)
-    chosen_options = make_options(**options)
-    reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
+    all_options = make_options(**options)
+    reading, ends = replace(all_options, input_dtype={}, output_dtype={}), all_options
     boundary = Boundary(ends.input_dtype, ends.output_dtype)
     source = read_model(source_of(model, reading), reading)
     graph = prepared(source, reading)
     same_data = evaluate is None or callable(evaluate)
     colours = reading.input_colour
     samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels, colours)
-    judged = samples if same_data else data_of(graph, evaluate, labels, pixels, colours)
-    check_labels(graph, judged)
+    evaluation_data = samples if same_data else data_of(graph, evaluate, labels, pixels, colours)
+    check_labels(graph, evaluation_data)
     rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
-    floating = decisions.floating(graph, float_layers) | decisions.all_floating(graph, weight_only, dynamic_range)
+    float_results = decisions.floating(graph, float_layers) | decisions.all_floating(graph, weight_only, dynamic_range)
     by_rows = decisions.by_rows(graph, dynamic_range)
-    opening = decisions.opening(graph, weight_only)
-    if opening & by_rows:
+    weight_only_layers = decisions.opening(graph, weight_only)
+    if weight_only_layers & by_rows:
         raise UsageError(
-            f"{min(opening & by_rows)!r} is named by weight_only and by dynamic_range",
+            f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range",
             hint="a layer computes in floats on integer weights, or quantises its data: name it in one of them",
         )
     config = Config(
-        activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening | by_rows, by_rows
-    ).named(graph, bits or {})
-    network, equalising = in_better_units(calibrated(graph, config, rows, seed, told))
-    score, searched = score_by(evaluate, judged), None
+        activations,
+        weights,
+        block,
+        scales == POWER_OF_TWO,
+        ranges,
+        float_results,
+        weight_only_layers | by_rows,
+        by_rows,
+    ).with_named_bits(graph, bits or {})
+    network, equalising = in_better_units(calibrated(graph, config, rows, seed, report_progress))
+    score, search_report = score_by(evaluate, evaluation_data), None
     if limits is None:
         best, repairs = network.repaired(network.fixed)
     else:
-        (best, repairs), searched = search(Task(network, limits, score))
-    report = reported(source, network, best, samples, judged, board, told)
+        (best, repairs), search_report = search(Task(network, limits, score))
+    report = reported(source, network, best, samples, evaluation_data, board, report_progress)
     report["repairs"] = [*equalising, *repairs]
-    if searched is not None:
-        report["mixed"] = searched
+    if search_report is not None:
+        report["mixed"] = search_report
     report["advice"] = advice(report)
     written = best.written
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(network.graph), score(written.graph)
-    made, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
-    return Quantized(made, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)
+    integer_graph, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
+    return Quantized(integer_graph, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)

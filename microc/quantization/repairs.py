@@ -1,4 +1,4 @@
-"""Cross-layer equalisation and repairs of a quantised network."""
+"""Cross-layer equalisation of a float network, and repairs of a quantised one: output-aware rounding and bias correction."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph, Names, Node
 from microc.quantization.calibration_data import Row, Statistics
 from microc.quantization.integer_scheme import NONE, Weight, for_stored, least_scales, levels, shrunk, weights_by_answer
-from microc.quantization.network_noise import Fit, Moments, Pair, Reals, in_turn
+from microc.quantization.network_noise import Fit, Moments, Pair, Reals, fit_in_order
 from microc.quantization.network_structure import Layer, Units, body_of, layers
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, quantised, simulated
 
-# ---- Cross-layer equalisation: channels of one tensor in like ranges, so that one scale serves all; the network's
-# function stays.
+# ---- Cross-layer equalisation: bring the channels of a tensor to similar ranges, so that one scale suits all. The network's
+# function stays the same.
 #
-# Between two layers a channel may be stored in any unit: what makes it is divided by s, what reads it multiplied by s, and
-# whatever is positively homogeneous in between (a relu, a pool, a sum) does not see it. Layers with a scale for each output
-# channel make any unit at no loss; those that read it have weights of one scale for all inputs, unless they are depthwise.
-# Between both interests s = r^a / w^(1 - a) mediates, with r the range of the channel and w that of the weights that read it:
-# a = 1/2 is that of "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), others are
-# those of "SmoothQuant" (Xiao et al., 2022). Of all a the least expected noise is taken, tensor by tensor.
+# Between two layers a channel may be stored in any unit: the layer before is divided by s, the layer behind multiplied by s,
+# and a positively homogeneous operator in between (a relu, a pool, a sum) is not affected. A layer with a scale per output
+# channel produces any unit at no loss; a layer that reads it has one weight scale for all inputs, unless it is depthwise. The
+# compromise is s = r^a / w^(1 - a), with r the range of the channel and w that of the weights that read it: a = 1/2 is that of
+# "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), other a are those of
+# "SmoothQuant" (Xiao et al., 2022). The a with the least expected noise is chosen for each tensor.
 
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_GAIN = 0.9
-"""Noise after and before, above which a tensor stays as it is."""
+"""Ratio of the noise after to the noise before, above which a tensor is not changed."""
 
 
 @frozen
 class _Reader:
-    """A layer that reads a tensor: its weights as (outputs, taps, channels), each output in units of its own size."""
+    """A layer that reads a tensor: weights (outputs, taps, channels), each output divided by its own RMS."""
 
     weights: Array
     depthwise: bool
 
 
 def equalised(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8) -> Graph:
-    """The float graph with its channels in better units; the same object where none is found.
+    """Rescale the channels of a float graph for less noise; returns the same object if nothing is gained.
 
-    ``seen``: its activations, which will be of ``dtype``, and weights of ``bits``: the finer ones leave the interest to the
-    others.
+    ``seen``: statistics of its activations, which will have ``dtype``, and weights ``bits`` bits. The expected noise weighs
+    both.
     """
     units = Units(graph)
     if not units.free.any():
@@ -55,12 +55,12 @@ def equalised(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8",
     factors = np.ones(units.count)
     for tensors in units.blocks([value for value in seen if value in graph.types]):
         block = _Block(graph, units, {value: seen[value] for value in tensors}, dtype, bits)
-        factors = block.mediated(factors)
-    return graph if (factors == 1).all() else units.applied(factors)
+        factors = block.choose_factors(factors)
+    return graph if (factors == 1).all() else units.apply(factors)
 
 
 class _Block:
-    """Tensors that have units in common, and what reads them."""
+    """Tensors that share units, and the layers that read them."""
 
     def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics], dtype: str, bits: int) -> None:
         self.units, self.seen = units, seen
@@ -75,31 +75,35 @@ class _Block:
                 if not reader.depthwise:
                     np.maximum.at(self.reach, own, np.abs(reader.weights).max(axis=(0, 1)))
 
-    def mediated(self, factors: Array) -> Array:
-        """The factors, those of this block's units chosen."""
-        used = self.ranges > 0
-        free = self.units.free & used
+    def choose_factors(self, factors: Array) -> Array:
+        """Return the factors with those of this block's units chosen."""
+        is_used = self.ranges > 0
+        free = self.units.free & is_used
         if not free.any():
             return factors
-        read = used & (self.reach > 0)
-        common = float(np.median(self.ranges[read] * self.reach[read])) if read.any() else 1.0
-        wanted = np.where(read, common / np.where(read, self.reach, 1.0), self.ranges)
-        fixed = used & ~self.units.free
+        is_read = is_used & (self.reach > 0)
+        common = float(np.median(self.ranges[is_read] * self.reach[is_read])) if is_read.any() else 1.0
+        target = np.where(is_read, common / np.where(is_read, self.reach, 1.0), self.ranges)
+        fixed = is_used & ~self.units.free
         best, least = factors, _LEAST_GAIN * self.noise(factors)
+        # r / target is a geometric mean of both interests: exponent 1 equalises ranges, 0 equalises the readers' weights.
+        # Factors are normalised, since a common factor changes nothing: by the fixed channels of the block, whose factor is 1,
+        # if it has any.
         for exponent in _EXPONENTS:
             logs = np.zeros(len(factors))
-            logs[used] = exponent * np.log(self.ranges[used]) + (1 - exponent) * np.log(wanted[used])
-            tried = factors.copy()
-            tried[free] = np.exp(logs[free] - logs[fixed if fixed.any() else free].mean())
-            found = self.noise(tried)
-            if found < least:
-                best, least = tried, found
+            logs[is_used] = exponent * np.log(self.ranges[is_used]) + (1 - exponent) * np.log(target[is_used])
+            trial = factors.copy()
+            trial[free] = np.exp(logs[free] - logs[fixed if fixed.any() else free].mean())
+            noise = self.noise(trial)
+            if noise < least:
+                best, least = trial, noise
         return best
 
     def noise(self, factors: Array) -> float:
-        """The expected noise of what reads the tensors, relative to its signal: uniform errors of a step, squared and summed.
+        """Return the expected relative noise of the layers that read the tensors: squared uniform errors of one step,
+        summed.
 
-        Channels that no layer reads in this tensor (an operand of a sum) count as those of their units do elsewhere.
+        Channels that no layer reads in this tensor (an operand of a sum) count like the same units elsewhere.
         """
         total = 0.0
         for value, statistics in self.seen.items():
@@ -116,7 +120,7 @@ class _Block:
 
 
 def _readers(graph: Graph, units: Units, value: str, seen: Statistics) -> Iterator[_Reader]:
-    """The layers that read a tensor."""
+    """Yield the layers that read a tensor."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.is_layer(node):
             weights, depthwise = _by_channel(graph, node, len(seen.power))
@@ -125,41 +129,43 @@ def _readers(graph: Graph, units: Units, value: str, seen: Statistics) -> Iterat
 
 
 def _by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
-    """Weights (outputs, taps, channels) of a layer; of a depthwise one, zero but at the channel that an output reads."""
+    """Return a layer's weights (outputs, taps, channels), and True for a depthwise one, which is zero except at the channel
+    that an output reads."""
     data = graph.consts[node.inputs[1]].astype(np.float64)
     flat = data.reshape(len(data), -1, data.shape[-1])
     if flat.shape[2] == channels:
         return flat, False
-    whole = np.zeros((len(flat), flat.shape[1], channels))
+    dense_weights = np.zeros((len(flat), flat.shape[1], channels))
     rows = np.arange(len(flat))
-    whole[rows, :, rows // (len(flat) // channels)] = flat[:, :, 0]
-    return whole, True
+    dense_weights[rows, :, rows // (len(flat) // channels)] = flat[:, :, 0]
+    return dense_weights, True
 
 
-# ---- Repairs of a quantised network, kept only if they lower the noise on samples that they were not made from.
+# ---- Repairs of a quantised network, kept only if they lower the noise on held-back samples.
 #
-# Every repair proposes another recipe, and other biases. It is made from three quarters of the calibration samples, layer by
-# layer, by what the quantised network hands to each (:mod:`.lockstep`); the last quarter judges, on compiled networks.
+# Every repair proposes another recipe and other biases. It is fitted to three quarters of the calibration samples, layer by
+# layer, on the data that the quantised network gives to each layer (:mod:`.network_noise`). The last quarter judges, on
+# compiled networks.
 
 FEWEST = 8
-"""Samples, below which nothing is repaired: too few to judge by."""
+"""Samples below which nothing is repaired: too few to judge by."""
 _SILENT = 200.0
-"""Decibels of an output without noise."""
+"""Decibels that stand for an output without noise."""
 Widths = Mapping[str, int]
 """Bits of weights, by name."""
 Biases = Mapping[str, Array]
-"""Of layers, by the names of their results."""
+"""Biases of layers, by the names of their results."""
 
 
 @frozen
 class Attempt:
-    """A recipe, and the biases that layers have with it instead of their own."""
+    """A recipe, and biases of layers that replace their own."""
 
     recipe: Recipe
     biases: Biases = field(default_factory=dict)
 
     def graph(self, graph: Graph) -> Graph:
-        """The float graph with these biases."""
+        """Return the float graph with these biases."""
         names, types, consts = Names(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
@@ -176,7 +182,7 @@ class Attempt:
 
 
 class Trial:
-    """An attempt, compiled. ``reals``: as in :class:`.Pair`, of this graph."""
+    """A compiled attempt. ``reals``: compiled float networks, as in :class:`.Pair`."""
 
     def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
         self.attempt = attempt
@@ -184,46 +190,49 @@ class Trial:
         self.pair = Pair(graph, self.written, {} if reals is None else reals)
 
     def decibels(self, held: Sequence[Row]) -> float:
-        """The ratio of signal to noise at the ends, their mean."""
+        """Return the mean signal-to-noise ratio of the network's ends."""
         noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
         for real, integer in self.pair.rows(held):
             for number, noise in noises.items():
                 noise.add(real[number], integer[number], self.pair.kinds[number])
-        found = [noise.decibels for noise in noises.values()]
-        return float(np.mean([each if each is not None else _SILENT for each in found]))
+        ratios = [noise.decibels for noise in noises.values()]
+        return float(np.mean([ratio if ratio is not None else _SILENT for ratio in ratios]))
 
 
 def rounding(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
-    """Weights rounded for what layers answer to the values that they are given, biases that keep the means of their results."""
+    """Round weights for the least output error (GPTQ), with biases that keep the means of results."""
     recipe = attempt.recipe
     weights, biases = dict(recipe.weights), dict(attempt.biases)
 
     def fit(layer: Layer, moments: Moments) -> None:
         real, read, square, cross = moments.centred()
-        opened = layer.weight in recipe.opened
-        least = np.zeros(layer.bias.size) if opened else least_scales(layer.bias, recipe.read(layer.node).scale)
+        is_float_layer = layer.weight in recipe.opened
+        least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
         square, cross = shrunk(square, cross, moments.independent)
-        wanted, block = for_stored(layer.rows, square, cross), NONE if opened else recipe.block
-        found = weights_by_answer(wanted, square, least, bits[layer.weight], block, recipe.power_of_two)
-        stored = weights[layer.weight] = replace(found, data=found.data.reshape(layer.weights.shape))
-        biases[layer.name] = _bias(layer, real, read, stored)
+        fitted, block = for_stored(layer.rows, square, cross), NONE if is_float_layer else recipe.block
+        rounded_weight = weights_by_answer(fitted, square, least, bits[layer.weight], block, recipe.power_of_two)
+        stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
+        biases[layer.name] = _corrected_bias(layer, real, read, stored)
 
-    return _in_turn(graph, weights, biases, recipe, samples, fit, seed)
+    return _fit_layers(graph, weights, biases, recipe, samples, fit, seed)
 
 
 def bias_correction(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
-    """Biases that keep the mean of each result: "Data-Free Quantization Through Weight Equalization and Bias Correction"
-    (Nagel et al., 2019), section 4.2, measured."""
+    """Correct biases so that each result keeps its mean.
+
+    "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, with measured
+    means.
+    """
     recipe, biases = attempt.recipe, dict(attempt.biases)
 
     def fit(layer: Layer, moments: Moments) -> None:
         real, read, _, _ = moments.centred()
-        biases[layer.name] = _bias(layer, real, read, recipe.weights[layer.weight])
+        biases[layer.name] = _corrected_bias(layer, real, read, recipe.weights[layer.weight])
 
-    return _in_turn(graph, dict(recipe.weights), biases, recipe, samples, fit, seed)
+    return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, fit, seed)
 
 
-def _in_turn(
+def _fit_layers(
     graph: Graph,
     weights: dict[str, Weight],
     biases: dict[str, Array],
@@ -232,27 +241,27 @@ def _in_turn(
     fit: Fit,
     seed: int,
 ) -> Attempt:
-    """The attempt with weights and biases that ``fit`` sets, layer by layer."""
+    """Return the attempt with the weights and biases that ``fit`` sets, layer by layer in the order of the network."""
 
     def attempt() -> Attempt:
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
     stored = {*recipe.activations, *(layer.data for layer in layers(graph, recipe.opened))}
-    found = [layer for layer in layers(graph, frozenset(weights)) if layer.data in stored]
-    in_turn(graph, found, samples, lambda: simulated(attempt().graph(graph), attempt().recipe), fit, seed)
+    fitted_layers = [layer for layer in layers(graph, frozenset(weights)) if layer.data in stored]
+    fit_in_order(graph, fitted_layers, samples, lambda: simulated(attempt().graph(graph), attempt().recipe), fit, seed)
     return attempt()
 
 
-def _bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
-    """The float layer's bias, and by how much the products' mean is off where it reads factors of other means (G, K)."""
+def _corrected_bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
+    """Return the float layer's bias plus the mean error of the products, by the means of real and stored factors (G, K)."""
     rows = stored.real.reshape(layer.rows.shape)
-    off = (layer.rows * real[:, None] - rows * read[:, None]).sum(axis=2)
-    return np.asarray(layer.bias + off.reshape(-1))
+    error = (layer.rows * real[:, None] - rows * read[:, None]).sum(axis=2)
+    return np.asarray(layer.bias + error.reshape(-1))
 
 
 Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
 REPAIRS: Mapping[str, Repair] = {"rounding by answers": rounding, "bias correction": bias_correction}
-"""In order; the first one that helps is kept, since it does what those after it do."""
+"""Repairs in order. The first one that helps is kept, since it includes those behind it."""
 
 Repaired = tuple[Trial, list[dict[str, Any]]]
 
@@ -266,25 +275,30 @@ def repaired(
     reals: Reals,
     progress: Progress | None = None,
 ) -> Repaired:
-    """The ``plain`` network after the repair that helps, if any does, and the report on each: ``name``, ``before`` and
-    ``after`` in decibels, ``kept``."""
+    """Return the ``plain`` network after the first repair that helps, if any, and a report on each repair tried.
+
+    A report has ``name``, ``before`` and ``after`` in decibels, ``kept``.
+    """
     if len(samples) < FEWEST:
         return plain, []
-    made, held = split(graph, samples, seed)
-    before, told = plain.decibels(held), list[dict[str, Any]]()
+    fitting_samples, held = split(graph, samples, seed)
+    before, reports = plain.decibels(held), list[dict[str, Any]]()
     for number, (name, repair) in enumerate(REPAIRS.items()):
         if progress is not None:
             progress(f"repair: {name}", number, len(REPAIRS))
-        trial = Trial(graph, repair(graph, plain.attempt, made, bits, seed), reals)
+        trial = Trial(graph, repair(graph, plain.attempt, fitting_samples, bits, seed), reals)
         after = trial.decibels(held)
-        told.append({"name": name, "before": before, "after": after, "kept": after > before})
+        reports.append({"name": name, "before": before, "after": after, "kept": after > before})
         if after > before:
-            return trial, told
-    return plain, told
+            return trial, reports
+    return plain, reports
 
 
 def split(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Samples to repair by, and a quarter to judge by: drawn, or the last ones where a sample goes on from those before."""
+    """Split samples into three quarters to repair by and a quarter to judge by.
+
+    They are drawn at random; if the network has state, the last ones judge.
+    """
     order = np.arange(len(samples)) if graph.state else np.random.default_rng(seed).permutation(len(samples))
     end = len(samples) - len(samples) // 4
     return [samples[k] for k in np.sort(order[:end])], [samples[k] for k in np.sort(order[end:])]

@@ -1,4 +1,4 @@
-"""Networks that PyTorch trains while they answer as their integers do."""
+"""Quantisation-aware training: a PyTorch module that computes the outputs of its integer network."""
 
 from __future__ import annotations
 
@@ -28,32 +28,35 @@ from microc.quantization.write import Recipe, Written, quantised
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import moves
 
-# ---- What the operators of a float graph are in PyTorch, which differentiates them: of one sample, with the graph's
-# own shapes.
+# ---- Conversion of a float graph's operators to PyTorch, which differentiates them, for one sample with the graph's shapes.
 
 Tensor = Any
-Spelling = Callable[..., Tensor]
-"""(attributes, operands) -> result."""
+Converter = Callable[..., Tensor]
+"""Function from attributes and operands to the result."""
 
 
 def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-    image = _padded(attrs, x, attrs["pad_value"])
+    image = _pad(attrs, x, attrs["pad_value"])
     strides, dilation = attrs["strides"], attrs["dilation"]
-    made = functional.conv2d(image, _first(weight), _row(bias), strides, 0, dilation, attrs["groups"])
-    return _last(made)
+    result = functional.conv2d(
+        image, _to_channels_first(weight), _flatten_bias(bias), strides, 0, dilation, attrs["groups"]
+    )
+    return _to_channels_last(result)
 
 
 def conv2d_transpose(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
     groups, (outputs, rows, columns, depth) = attrs["groups"], weight.shape
-    parted = weight.reshape(groups, outputs // groups, rows, columns, depth).permute(0, 4, 1, 2, 3)
-    turned = parted.reshape(groups * depth, outputs // groups, rows, columns)
-    made = functional.conv_transpose2d(_first(x), turned, _row(bias), attrs["strides"], 0, 0, groups, attrs["dilation"])
+    grouped = weight.reshape(groups, outputs // groups, rows, columns, depth).permute(0, 4, 1, 2, 3)
+    torch_weight = grouped.reshape(groups * depth, outputs // groups, rows, columns)
+    result = functional.conv_transpose2d(
+        _to_channels_first(x), torch_weight, _flatten_bias(bias), attrs["strides"], 0, 0, groups, attrs["dilation"]
+    )
     top, left, bottom, right = attrs["padding"]
-    return _last(made[:, :, top : made.shape[2] - bottom, left : made.shape[3] - right])
+    return _to_channels_last(result[:, :, top : result.shape[2] - bottom, left : result.shape[3] - right])
 
 
 def dense(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
-    return functional.linear(x, weight, _row(bias))
+    return functional.linear(x, weight, _flatten_bias(bias))
 
 
 def matmul(attrs: Mapping[str, Any], a: Tensor, b: Tensor) -> Tensor:
@@ -65,12 +68,12 @@ def matmul(attrs: Mapping[str, Any], a: Tensor, b: Tensor) -> Tensor:
 
 
 def max_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
-    return _last(functional.max_pool2d(_padded(attrs, x, -torch.inf), attrs["kernel"], attrs["strides"]))
+    return _to_channels_last(functional.max_pool2d(_pad(attrs, x, -torch.inf), attrs["kernel"], attrs["strides"]))
 
 
 def avg_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
     def means(image: Tensor) -> Tensor:
-        return _last(functional.avg_pool2d(_padded(attrs, image, 0.0), attrs["kernel"], attrs["strides"]))
+        return _to_channels_last(functional.avg_pool2d(_pad(attrs, image, 0.0), attrs["kernel"], attrs["strides"]))
 
     return means(x) if attrs["count_include_pad"] else means(x) / means(torch.ones_like(x))
 
@@ -79,37 +82,37 @@ def layer_norm(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], eps=attrs["epsilon"])
 
 
-def _padded(attrs: Mapping[str, Any], x: Tensor, value: float) -> Tensor:
-    """An image, channels first, with its padding."""
+def _pad(attrs: Mapping[str, Any], x: Tensor, value: float) -> Tensor:
+    """Return a padded image, channels first."""
     top, left, bottom, right = attrs["padding"]
-    return functional.pad(_first(x), (left, right, top, bottom), value=value)
+    return functional.pad(_to_channels_first(x), (left, right, top, bottom), value=value)
 
 
-def _first(x: Tensor) -> Tensor:
+def _to_channels_first(x: Tensor) -> Tensor:
     return x.permute(0, 3, 1, 2)
 
 
-def _last(x: Tensor) -> Tensor:
+def _to_channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1)
 
 
-def _row(bias: Tensor) -> Tensor:
+def _flatten_bias(bias: Tensor) -> Tensor:
     return None if bias is None else bias.reshape(-1)
 
 
-def function(made: Callable[..., Tensor], *names: str) -> Spelling:
-    """An elementwise function, with attributes of these names."""
-    return lambda attrs, *operands: made(*operands, *(attrs[name] for name in names))
+def function(torch_function: Callable[..., Tensor], *names: str) -> Converter:
+    """Return the converter of an elementwise function with the attributes ``names``."""
+    return lambda attrs, *operands: torch_function(*operands, *(attrs[name] for name in names))
 
 
-def reduction(made: Callable[..., Tensor]) -> Spelling:
-    def spell(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
-        return made(x, attrs["axes"], attrs["keepdims"]) if attrs["axes"] else x
+def reduction(torch_reduction: Callable[..., Tensor]) -> Converter:
+    def convert(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
+        return torch_reduction(x, attrs["axes"], attrs["keepdims"]) if attrs["axes"] else x
 
-    return spell
+    return convert
 
 
-SPELLINGS: Mapping[str, Spelling] = {
+CONVERTERS: Mapping[str, Converter] = {
     "abs": function(torch.abs),
     "add": function(torch.add),
     "avg_pool2d": avg_pool2d,
@@ -151,36 +154,39 @@ SPELLINGS: Mapping[str, Spelling] = {
 
 
 def apply(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
-    """The result of a node; ``operands``: those that are present."""
+    """Return the result of a node on its present operands."""
     attrs = {**registry.get(node.op).defaults, **node.attrs}
-    made = _moved(graph, node, attrs, operands) if moves(node) else SPELLINGS[node.op](attrs, *operands)
+    result = _move_elements(graph, node, attrs, operands) if moves(node) else CONVERTERS[node.op](attrs, *operands)
     activation = attrs.get("activation", "")
     if activation:
-        op, of_it = ACTIVATIONS[str(activation)]
-        made = SPELLINGS[op](of_it, made)
-    return made
+        op, activation_attrs = ACTIVATIONS[str(activation)]
+        result = CONVERTERS[op](activation_attrs, result)
+    return result
 
 
-def _moved(graph: Graph, node: Node, attrs: Mapping[str, Any], operands: list[Tensor]) -> Tensor:
-    """Elements of the first operand, where the operator's reference puts their numbers; what pads them is behind the last."""
+def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands: list[Tensor]) -> Tensor:
+    """Return the elements of the first operand in the order that the operator's reference gives their indices.
+
+    The index behind the last stands for padding.
+    """
     shape = graph.types[node.inputs[0]].shape
     if node.op == "reshape":
         return operands[0].reshape(attrs["shape"])
-    numbers = np.arange(prod(shape)).reshape(shape)
+    indices = np.arange(prod(shape)).reshape(shape)
     others = [graph.consts[name] for name in node.inputs[1:]]
-    (places,) = registry.get(node.op).reference({**attrs, "value": numbers.size}, [numbers, *others])
+    (source_indices,) = registry.get(node.op).reference({**attrs, "value": indices.size}, [indices, *others])
     flat = operands[0].reshape(-1)
     if node.op == "pad":
         flat = torch.cat([flat, flat.new_full((1,), attrs["value"])])
-    return flat[torch.from_numpy(places)]
+    return flat[torch.from_numpy(source_indices)]
 
 
 def check(graph: Graph) -> None:
-    """UnsupportedError that lists what cannot be trained."""
+    """Raise UnsupportedError that lists the operators that cannot be trained."""
     refused = {
         node.op: node
         for node in graph.nodes
-        if not (all(name in graph.consts for name in node.inputs[1:]) if moves(node) else node.op in SPELLINGS)
+        if not (all(name in graph.consts for name in node.inputs[1:]) if moves(node) else node.op in CONVERTERS)
     }
     if refused:
         raise UnsupportedError(
@@ -189,40 +195,40 @@ def check(graph: Graph) -> None:
         )  # fmt: skip
 
 
-# ---- A graph on many samples at once, each operator as ``ops/meaning.py`` has it: integers as compiled networks
-# compute them.
+# ---- Interpreter of an integer graph on many samples at once, by the definitions of ``ops/meaning.py``: its integers equal
+# those of compiled networks.
 #
-# Products, the bulk of the work, are PyTorch's on integers that floats hold exactly.
+# Products, the bulk of the work, are computed by PyTorch on integers that floats represent exactly.
 
 _PRODUCTS = frozenset(("conv2d", "dense", "matmul"))
 _EXACT = 1 << 24
-"""float32 has all integers up to here."""
+"""Limit up to which float32 represents all integers."""
 
 
 @frozen
 class Batch:
-    """``array``: a value of all samples along a further first axis, or where not ``many`` the one of all of them."""
+    """Value of all samples: ``array`` has them along an additional first axis; if not ``many``, all samples share it."""
 
     array: Array
     many: bool
 
 
 def run(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
-    """Every value of the graph, which has no state. ``rows``: of each input all samples."""
+    """Return every value of a graph without state. ``rows``: all samples of each input."""
     values = {name: Batch(data, False) for name, data in graph.consts.items()}
     values |= {name: Batch(data, True) for name, data in rows.items()}
     for node in graph.nodes:
-        made = _applied(graph, node, [values[name] for name in node.inputs if name])
-        values |= {name: each for name, each in zip(node.outputs, made, strict=True) if name}
+        results = _evaluate_node(graph, node, [values[name] for name in node.inputs if name])
+        values |= {name: batch for name, batch in zip(node.outputs, results, strict=True) if name}
     return values
 
 
-def _applied(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
     definition = registry.get(node.op)
-    found = definition.legalize(node, graph) if definition.legalize is not None else None
-    if found is None:
-        return _core(graph, node, operands)
-    nodes, types, consts = found
+    legalized = definition.legalize(node, graph) if definition.legalize is not None else None
+    if legalized is None:
+        return _evaluate_core(graph, node, operands)
+    nodes, types, consts = legalized
     inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
     values = {name: Batch(data, False) for name, data in consts.items()}
     values |= dict(zip((name for name in node.inputs if name), operands, strict=True))
@@ -230,108 +236,112 @@ def _applied(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Ba
         for name in part.inputs:
             if name and name not in values:
                 values[name] = Batch(inner.consts[name], False)
-        made = _applied(inner, part, [values[name] for name in part.inputs if name])
-        values |= {name: each for name, each in zip(part.outputs, made, strict=True) if name}
+        results = _evaluate_node(inner, part, [values[name] for name in part.inputs if name])
+        values |= {name: batch for name, batch in zip(part.outputs, results, strict=True) if name}
     return [values[name] if name else operands[0] for name in node.outputs]
 
 
-def _core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
     definition = registry.get(node.op)
     attrs = {**definition.defaults, **node.attrs}
-    if not any(each.many for each in operands):
-        return [Batch(array, False) for array in definition.reference(attrs, [each.array for each in operands])]
+    if not any(operand.many for operand in operands):
+        return [Batch(array, False) for array in definition.reference(attrs, [operand.array for operand in operands])]
     if node.op in _PRODUCTS:
         return [Batch(_product(graph, node, operands), True)]
     if definition.elementwise:
-        rank = max(each.array.ndim - each.many for each in operands)
+        rank = max(operand.array.ndim - operand.many for operand in operands)
         return [
-            Batch(array, True) for array in definition.reference(attrs, [_of_rank(each, rank) for each in operands])
+            Batch(array, True)
+            for array in definition.reference(attrs, [_align_rank(operand, rank) for operand in operands])
         ]
-    count = next(len(each.array) for each in operands if each.many)
-    each_one = [
-        definition.reference(attrs, [each.array[k] if each.many else each.array for each in operands])
+    count = next(len(operand.array) for operand in operands if operand.many)
+    results = [
+        definition.reference(attrs, [operand.array[k] if operand.many else operand.array for operand in operands])
         for k in range(count)
     ]
-    return [Batch(np.stack(arrays), True) for arrays in zip(*each_one, strict=True)]
+    return [Batch(np.stack(arrays), True) for arrays in zip(*results, strict=True)]
 
 
-def _of_rank(each: Batch, rank: int) -> Array:
-    """An operand that broadcasts beside others of ``rank`` axes, and that of the samples."""
-    if not each.many:
-        return each.array
-    shape = each.array.shape
-    return each.array.reshape(shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:])
+def _align_rank(operand: Batch, rank: int) -> Array:
+    """Return an operand that broadcasts with others of ``rank`` axes besides that of the samples."""
+    if not operand.many:
+        return operand.array
+    shape = operand.array.shape
+    return operand.array.reshape(shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:])
 
 
 def _product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
     kind = graph.types[node.outputs[0]]
-    exact = dtypes.is_float(kind.dtype) or _largest(node, operands) < _EXACT
-    wide = torch.float32 if exact and torch.get_float32_matmul_precision() == "highest" else torch.float64
-    tensors = [torch.tensor(each.array, dtype=wide) for each in operands]
+    is_exact_in_float32 = dtypes.is_float(kind.dtype) or _bound_sums(node, operands) < _EXACT
+    dtype = (
+        torch.float32 if is_exact_in_float32 and torch.get_float32_matmul_precision() == "highest" else torch.float64
+    )
+    tensors = [torch.tensor(operand.array, dtype=dtype) for operand in operands]
 
-    def product(*given: Any) -> Any:
-        return apply(graph, node, list(given))
+    def product(*operand_tensors: Any) -> Any:
+        return apply(graph, node, list(operand_tensors))
 
-    made = torch.func.vmap(product, in_dims=tuple(0 if each.many else None for each in operands))(*tensors)
-    return np.asarray(made.numpy(), dtypes.to_numpy(kind.dtype))
+    result = torch.func.vmap(product, in_dims=tuple(0 if operand.many else None for operand in operands))(*tensors)
+    return np.asarray(result.numpy(), dtypes.to_numpy(kind.dtype))
 
 
-def _largest(node: Node, operands: Sequence[Batch]) -> float:
-    """A bound of the sums of products by constant weights, and of their parts."""
+def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
+    """Return a bound of the sums of products by constant weights, and of their partial sums."""
     if node.op == "matmul":
         return np.inf
-    data, weight, *bias = (each.array for each in operands)
+    data, weight, *bias = (operand.array for operand in operands)
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64)).sum(axis=1)
     return float(rows.max() * np.abs(dtypes.int_range(data.dtype.name)).max()) + sum(
         float(np.abs(b).max()) for b in bias
     )
 
 
-# ---- A network that PyTorch trains while it answers as its integers do.
+# ---- Trainable module whose outputs are those of its integer network.
 #
-# What the integers are is not written again here: at every step the integer network of the present weights is made and run, as
-# ``microc.quantize`` makes it. Its values take the place of the float network's, value by value, and gradients are those of the
-# float network: straight through rounding, and zero where a value saturates (Bengio et al., 2013). Scales of weights are trained
-# as well ("Learned Step Size Quantization", Esser et al., 2020); those of activations stay.
+# The integer arithmetic is not written again here: at every step the integer network of the present weights is built, as
+# ``microc.quantize`` does, and run. Its values replace those of the float network, one by one. Gradients are those of the float
+# network: straight through rounding, and zero where a value saturates (Bengio et al., 2013). Scales of weights are trained as
+# well ("Learned Step Size Quantization", Esser et al., 2020); those of activations are not.
 
 
 class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
-    """``microc.fake_quantize`` makes it. Parameters are the float network's constants of more than one element, by their names
-    there, and ``NAME_scale`` of weights: batch normalisation is folded into them.
+    """Trainable module, the result of ``microc.fake_quantize``.
 
-    It takes tensors of the network's inputs, any number of samples along the first axis, and gives the outputs likewise.
+    Parameters are the float network's constants of more than one element, by their names there, and ``NAME_scale`` of weights;
+    batch normalisation is folded into them. The module takes tensors of the network's inputs, any number of samples along the
+    first axis, and returns outputs in the same form.
     """
 
-    def __init__(self, found: Quantized) -> None:
+    def __init__(self, quantized: Quantized) -> None:
         super().__init__()
-        self._graph = Attempt(found.recipe, found.biases).graph(found.float_graph)
-        self._recipe = found.recipe
-        _check(self._graph)
+        self._graph = Attempt(quantized.recipe, quantized.biases).graph(quantized.float_graph)
+        self._recipe = quantized.recipe
+        _check_graph(self._graph)
         names = Names(())
         self._names: dict[str, str] = {}
         self._layers = {node.inputs[1]: node for node in self._graph.nodes if node.op in LAYERS}
         for name, data in self._graph.consts.items():
             if data.dtype == np.float32 and data.size > 1:
                 stored = self._recipe.weights.get(name)
-                start = data if stored is None else _at(data, stored)
+                start = data if stored is None else _clip_to_stored(data, stored)
                 self._names[name] = names.fresh(re.sub(r"\W", "_", name))
                 self.register_parameter(self._names[name], torch.nn.Parameter(torch.tensor(start)))
         for name in self._layers:
             if name in self._recipe.weights:
                 scale = np.array(self._recipe.weights[name].quant.scale, np.float32)
-                self.register_parameter(self._scale(name), torch.nn.Parameter(torch.tensor(scale)))
+                self.register_parameter(self._scale_name(name), torch.nn.Parameter(torch.tensor(scale)))
 
     def forward(self, *inputs: Any) -> Any:
-        """The outputs: one tensor, or a tuple of them."""
-        rows = [self._row(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
-        recipe = self._present()
-        graph = self._floats()
+        """Return the outputs: one tensor, or a tuple of them."""
+        rows = [self._check_samples(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
+        recipe = self._present_recipe()
+        graph = self._present_graph()
         written = quantised(graph, recipe)
-        exact = self._exact(written, rows)
+        exact = self._run_integers(written, rows)
         if torch.is_grad_enabled():
-            constants = self._constants(recipe)
+            constants = self._fake_constants(recipe)
             made = torch.func.vmap(
-                lambda given, known: self._sample(graph, recipe, constants, given, known)
+                lambda given, known: self._run_sample(graph, recipe, constants, given, known)
             )(rows, exact)  # fmt: skip
         else:
             made = [exact[name] for name in graph.outputs]
@@ -339,97 +349,98 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return results if len(results) > 1 else results[0]
 
     def quantized(self) -> Quantized:
-        """The integer network of the present weights, which answers as this module does. Its report is empty."""
-        graph, recipe = self._floats(), self._present()
+        """Return the integer network of the present weights, whose outputs equal the module's. Its report is empty."""
+        graph, recipe = self._present_graph(), self._present_recipe()
         written = quantised(graph, recipe)
         return Quantized(written.graph, written.exact, graph, recipe)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeQuantized:
-        """Graphs never change: copies share them."""
+        """Copy the module; graphs never change, so copies share them."""
         memo |= {id(shared): shared for shared in (self._graph, self._recipe, self._layers)}
-        made = copy.copy(self)
-        made.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return made
+        duplicate = copy.copy(self)
+        duplicate.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return duplicate
 
     # ---------------------------------------------------------------- parameters
 
-    def _scale(self, weight: str) -> str:
+    def _scale_name(self, weight: str) -> str:
         return f"{self._names[weight]}_scale"
 
-    def _array(self, parameter: str) -> Array:
+    def _parameter_array(self, parameter: str) -> Array:
         found: Array = getattr(self, parameter).detach().cpu().numpy()
         return found
 
-    def _floats(self) -> Graph:
-        """The float network with the present parameters."""
-        consts = {**self._graph.consts, **{name: self._array(own) for name, own in self._names.items()}}
+    def _present_graph(self) -> Graph:
+        """Return the float network with the present parameters."""
+        consts = {**self._graph.consts, **{name: self._parameter_array(own) for name, own in self._names.items()}}
         return replace(self._graph, consts=consts)
 
-    def _present(self) -> Recipe:
-        """The recipe with the present weights."""
+    def _present_recipe(self) -> Recipe:
+        """Return the recipe with the present weights."""
         weights = dict(self._recipe.weights)
         for name, stored in weights.items():
             if name in self._names:
-                reals = self._array(self._names[name])
+                reals = self._parameter_array(self._names[name])
                 if name in self._layers:
-                    quant, span = self._quant(name), _span(stored)
+                    quant, span = self._present_quant(name), _span(stored)
                     weights[name] = Weight(np.clip(rounded(reals, quant, "int8"), *span).astype(np.int8), quant)
                 else:
                     weights[name] = Weight(rounded(reals, stored.quant, stored.data.dtype.name), stored.quant)
         return replace(self._recipe, weights=weights)
 
-    def _quant(self, weight: str) -> Quant:
-        """Of a layer's weights: positive, and large enough for the bias."""
+    def _present_quant(self, weight: str) -> Quant:
+        """Return the quantisation of a layer's weights: positive scales, large enough for the bias."""
         node = self._layers[weight]
-        scales = np.maximum(np.abs(self._array(self._scale(weight))), SMALLEST)
+        scales = np.maximum(np.abs(self._parameter_array(self._scale_name(weight))), SMALLEST)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias in self._names:
             data = self._recipe.read(node)
-            scales = np.maximum(scales, least_scales(self._array(self._names[bias]), data.scale).reshape(-1))
+            scales = np.maximum(scales, least_scales(self._parameter_array(self._names[bias]), data.scale).reshape(-1))
         return Quant(tuple(map(float, scales.astype(np.float32))), (0,) * len(scales), 0)
 
     # ---------------------------------------------------------------- values
 
-    def _row(self, name: str, given: Any) -> Tensor:
-        """Samples as the graph takes them, one by one: (samples, 1, ...)."""
+    def _check_samples(self, name: str, given: Any) -> Tensor:
+        """Return samples in the graph's shape: (samples, 1, ...). Raises UsageError for other shapes."""
         shape = self._graph.types[name].shape
         if not isinstance(given, torch.Tensor) or tuple(given.shape[1:]) != shape[1:]:
             shown = tuple(given.shape) if hasattr(given, "shape") else type(given).__name__
             raise UsageError(f"{name!r} is a tensor (samples, {', '.join(map(str, shape[1:]))}), {shown} given")
         return given.unsqueeze(1)
 
-    def _exact(self, written: Written, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What the integer network says: outputs, and the reals that integers stand for, by the float network's names."""
+    def _run_integers(self, written: Written, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Run the integer network. Returns its outputs and its dequantised values, by the float network's names."""
         arrays = [row.detach().cpu().numpy() for row in rows]
         values = run(written.graph, dict(zip(self._graph.inputs, arrays, strict=True)))
-        device, found = rows[0].device, dict[str, Tensor]()
+        device, dequantised = rows[0].device, dict[str, Tensor]()
         for name, stored in written.stored.items():
             quant = written.graph.types[stored].quant if stored in written.graph.types else None
             if quant is not None and values[stored].many:
                 steps = values[stored].array.astype(np.float32) - np.float32(quant.zero_point[0])
-                found[name] = torch.from_numpy(steps * np.float32(quant.scale[0])).to(device)
-        return found | {name: torch.from_numpy(values[name].array).to(device) for name in self._graph.outputs}
+                dequantised[name] = torch.from_numpy(steps * np.float32(quant.scale[0])).to(device)
+        return dequantised | {name: torch.from_numpy(values[name].array).to(device) for name in self._graph.outputs}
 
-    def _constants(self, recipe: Recipe) -> dict[str, Tensor]:
-        """All constants as the integer network has them, with gradients of the parameters."""
+    def _fake_constants(self, recipe: Recipe) -> dict[str, Tensor]:
+        """Return all constants as the integer network has them, with gradients of the parameters."""
         device = next(self.parameters()).device
-        found = {name: torch.tensor(data, device=device) for name, data in self._graph.consts.items()}
-        for name, own in self._names.items():
-            reals, stored = getattr(self, own), recipe.weights.get(name)
-            found[name] = reals if stored is None else self._stored(name, reals, stored)
-        return found
+        constants = {name: torch.tensor(data, device=device) for name, data in self._graph.consts.items()}
+        for name, parameter in self._names.items():
+            reals, stored = getattr(self, parameter), recipe.weights.get(name)
+            constants[name] = reals if stored is None else self._fake_weight(name, reals, stored)
+        return constants
 
-    def _stored(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
+    def _fake_weight(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
         if name not in self._layers:
-            return _through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
-        (least, most), trained = _span(self._recipe.weights[name]), getattr(self, self._scale(name))
-        damped = _damped(trained, 1 / sqrt(reals[0].numel() * most))
+            return _straight_through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
+        (least, largest), scale_parameter = _span(self._recipe.weights[name]), getattr(self, self._scale_name(name))
+        # LSQ scales the gradient of a step size by 1 / sqrt(number of weights * largest level).
+        scaled_parameter = _scale_gradient(scale_parameter, 1 / sqrt(reals[0].numel() * largest))
         present = torch.tensor(stored.quant.scale, dtype=reals.dtype, device=reals.device)
-        scales = _through(damped, present).reshape(-1, *(1,) * (reals.ndim - 1))
+        scales = _straight_through(scaled_parameter, present).reshape(-1, *(1,) * (reals.ndim - 1))
         steps = torch.tensor(stored.data, dtype=reals.dtype, device=reals.device)
-        return _through((reals / scales).clamp(least, most), steps) * scales
+        return _straight_through((reals / scales).clamp(least, largest), steps) * scales
 
-    def _sample(
+    def _run_sample(
         self,
         graph: Graph,
         recipe: Recipe,
@@ -437,51 +448,51 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         given: Sequence[Tensor],
         exact: Mapping[str, Tensor],
     ) -> list[Tensor]:
-        """The outputs for one sample: the float network's, corrected to the integer network's value by value."""
+        """Return the outputs for one sample: the float network's, each value replaced by the integer network's."""
         values = dict(constants)
         for name, row in zip(graph.inputs, given, strict=True):
-            values[name] = _corrected(row, exact.get(name), recipe.activations.get(name))
+            values[name] = _replace_value(row, exact.get(name), recipe.activations.get(name))
         for node in graph.nodes:
-            made = apply(graph, node, [values[name] for name in node.inputs if name])
+            result = apply(graph, node, [values[name] for name in node.inputs if name])
             name = node.outputs[0]
-            values[name] = _corrected(made, exact.get(name), recipe.activations.get(name))
+            values[name] = _replace_value(result, exact.get(name), recipe.activations.get(name))
         return [values[name] for name in graph.outputs]
 
 
-def _corrected(made: Tensor, exact: Tensor | None, how: Activation | None) -> Tensor:
-    """``exact`` with the gradients of ``made``, none where it saturates."""
+def _replace_value(made: Tensor, exact: Tensor | None, how: Activation | None) -> Tensor:
+    """Return ``exact`` with the gradients of ``made``, zero where the storage saturates."""
     if exact is None:
         return made
     if how is not None:
         low, high = ((end - how.zero_point) * how.scale for end in dtypes.int_range(how.dtype))
         made = made.clamp(low, high)
-    return _through(made, exact)
+    return _straight_through(made, exact)
 
 
-def _through(made: Tensor, exact: Tensor) -> Tensor:
-    """``exact``, with the gradients of ``made``."""
+def _straight_through(made: Tensor, exact: Tensor) -> Tensor:
+    """Return ``exact`` with the gradients of ``made`` (straight-through estimator)."""
     return exact + (made - made.detach())
 
 
-def _damped(parameter: Tensor, factor: float) -> Tensor:
-    """The parameter, with its gradients times ``factor``."""
+def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
+    """Return the parameter with gradients scaled by ``factor``."""
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
 def _span(stored: Weight) -> tuple[int, int]:
-    """The least and the largest level of as many bits as these weights take."""
+    """Return the least and largest level for as many bits as these weights take."""
     low, high = int(stored.data.min(initial=0)), int(stored.data.max(initial=0))
     return next(span for span in map(levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
-def _at(reals: Array, stored: Weight) -> Array:
-    """The numbers nearest to ``reals`` that round to what is stored."""
+def _clip_to_stored(reals: Array, stored: Weight) -> Array:
+    """Return the numbers nearest to ``reals`` that round to the stored integers."""
     shape = (-1, *(1,) * (reals.ndim - 1)) if stored.quant.axis == 0 else ()
     reach = 0.49 * np.array(stored.quant.scale).reshape(shape)
     return np.asarray(np.clip(reals, stored.real - reach, stored.real + reach), np.float32)
 
 
-def _check(graph: Graph) -> None:
+def _check_graph(graph: Graph) -> None:
     if graph.state:
         raise UnsupportedError(
             f"{graph.name} keeps state from call to call", hint="microc.quantize takes such networks as they are"

@@ -1,6 +1,5 @@
-"""A float graph and what was decided for it become a quantised graph: first ``dequantize -> operator -> quantize``, then
-integers.
-"""
+"""Writing of a quantised graph: a float graph and its recipe become ``dequantize -> operator -> quantize``, then integer
+operators."""
 
 from __future__ import annotations
 
@@ -25,11 +24,13 @@ from microc.transform.quantised.weight_types import quantise_by_rows
 
 @frozen
 class Recipe:
-    """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
-    read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
-    that share a multiplier in weights of few bits, 0 where none do. ``opened``: those weights whose layers compute in floats;
-    ``power_of_two``: all scales are powers of two; ``by_rows``: those of ``opened`` whose layers quantise their data row by row
-    when they are there."""
+    """Storage of values, by name; all others stay in floats.
+
+    ``activations`` and ``weights``: storage of activations and constants. ``narrowed``: activations that layers read in fewer
+    bits than they are stored in, except layers whose results are in ``wide``. ``block``: inputs that share a multiplier in
+    weights of few bits, 0 for none. ``opened``: weights whose layers compute in floats; ``by_rows``: those of them whose layers
+    quantise their data row by row at run time. ``power_of_two``: all scales are powers of two.
+    """
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
@@ -41,18 +42,18 @@ class Recipe:
     by_rows: frozenset[str] = frozenset()
 
     def narrows(self, node: Node) -> bool:
-        """Whether a node reads its data as fewer bits than they are stored in."""
+        """Test whether a node reads its data in fewer bits than they are stored in."""
         return node.op in LAYERS and node.inputs[0] in self.narrowed and node.outputs[0] not in self.wide
 
     def read(self, node: Node) -> Activation:
-        """How a layer reads its data."""
+        """Return the storage in which a layer reads its data."""
         return (self.narrowed if self.narrows(node) else self.activations)[node.inputs[0]]
 
 
 @frozen
 class Written:
-    """A quantised graph. ``exact``: the same, scaled by floats, as ONNX defines it. ``stored``: what the integers of a
-    value are called, unless they were found superfluous."""
+    """A quantised graph. ``exact``: the same with float scales, as ONNX defines it. ``stored``: names of the integers of
+    values; integers that were removed as redundant have none."""
 
     graph: Graph
     exact: Graph
@@ -61,33 +62,34 @@ class Written:
 
 @frozen
 class Simulated:
-    """The float graph with a pair of ``quantize`` and ``dequantize`` behind every value that is stored. ``data``: what layers
-    read there, by the names of their results in the float graph."""
+    """The float graph with ``quantize`` and ``dequantize`` behind every stored value. ``data``: the operands of layers, by
+    the names of their results in the float graph."""
 
     graph: Graph
     data: Mapping[str, str]
 
 
 def simulated(graph: Graph, recipe: Recipe) -> Simulated:
-    """The quantised network in floats: as it is but for how operators that are no layers round inside."""
+    """Build the quantised network in floats. It differs from the integer one only in the rounding inside of operators other
+    than layers."""
     writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
     return Simulated(writer.run(), writer.data)
 
 
 def quantised(graph: Graph, recipe: Recipe) -> Written:
-    """The graph on integers, scaled by fixed-point multipliers that round once."""
+    """Build the graph on integers, scaled by fixed-point multipliers that round once."""
     writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
-    exact = _with_opened(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
-    made = in_fixed_point(norms_in_fixed_point(exact))
-    return Written(made, exact, {**writer.stored, **dict(writer.renamed(made))})
+    exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
+    fixed = in_fixed_point(norms_in_fixed_point(exact))
+    return Written(fixed, exact, {**writer.stored, **dict(writer.find_renamed(fixed))})
 
 
 class _Writer:
-    """The float graph with a pair of ``quantize`` and ``dequantize`` behind every activation of the recipe, and its constants
-    and state dequantised from integers. Inputs and outputs stay what they are.
+    """Builder of the float graph with ``quantize`` and ``dequantize`` behind every activation of the recipe, and with
+    constants and state dequantised from integers. Inputs and outputs stay unchanged.
 
-    ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers; ``data``: the first
-    operands of layers. ``names``, ``stored`` and ``data`` are those of all graphs, of this one and of bodies.
+    ``real``: the dequantised value by the original one; ``stored``: its integers; ``data``: first operands of layers.
+    ``names``, ``stored`` and ``data`` are shared by the graph and the bodies of its loops.
     """
 
     def __init__(
@@ -105,16 +107,18 @@ class _Writer:
     def run(self) -> Graph:
         for name in self.graph.consts:
             if name in self.recipe.weights and name not in self.recipe.opened:
-                self.weight(name, self.recipe.weights[name])
+                self.write_weight(name, self.recipe.weights[name])
         for name in self.graph.inputs:
-            self.pair(name, name)
-        state = dict(self.started(name, start) for name, start in self.graph.state.items())
+            self.write_pair(name, name)
+        state = dict(self.write_initial_state(name, start) for name, start in self.graph.state.items())
         for node in self.graph.nodes:
-            made = {name: self.made(name) for name in node.outputs}
-            self.nodes.append(replace(self.with_body(node), inputs=self.read(node), outputs=tuple(made.values())))
+            made = {name: self.result_name(name) for name in node.outputs}
+            self.nodes.append(
+                replace(self.with_body(node), inputs=self.read_operands(node), outputs=tuple(made.values()))
+            )
             for name, source in made.items():
-                self.pair(name, source)
-        updates = dict(self.updated(name, value) for name, value in self.graph.updates.items())
+                self.write_pair(name, source)
+        updates = dict(self.write_update(name, value) for name, value in self.graph.updates.items())
         return without_dead_nodes(
             self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, state=state, updates=updates)
         )
@@ -126,118 +130,122 @@ class _Writer:
         inside = _Writer(body, self.recipe, self.names, self.stored, self.data)
         return replace(node, attrs={**node.attrs, "body": inside.run()})
 
-    def read(self, node: Node) -> tuple[str, ...]:
-        """The operands as they are from where they became integers on."""
+    def read_operands(self, node: Node) -> tuple[str, ...]:
+        """Return the dequantised operands of a node, and record a layer's data."""
         inputs = [self.real.get(name, name) for name in node.inputs]
         if self.recipe.narrows(node):
-            inputs[0] = self.narrowed(node.inputs[0])
+            inputs[0] = self.narrow_value(node.inputs[0])
         if node.op in LAYERS:
             self.data[node.outputs[0]] = inputs[0]
         return tuple(inputs)
 
-    def narrowed(self, name: str) -> str:
-        """What layers read of a value."""
+    def narrow_value(self, name: str) -> str:
+        """Return the value that layers read in fewer bits."""
         if name not in self.narrow:
             self.narrow[name] = self.names.fresh(f"{name}_narrow")
-            self.through(name, self.real[name], self.recipe.narrowed[name], self.narrow[name])
+            self.write_through(name, self.real[name], self.recipe.narrowed[name], self.narrow[name])
         return self.narrow[name]
 
-    def made(self, name: str) -> str:
-        """What an operator's result is called: an output's name belongs to what is dequantised at the end."""
+    def result_name(self, name: str) -> str:
+        """Return the name of an operator's result. The name of a graph output is kept for the dequantised value."""
         if name not in self.graph.outputs or name not in self.recipe.activations:
             return name
         fresh = self.names.fresh(f"{name}_real")
         self.types[fresh] = self.types[name]
         return fresh
 
-    def renamed(self, made: Graph) -> Iterator[tuple[str, str]]:
-        """What a value is called where it lost its name, since a clamp that its range implies is gone: as what is clamped, or as
-        what layers read."""
+    def find_renamed(self, made: Graph) -> Iterator[tuple[str, str]]:
+        """Yield values whose integers were removed, with another name for them: that of a clamp's operand, if the clamp was
+        implied, or that of the data of the layer that reads them."""
         for node in self.graph.nodes:
-            name, made_as = node.outputs[0], f"{node.inputs[0]}_quantized"
-            gone = node.op in CLAMPS and name in self.stored and self.stored[name] not in made.types
-            if gone and made_as in made.types and made.types[made_as].quant == self.recipe.activations[name].quant:
-                yield name, made_as
+            name, operand_name = node.outputs[0], f"{node.inputs[0]}_quantized"
+            is_removed = node.op in CLAMPS and name in self.stored and self.stored[name] not in made.types
+            operand = made.types.get(operand_name) if is_removed else None
+            if operand is not None and operand.quant == self.recipe.activations[name].quant:
+                yield name, operand_name
         readers = [node for node in made.nodes if node.op in LAYERS]
         for node in self.graph.nodes:
             if node.op in LAYERS and self.stored.get(node.inputs[0]) not in made.types:
                 weight = self.stored_constants.get(node.inputs[1])
-                found = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
-                if len(found) == 1 and made.types[min(found)].quant is not None:
-                    yield node.inputs[0], found.pop()
+                data_names = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
+                if len(data_names) == 1 and made.types[min(data_names)].quant is not None:
+                    yield node.inputs[0], data_names.pop()
 
-    def weight(self, name: str, weight: Weight) -> None:
+    def write_weight(self, name: str, weight: Weight) -> None:
         stored = self.stored_constants[name] = self.names.fresh(f"{name}_quantized")
         self.types[stored] = TensorType(weight.data.shape, str(weight.data.dtype), layout=self.types[name].layout)
         self.consts[stored] = weight.data
         self.real[name] = self.names.fresh(f"{name}_dequantized")
         self.dequantize(stored, name, weight.quant, self.real[name])
 
-    def started(self, name: str, start: Array) -> tuple[str, Array]:
-        """A state as it is stored, and the integers nearest to what it starts with."""
-        how = self.recipe.activations.get(name)
-        if how is None:
+    def write_initial_state(self, name: str, start: Array) -> tuple[str, Array]:
+        """Return the name of a stored state and its initial integers."""
+        storage = self.recipe.activations.get(name)
+        if storage is None:
             return name, start
-        stored = self.stored[name] = self.integers(name, how)
+        stored = self.stored[name] = self.integer_name(name, storage)
         self.real[name] = name
-        self.dequantize(stored, name, how.quant, name)
-        return stored, rounded(start, how.quant, how.dtype)
+        self.dequantize(stored, name, storage.quant, name)
+        return stored, rounded(start, storage.quant, storage.dtype)
 
-    def updated(self, name: str, value: str) -> tuple[str, str]:
-        """A state as it is stored, and what it holds next."""
-        how = self.recipe.activations.get(name)
-        if how is None:
+    def write_update(self, name: str, value: str) -> tuple[str, str]:
+        """Return the name of a stored state and its next value."""
+        storage = self.recipe.activations.get(name)
+        if storage is None:
             return name, self.real.get(value, value)
-        if self.recipe.activations.get(value) == how:
+        if self.recipe.activations.get(value) == storage:
             return self.stored[name], self.stored[value]
-        return self.stored[name], self.quantize(name, self.real.get(value, value), how)
+        return self.stored[name], self.quantize(name, self.real.get(value, value), storage)
 
-    def pair(self, name: str, source: str) -> None:
-        how = self.recipe.activations.get(name)
-        if how is not None:
+    def write_pair(self, name: str, source: str) -> None:
+        storage = self.recipe.activations.get(name)
+        if storage is not None:
             self.real[name] = name if source != name else self.names.fresh(f"{name}_dequantized")
-            self.stored[name] = self.through(name, source, how, self.real[name])
+            self.stored[name] = self.write_through(name, source, storage, self.real[name])
 
-    def through(self, name: str, source: str, how: Activation, real: str) -> str:
-        """``real`` becomes what is left of ``source`` behind integers; those."""
-        stored = self.quantize(name, source, how)
-        self.dequantize(stored, name, how.quant, real)
+    def write_through(self, name: str, source: str, storage: Activation, real: str) -> str:
+        """Write ``source`` through integers to ``real``; return the name of the integers."""
+        stored = self.quantize(name, source, storage)
+        self.dequantize(stored, name, storage.quant, real)
         return stored
 
-    def quantize(self, name: str, source: str, how: Activation) -> str:
-        stored, attrs = self.integers(name, how), {**_attributes(how.quant), "out_dtype": how.dtype}
-        self.nodes.append(Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.place(name)))
+    def quantize(self, name: str, source: str, storage: Activation) -> str:
+        stored, attrs = self.integer_name(name, storage), {**_attributes(storage.quant), "out_dtype": storage.dtype}
+        self.nodes.append(Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.location(name)))
         return stored
 
-    def integers(self, name: str, how: Activation) -> str:
-        """A name for what is stored of a value."""
+    def integer_name(self, name: str, storage: Activation) -> str:
+        """Return a new name for the integers of a value."""
         stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
-        self.types[stored] = TensorType(kind.shape, how.dtype, layout=kind.layout)
+        self.types[stored] = TensorType(kind.shape, storage.dtype, layout=kind.layout)
         return stored
 
     def dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
         self.types[real] = replace(self.types[stored], dtype="float32")
-        self.nodes.append(Node("dequantize", (stored,), (real,), _attributes(quant), self.place(name)))
+        self.nodes.append(Node("dequantize", (stored,), (real,), _attributes(quant), self.location(name)))
 
-    def place(self, name: str) -> Loc:
+    def location(self, name: str) -> Loc:
         maker = self.makers.get(name)
         return maker.loc if maker is not None else self.graph.place(name)
 
 
-def _with_opened(graph: Graph, recipe: Recipe, names: Names) -> Graph:
-    """The graph, bodies of loops too, that dequantises the integers of weights whose layers compute in floats: behind the pass,
-    which would make integer layers of those between integers. Layers of dynamic range are products of integers there."""
-    types, consts, first = dict(graph.types), dict(graph.consts), list[Node]()
+def _dequantise_weights(graph: Graph, recipe: Recipe, names: Names) -> Graph:
+    """Dequantise the weights whose layers compute in floats, bodies of loops included.
+
+    That is done behind the qdq pass, which would turn such layers between integers into integer layers. Layers of dynamic range
+    become integer products here.
+    """
+    types, consts, dequantizers = dict(graph.types), dict(graph.consts), list[Node]()
     for name in sorted(recipe.opened & consts.keys()):
         weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
         types[stored], consts[stored] = replace(types[name], dtype=str(weight.data.dtype)), weight.data
         del consts[name]
-        first.append(Node("dequantize", (stored,), (name,), _attributes(weight.quant), graph.place(name)))
-    nodes = list(first)
+        dequantizers.append(Node("dequantize", (stored,), (name,), _attributes(weight.quant), graph.place(name)))
+    nodes = list(dequantizers)
     for node in graph.nodes:
         body = body_of(node)
         if body is not None:
-            node = replace(node, attrs={**node.attrs, "body": _with_opened(body, recipe, names)})
+            node = replace(node, attrs={**node.attrs, "body": _dequantise_weights(body, recipe, names)})
         if node.op in LAYERS and node.inputs[1] in recipe.by_rows:
             node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)

@@ -97,7 +97,7 @@ def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
         return None
     g = geometry(node.attrs, data, weight)
     every = np.arange(g.out_channels)
-    return (Link(0, every // (g.out_channels // g.channel_count), every),) if g.groups == g.channel_count else None
+    return (Link(0, every // (g.out_channels // g.channels), every),) if g.groups == g.channels else None
 
 
 def _link_concat(graph: Graph, node: Node) -> tuple[Link, ...]:

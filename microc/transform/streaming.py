@@ -308,7 +308,7 @@ def _slide_window(writer: Writer, node: Node) -> bool:
     if before and window.pad_value is None:
         return False
     fill = float(window.pad_value or writer.zero(value))
-    # Frames that never come hold another number than this layer's padding: delay them, so that they come and can be masked.
+    # Frames that are never computed hold another number than this layer pads with: delay the value so that a step holds them.
     if before and track.fill is not None and track.fill != fill:
         value, track = writer.delay_frames(node, value, 0)
     step_window = slide(track, window.reach(side), strides[side], before, length, str(node.loc))

@@ -31,7 +31,7 @@ def rescaled(graph: Graph, seed: int = 5) -> Graph:
     """The same function with channels in units between 1/10 and 10."""
     units = Units(graph)
     factors = np.where(units.free, 10.0 ** np.random.default_rng(seed).uniform(-1, 1, units.count), 1.0)
-    return units.applied(factors)
+    return units.apply(factors)
 
 
 @pytest.mark.parametrize("flat", [False, True])

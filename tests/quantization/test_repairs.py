@@ -61,7 +61,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     def worse(graph: Graph, *others: object) -> Graph:
         units = Units(graph)
         sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
-        return units.applied(np.where(units.free, sizes, 1.0))
+        return units.apply(np.where(units.free, sizes, 1.0))
 
     monkeypatch.setattr(decisions, "equalised", worse)
     found = microc.quantize(classifier(), images(16))
