@@ -224,7 +224,7 @@ class Data:
     notes: tuple[str, ...]
     steps: int = 1
 
-    def answered(self, answers: Array) -> Array:
+    def select_labelled(self, answers: Array) -> Array:
         """Select the outputs that labels describe."""
         return answers[self.steps - 1 :: self.steps]
 
@@ -376,7 +376,7 @@ def _accuracy(graph: Graph, data: Data) -> float:
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
     rows = list(rows_of(runner(graph, ends), data.rows))
-    answers = {name: data.answered(np.stack([row[k] for row in rows])) for k, name in enumerate(ends)}
+    answers = {name: data.select_labelled(np.stack([row[k] for row in rows])) for k, name in enumerate(ends)}
     return classified(answers, data.labels).accuracy
 
 

@@ -392,7 +392,7 @@ class Config:
 
 
 def decided(
-    graph: Graph, found: Places, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
+    graph: Graph, points: Places, seen: Mapping[str, Statistics], config: Config, bits: Mapping[str, int]
 ) -> Recipe:
     """Return the recipe for the quantisation points of a network. ``bits``: of each weight.
 
@@ -402,29 +402,29 @@ def decided(
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
-    tables = {value: table_statistics(flat.consts[name]) for name, value in found.tables.items()}
-    for leader, values in found.groups().items():
+    tables = {value: table_statistics(flat.consts[name]) for name, value in points.tables.items()}
+    for leader, values in points.groups().items():
         statistics = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
-        statistics = replace(statistics, reach=found.reach.get(leader, statistics.reach))
-        wide, storage = values[0] in found.wide, found.known.get(values[0])
+        statistics = replace(statistics, reach=points.reach.get(leader, statistics.reach))
+        wide, storage = values[0] in points.wide, points.known.get(values[0])
         storage_dtype = WIDE if wide else dtype
         # 8-bit inputs keep their dtype, int8 or uint8, whatever the other activations have.
         if storage is None or (storage.dtype == WIDE) != (storage_dtype == WIDE):
             storage = chosen(statistics, storage_dtype, method, wide or power_of_two)[0]
         activations |= dict.fromkeys(values, storage)
-        if dtype != WIDE and not found.narrowed.isdisjoint(values):
+        if dtype != WIDE and not points.narrowed.isdisjoint(values):
             narrowed |= dict.fromkeys(
-                found.narrowed.intersection(values), chosen(statistics, dtype, method, power_of_two)[0]
+                points.narrowed.intersection(values), chosen(statistics, dtype, method, power_of_two)[0]
             )
-    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in found.constants}
-    stored |= {name: like(flat.consts[name], activations[value]) for name, value in found.tables.items()}
+    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in points.constants}
+    stored |= {name: like(flat.consts[name], activations[value]) for name, value in points.tables.items()}
     stored |= {
-        name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in found.opened
+        name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in points.opened
     }
-    opened, by_rows = frozenset(found.opened), weights_of(graph, config.by_rows)
-    recipe = Recipe(activations, stored, narrowed, found.widened, config.block, opened, power_of_two, by_rows)
+    opened, by_rows = frozenset(points.opened), weights_of(graph, config.by_rows)
+    recipe = Recipe(activations, stored, narrowed, points.widened, config.block, opened, power_of_two, by_rows)
     for node in flat.nodes:
-        if node.op in LAYERS and node.inputs[1] in found.weights:
+        if node.op in LAYERS and node.inputs[1] in points.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
             data = recipe.read(node)
             name = node.inputs[1]
@@ -505,7 +505,7 @@ class Calibrated:
         points = self.config.find_points(self.graph, all_bits)
         return decided(self.graph, points, self.seen, self.config, of_weights(all_bits))
 
-    def repaired(self, bits: Mapping[str, int]) -> Repaired:
+    def repair(self, bits: Mapping[str, int]) -> Repaired:
         """Return the repaired network for these bits, and the report on repairs."""
         all_bits = of_weights(self._usual | {**self.fixed, **bits})
         return repaired(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)

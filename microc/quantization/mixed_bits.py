@@ -197,7 +197,7 @@ class Task:
     def build(self, bits: Bits) -> Repaired:
         """Return the repaired network of a choice of bits."""
         if bits not in self.built:
-            self.built[bits] = replace(self.network, progress=None).repaired(self.widths(bits))
+            self.built[bits] = replace(self.network, progress=None).repair(self.widths(bits))
         return self.built[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:

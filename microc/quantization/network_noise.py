@@ -109,7 +109,7 @@ class Moments:
         similar."""
         return float(np.sqrt(self.samples * self.rows))
 
-    def centred(self) -> tuple[Array, Array, Array, Array]:
+    def central_moments(self) -> tuple[Array, Array, Array, Array]:
         """Return means and covariances."""
         real, stored = self.real / self.samples, self.stored / self.samples
         square = self.square / self.samples - stored[:, :, None] * stored[:, None]

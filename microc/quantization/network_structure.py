@@ -170,7 +170,7 @@ class Flow:
     def activations(self, node: Node) -> Iterator[str]:
         return filter(self.is_activation, node.inputs)
 
-    def ordered(self) -> Iterator[str]:
+    def all_values(self) -> Iterator[str]:
         """Yield all values that are no constants, in order."""
         yield from self.graph.inputs
         yield from self.graph.state

@@ -132,8 +132,11 @@ class Scales:
         return value in self.flow.makers and self.flow.makers[value].op in SATURATING
 
     def known_storage(self) -> dict[str, Activation]:
-        """How values are stored whose scale is that of functions with a known range, and of what is made of their results without
-        computing; state that starts as zero is."""
+        """Return the storage of values whose scale is known: results of functions with known range, and values moved from
+        them.
+
+        State counts if it starts as zero.
+        """
         state = self.flow.graph.state
         linked = {into for _, into in self.flow.links if into not in state or not state[into].any()}
         by_leader = dict[str, Activation]()
@@ -233,7 +236,7 @@ class _Finder(Flow):
                 if name in self.graph.consts and self.is_float(name) and not self.is_bias_or_table(node, position):
                     (weights if node.op in LAYERS else constants)[name] = None
         points = self.spread_over_moves(points)
-        values = [value for value in self.ordered() if value in points]
+        values = [value for value in self.all_values() if value in points]
         scales = Scales(self, values, self.wide)
         tables = {
             node.inputs[0]: node.outputs[0]

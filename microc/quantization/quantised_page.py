@@ -100,7 +100,9 @@ def answers_report(comparison: Comparison, data: Data) -> dict[str, Any]:
     labels = data.labels
     if labels is None:
         return report
-    labelled_answers = ({name: data.answered(rows) for name, rows in answers.items()} for answers in comparison.answers)
+    labelled_answers = (
+        {name: data.select_labelled(rows) for name, rows in answers.items()} for answers in comparison.answers
+    )
     real, integer = (classified(answers, labels) for answers in labelled_answers)
     first, second = real.answers, integer.answers
     changed = np.flatnonzero(first != second)
@@ -246,18 +248,20 @@ class QuantizedContext:
 
 def to_html(report: Mapping[str, Any]) -> str:
     """Return the page of a report (:class:`microc.quantization.Quantized`). Equal reports give equal pages."""
-    found, floats = report.get("classification"), report["floats"]
-    small = found is not None and len(found["confusion"]) <= _MOST_CLASSES
+    classification, floats = report.get("classification"), report["floats"]
+    small = classification is not None and len(classification["confusion"]) <= _MOST_CLASSES
     context = QuantizedContext(
         title=report["model"],
         board=report.get("board", ""),
         facts=tuple(_facts(report)),
         advice=tuple(report["advice"]),
-        classified=found is not None,
-        matrix=matrix_of(found["confusion"], found["float_confusion"]) if found is not None and small else None,
-        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(found, small)), 0),
-        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed_rows(found)), 0),
-        changed_note=_changed_note(found),
+        classified=classification is not None,
+        matrix=matrix_of(classification["confusion"], classification["float_confusion"])
+        if classification is not None and small
+        else None,
+        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
+        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed_rows(classification)), 0),
+        changed_note=_changed_note(classification),
         rows=tuple(_rows(report["layers"])),
         columns=tuple(_columns(report["layers"])),
         plots=tuple(_plots(report["mixed"])) if "mixed" in report else (),

@@ -225,7 +225,7 @@ def _is_scaled(graph: Graph, name: str) -> bool:
 def layers_report(
     layers: Sequence[LayerRow],
     recipe: Recipe,
-    found: Comparison,
+    comparison: Comparison,
     alone: Mapping[str, float],
     seen: Mapping[str, Statistics],
 ) -> list[dict[str, Any]]:
@@ -235,7 +235,7 @@ def layers_report(
     ``alone``: the noise that each value and each constant causes alone; sums of these are the sensitivities of weights and
     values. ``seen``: statistics, by which channels of a clamped result that are zero in all samples count as ``silent``.
     """
-    return [_layer(row, recipe, found, alone) | _silence(row, seen) for row in layers]
+    return [_layer(row, recipe, comparison, alone) | _silence(row, seen) for row in layers]
 
 
 def _silence(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
@@ -244,11 +244,11 @@ def _silence(row: LayerRow, seen: Mapping[str, Statistics]) -> dict[str, int]:
     return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}
 
 
-def _layer(row: LayerRow, recipe: Recipe, found: Comparison, alone: Mapping[str, float]) -> dict[str, Any]:
+def _layer(row: LayerRow, recipe: Recipe, comparison: Comparison, alone: Mapping[str, float]) -> dict[str, Any]:
     stored = [value for value in row.made if value in recipe.activations]
     weights = [name for name in row.weights if name in recipe.weights]
     stored_values = [
-        value for value in (*row.values, *stored) if value in found.values and value in recipe.activations
+        value for value in (*row.values, *stored) if value in comparison.values and value in recipe.activations
     ] or stored
     line: dict[str, Any] = {
         "layer": row.name,
@@ -260,7 +260,7 @@ def _layer(row: LayerRow, recipe: Recipe, found: Comparison, alone: Mapping[str,
         "dtype": "float32",
     }
     if stored_values:
-        storage, noise = recipe.activations[stored_values[-1]], found.values.get(stored_values[-1])
+        storage, noise = recipe.activations[stored_values[-1]], comparison.values.get(stored_values[-1])
         low, high = ((end - storage.zero_point) * storage.scale for end in dtypes.int_range(storage.dtype))
         line |= {
             "dtype": storage.dtype,
@@ -287,12 +287,12 @@ def costs_report(
     real: Graph,
     integer: Graph,
     board: Board,
-    told: Sequence[dict[str, Any]],
+    layer_lines: Sequence[dict[str, Any]],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Report the cost of both networks on a board, even if the float one does not fit.
 
-    Both have locations by :func:`placed`. Each line of ``told``, the report on layers, gets the layer's part: ``flash``
+    Both have locations by :func:`placed`. Each of ``layer_lines``, the report on layers, gets the layer's part: ``flash``
     (constants and code), ``instructions`` and ``cycles``, or None if the layer is computed with another one or not at all.
     """
     totals = {}
@@ -300,7 +300,7 @@ def costs_report(
         if progress is not None:
             progress(f"cost on {board.name}", step, 3)
         totals[key], prices = mixed_bits.by_place(graph, board)
-        for number, (row, line) in enumerate(zip(layers, told, strict=True)):
+        for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
                 prices[place] for place in (str(place_of(number)), str(real.place(row.values[0]))) if place in prices
             ]

@@ -186,7 +186,7 @@ def quantize(
     network, equalising = in_better_units(calibrated(graph, config, rows, seed, report_progress))
     score, search_report = score_by(evaluate, evaluation_data), None
     if limits is None:
-        best, repairs = network.repaired(network.fixed)
+        best, repairs = network.repair(network.fixed)
     else:
         (best, repairs), search_report = search(Task(network, limits, score))
     report = reported(source, network, best, samples, evaluation_data, board, report_progress)

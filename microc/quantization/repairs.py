@@ -205,7 +205,7 @@ def rounding(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Width
     weights, biases = dict(recipe.weights), dict(attempt.biases)
 
     def fit(layer: Layer, moments: Moments) -> None:
-        real, read, square, cross = moments.centred()
+        real, read, square, cross = moments.central_moments()
         is_float_layer = layer.weight in recipe.opened
         least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
         square, cross = shrunk(square, cross, moments.independent)
@@ -226,7 +226,7 @@ def bias_correction(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits
     recipe, biases = attempt.recipe, dict(attempt.biases)
 
     def fit(layer: Layer, moments: Moments) -> None:
-        real, read, _, _ = moments.centred()
+        real, read, _, _ = moments.central_moments()
         biases[layer.name] = _corrected_bias(layer, real, read, recipe.weights[layer.weight])
 
     return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, fit, seed)

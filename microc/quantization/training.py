@@ -45,6 +45,7 @@ def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = N
 
 
 def conv2d_transpose(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
+    """Convert the weights (O, H, W, I) to PyTorch's (groups * I, O, H, W), and cut the padding off the full result."""
     groups, (outputs, rows, columns, depth) = attrs["groups"], weight.shape
     grouped = weight.reshape(groups, outputs // groups, rows, columns, depth).permute(0, 4, 1, 2, 3)
     torch_weight = grouped.reshape(groups * depth, outputs // groups, rows, columns)
@@ -323,7 +324,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         for name, data in self._graph.consts.items():
             if data.dtype == np.float32 and data.size > 1:
                 stored = self._recipe.weights.get(name)
-                start = data if stored is None else _clip_to_stored(data, stored)
+                start = data if stored is None else _clip_to_storage(data, stored)
                 self._names[name] = names.fresh(re.sub(r"\W", "_", name))
                 self.register_parameter(self._names[name], torch.nn.Parameter(torch.tensor(start)))
         for name in self._layers:
@@ -485,7 +486,7 @@ def _span(stored: Weight) -> tuple[int, int]:
     return next(span for span in map(levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
-def _clip_to_stored(reals: Array, stored: Weight) -> Array:
+def _clip_to_storage(reals: Array, stored: Weight) -> Array:
     """Return the numbers nearest to ``reals`` that round to the stored integers."""
     shape = (-1, *(1,) * (reals.ndim - 1)) if stored.quant.axis == 0 else ()
     reach = 0.49 * np.array(stored.quant.scale).reshape(shape)

@@ -81,7 +81,7 @@ def quantised(graph: Graph, recipe: Recipe) -> Written:
     writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     fixed = in_fixed_point(norms_in_fixed_point(exact))
-    return Written(fixed, exact, {**writer.stored, **dict(writer.find_renamed(fixed))})
+    return Written(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
 
 
 class _Writer:
@@ -154,21 +154,21 @@ class _Writer:
         self.types[fresh] = self.types[name]
         return fresh
 
-    def find_renamed(self, made: Graph) -> Iterator[tuple[str, str]]:
+    def find_new_names(self, integer_graph: Graph) -> Iterator[tuple[str, str]]:
         """Yield values whose integers were removed, with another name for them: that of a clamp's operand, if the clamp was
         implied, or that of the data of the layer that reads them."""
         for node in self.graph.nodes:
             name, operand_name = node.outputs[0], f"{node.inputs[0]}_quantized"
-            is_removed = node.op in CLAMPS and name in self.stored and self.stored[name] not in made.types
-            operand = made.types.get(operand_name) if is_removed else None
+            is_removed = node.op in CLAMPS and name in self.stored and self.stored[name] not in integer_graph.types
+            operand = integer_graph.types.get(operand_name) if is_removed else None
             if operand is not None and operand.quant == self.recipe.activations[name].quant:
                 yield name, operand_name
-        readers = [node for node in made.nodes if node.op in LAYERS]
+        readers = [node for node in integer_graph.nodes if node.op in LAYERS]
         for node in self.graph.nodes:
-            if node.op in LAYERS and self.stored.get(node.inputs[0]) not in made.types:
+            if node.op in LAYERS and self.stored.get(node.inputs[0]) not in integer_graph.types:
                 weight = self.stored_constants.get(node.inputs[1])
                 data_names = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
-                if len(data_names) == 1 and made.types[min(data_names)].quant is not None:
+                if len(data_names) == 1 and integer_graph.types[min(data_names)].quant is not None:
                     yield node.inputs[0], data_names.pop()
 
     def write_weight(self, name: str, weight: Weight) -> None:
@@ -232,7 +232,7 @@ class _Writer:
 def _dequantise_weights(graph: Graph, recipe: Recipe, names: Names) -> Graph:
     """Dequantise the weights whose layers compute in floats, bodies of loops included.
 
-    That is done behind the qdq pass, which would turn such layers between integers into integer layers. Layers of dynamic range
+    This follows the qdq pass, which would make integer layers of them where they are between integers. Layers of dynamic range
     become integer products here.
     """
     types, consts, dequantizers = dict(graph.types), dict(graph.consts), list[Node]()

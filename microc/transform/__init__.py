@@ -29,7 +29,7 @@ NORMALISING = (
     canonicalise.CANONICALISE_PASS,
     raw_inputs.SCALES,
 )
-"""What comes before the whole run becomes a step of a stream, where that is wanted."""
+"""Passes that run before the graph is converted to a step of a stream, if it is."""
 
 LOWERING = (
     loop_blocking.BLOCKED_TURNS_PASS,
@@ -55,4 +55,4 @@ LOWERING = (
 )
 
 PASSES = (*NORMALISING, *LOWERING)
-"""Names may repeat: switching a pass off switches off every run of it."""
+"""All passes. A pass may occur more than once; disabling its name disables every run."""

@@ -417,13 +417,15 @@ ROWS, COLUMNS, DEPTH, WIDTH = "rows", "columns", "depth", "width"
 
 
 def in_blocks(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
-    """Rewrite attentions as loops over blocks of ``rows`` queries. Those whose operands cannot be cut so stay as they are."""
+    """Rewrite attentions as loops over blocks of ``rows`` queries. An attention whose operands cannot be cut into blocks is
+    left unchanged."""
     for attention in attentions:
         graph = _rewrite_attention(graph, attention, rows)
     return graph
 
 
 def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
+    """Replace one attention by loops, at the position of its last node."""
     plan = _Plan(graph, attention, rows)
     operands = plan.operands()
     if operands is None:

@@ -322,6 +322,7 @@ class _End:
         return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
     def convert(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
+        """Convert the end to the dtype and layout that are requested for it, if any."""
         end, kind = self, self.kind
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
@@ -400,6 +401,7 @@ class _End:
     # ------------------------------------------------------------ dtype
 
     def to_dtype(self, wanted: str) -> Graph:
+        """Convert the end to a dtype: quantise or dequantise, change the signedness, or cast."""
         kind, quant = self.kind, self.kind.quant
         if wanted == kind.dtype:
             return self.graph

@@ -78,6 +78,7 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
+    """Test whether a node with constant operands is computed at compile time."""
     nbytes = sum(graph.types[name].nbytes for name in node.outputs if name)
     if nbytes > LARGE and nbytes > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
         return False
@@ -87,6 +88,7 @@ def _may_fold(graph: Graph, node: Node) -> bool:
 
 
 def _evaluate(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]:
+    """Compute a node with its reference implementation."""
     definition = registry.get(node.op)
     with np.errstate(all="ignore"):
         results = definition.reference({**definition.defaults, **node.attrs}, arrays)
@@ -200,6 +202,7 @@ def norms_in_fixed_point(graph: Graph) -> Graph:
 
 
 def _to_layer_norm(match: Match) -> Replacement | None:
+    """Recognise c / sqrt(mean(c * c) + epsilon) with c = x - mean(x) over the last axis."""
     centred = match.scope.producer(match["c"])
     mean = match.scope.producer(centred.inputs[1]) if centred is not None and centred.op == "sub" else None
     if centred is None or mean is None or mean.op != "mean" or mean.inputs[0] != centred.inputs[0]:
@@ -255,6 +258,7 @@ def _fixed_rules() -> tuple[Rule, ...]:
 
 
 def _to_integer_norm(match: Match) -> Replacement | None:
+    """Merge a norm of integers with gamma, beta and the quantisation behind it into ``qlayer_norm``."""
     kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
     if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
         return None

@@ -151,7 +151,7 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
         return rewrite(rewrite(graph, transpose_rules()), resting_rules())
     images = _images(graph)
     candidates = [_convert_graph(graph, swapped) for swapped in ((images, {}) if images else ({},))]
-    return min(candidates, key=_count_transposed)
+    return min(candidates, key=_transposed_size)
 
 
 def _convert_graph(graph: Graph, swapped: Mapping[str, str]) -> Graph:
@@ -160,7 +160,7 @@ def _convert_graph(graph: Graph, swapped: Mapping[str, str]) -> Graph:
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
-def _count_transposed(graph: Graph) -> int:
+def _transposed_size(graph: Graph) -> int:
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 

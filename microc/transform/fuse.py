@@ -126,8 +126,8 @@ class _Groups:
 
     ``merged`` maps a group to the one that it was merged into. ``maker`` maps the value of a node with one result to its group,
     ``made`` a group to its values. ``anchored`` are groups with an anchor, ``reused`` elementwise values that are used more
-    than once. ``loads`` counts the operands that a value's expression names; ``left`` remains of LOADS_IN_ALL, of which
-    ``spent`` maps a group to its share.
+    than once. ``loads`` counts the operands that a value's expression names. ``left`` is the rest of LOADS_IN_ALL, and
+    ``spent`` the part of it that each group takes.
     """
 
     def __init__(self, graph: Graph, context: PassContext) -> None:

@@ -236,7 +236,7 @@ class _LayerMerger:
 
 
 def _constants(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
-    """By operand; the parameters of a ``requantize`` are operands."""
+    """Return the constants of a node by operand, None for others. The attributes of a ``requantize`` count as operands."""
     found = [consts.get(name) for name in node.inputs]
     if node.op != "requantize":
         return found
@@ -245,7 +245,7 @@ def _constants(node: Node, consts: Mapping[str, Array]) -> list[Array | None]:
 
 
 def _form(weights: Array) -> Hashable:
-    """How weights are stored."""
+    """Return a key of the storage form of weights: bits and block."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
         return few_bits(rows)

@@ -148,22 +148,22 @@ def _check_results(own: Pass) -> Pass:
     """Wrap a user's pass: raise ProgramError unless it returns a valid graph with the same inputs and outputs."""
 
     def function(graph: Graph, context: PassContext) -> Graph:
-        made: object = own.function(graph, context)
-        if not isinstance(made, Graph):
+        result: object = own.function(graph, context)
+        if not isinstance(result, Graph):
             raise ProgramError(
-                f"pass {own.name} gives {type(made).__name__}, not a graph",
+                f"pass {own.name} gives {type(result).__name__}, not a graph",
                 hint="return the graph itself where nothing changes",
             )
         try:
-            verify(made, registry.infer, f"pass {own.name}")
+            verify(result, registry.infer, f"pass {own.name}")
         except InternalError as error:
             raise ProgramError(error.what, where=error.where, hint=error.hint) from error
-        if (made.inputs, made.outputs) != (graph.inputs, graph.outputs):
+        if (result.inputs, result.outputs) != (graph.inputs, graph.outputs):
             raise ProgramError(
                 f"pass {own.name} changes the network's inputs or outputs",
                 hint="a new node makes an output under its old name",
             )
-        return made
+        return result
 
     return replace(own, function=function)
 

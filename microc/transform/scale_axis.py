@@ -110,7 +110,7 @@ def _is_per_channel(match: Match, layer: Node) -> bool:
 # to first order in u, before the sum over products. Weights that are integer multiples of a scale (``ops/matrix/gemm.py``) would
 # lose that form, so they are not scaled; neither are weights that several layers share or that equal another constant.
 #
-# TVM calls this FoldScaleAxis, in forward direction. Backwards, into the layer before, is in :mod:`microc.transform.scale_axis`.
+# TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the layer before, is :func:`scaling_rules`.
 
 LAYERS = ("conv2d", "dense")
 _LINEAR = ("avg_pool2d", "pad", "reshape")

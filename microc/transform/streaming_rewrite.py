@@ -27,7 +27,7 @@ from microc.ops.attributes import Rounding
 
 @frozen
 class Frames:
-    """Track of a value of which each step computes some frames.
+    """Track of a value that has some new frames in each step.
 
     ``clean``: how many frames of the whole run do not depend on padding behind the end, and ``blame`` the layer that padded
     there. If ``delay`` is negative, the first -delay frames are never computed; they would hold ``fill``.
@@ -249,8 +249,8 @@ class Memory:
         return line
 
     def _keep_in_ring(self, history: History, read: Read, last: list[Node]) -> str:
-        """Keep the frames in a ring, into which the step's end writes the new ones. Returns the ring as it is before this
-        step."""
+        """Keep the frames in a ring. Returns the ring before this step; a node at the end of the step writes the new frames
+        into it."""
         frames = history.slots * history.fresh
         kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
         ring = self.define(f"{history.value}.ring", kind, history.fill)
@@ -447,7 +447,7 @@ class Writer:
         raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
 
     def delay_steps(self, node: Node, value: str, steps: int) -> str:
-        """Delay a value of which each step computes one, by ``steps`` steps."""
+        """Delay a value that every step computes once, by ``steps`` steps."""
         if not steps:
             return value
         kind = self.types[value]

@@ -308,7 +308,7 @@ def movable() -> frozenset[str]:
 def _sink_operator(match: Match) -> Replacement | None:
     """op(transpose(x), ...) -> transpose(op(x, ...)).
 
-    All operands that share axes with the result must be transposed alike, constant, or small enough to be permuted by a
+    All operands that share axes with the result must be transposed equally, constant, or small enough to be permuted by a
     reshape. For an elementwise operator the operands as large as its result determine the order.
     """
     node, kind, inputs = match.root, match.type(match.output), list(match.root.inputs)

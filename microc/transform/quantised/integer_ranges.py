@@ -121,6 +121,7 @@ def _bias(graph: Graph, node: Node) -> Array | int | None:
 
 
 def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Bound the sums of a convolution by interval arithmetic, for each set of taps that read data."""
     data, bias = ranges.get(node.inputs[0]), _bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
         return None
@@ -327,6 +328,7 @@ def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
 
 
 def _tighten(graph: Graph, node: Node, ranges: Ranges) -> Node:
+    """Replace parameters that are one number by attributes, and recompute ``shift_range`` and ``bound``."""
     attrs, operands = dict(node.attrs), list(node.inputs[1:])
     inputs = [node.inputs[0]]
     for name in ("multiplier", "shift"):

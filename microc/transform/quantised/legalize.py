@@ -51,7 +51,7 @@ def _is_int16(graph: Graph, node: Node) -> bool:
 
 
 def _quantize_by_reciprocals(graph: Graph) -> Graph:
-    """Quantise floats to int16 by the reciprocal of their scale, ties to even, as LiteRT's optimised kernel does.
+    """Quantise floats to int16 by the reciprocal of their scale, ties to even, as LiteRT's own kernel does.
 
     LiteRT's reference kernel divides, with ties away from zero.
     """
@@ -171,6 +171,7 @@ class _SvdfStep:
         return np.ascontiguousarray(frames).reshape(self.pixels(self.memory))
 
     def write(self) -> None:
+        """Write the layers: dense features, the image with the new frame, a grouped convolution over time, the activation."""
         data, weights, _, bias, _ = self.node.inputs
         units = self.filters // self.rank
         features = self.emit("dense", (data, weights), (self.batch, self.filters))

@@ -261,12 +261,13 @@ class _Recogniser(Values):
             is_rewritten = self.visit_dequantize(node)
         elif node.op == "quantize":
             is_rewritten = self.visit_quantize(node)
-        elif node.outputs[0] in self.biased:
+        elif node.outputs[0] in self.biased:  # the layer before has taken this addition into its bias
             is_rewritten = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
             is_rewritten = self.visit_join(node)
         elif node.op == "loop":
             is_rewritten = self.visit_loop(node, sources)
+        # Either operand may be a float constant, so binary operators come before the test of the first one.
         elif node.op in _BINARY:
             is_rewritten = self.visit_computation(node, self.integer_operands(node, sources))
         elif first is None:
@@ -275,6 +276,7 @@ class _Recogniser(Values):
             is_rewritten = self.visit_product(node)
         elif node.op in _COMPARISONS | _SEARCHES:
             is_rewritten = self.visit_ordering(node, [name for name in sources if name])
+        # A choice that cannot keep its operand's quantisation, because of an activation, is computed.
         elif moves(node) or node.op in CHOICES:
             is_rewritten = self.visit_move(node, first) or (
                 node.op in CHOICES and self.visit_computation(node, [first])

@@ -307,6 +307,7 @@ def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
 
 
 def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
+    """Replace inputs of a body by integers of ``kinds``, which it dequantises first; None keeps an input."""
     inputs, types, nodes, taken = list(body.inputs), dict(body.types), list[Node](), set(body.types)
     for position, kind in enumerate(kinds, 1):
         if kind is None or kind.quant is None:
@@ -321,6 +322,7 @@ def _with_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
 
 
 def _with_outputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
+    """Replace outputs of a body by the integers that they are dequantised from; None keeps an output."""
     outputs, types, nodes, taken = list(body.outputs), dict(body.types), list(body.nodes), set(body.types)
     makers = body.producer()
     for position, kind in enumerate(kinds):

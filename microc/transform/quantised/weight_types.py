@@ -37,7 +37,7 @@ def dynamic_range(graph: Graph, context: PassContext) -> Graph:
         return graph
     makers = graph.producer()
     for node in graph.nodes:
-        _refuse_unmarked(graph, node, makers)
+        _refuse_unmarked_layer(graph, node, makers)
     return quantise_by_rows(graph)
 
 
@@ -57,7 +57,7 @@ def quantise_by_rows(graph: Graph) -> Graph:
     return without_dead_nodes(graph.with_nodes(nodes))
 
 
-def _refuse_unmarked(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
+def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
     """Raise UnsupportedError for a float layer with integer weights without attribute ``dynamic``: ONNX computes such layers
     in floats."""
     if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
