@@ -55,7 +55,7 @@ def given(data: bytes, monkeypatch: pytest.MonkeyPatch, dtype: str) -> Any:
     arguments.inputs, arguments.pixels = [Path("-")], None
     tensor = {"name": "x", "shape": [1, 2, 3], "dtype": dtype, "buffer": "input", "bytes": 24, "layout": ""}
     manifest = {"tensors": [tensor], "inputs": ["x"], "outputs": [], "options": {}, "sizes": []}
-    with commands.piped(arguments):
+    with commands.replace_stdin_arguments(arguments):
         return project_context.load_inputs(arguments, manifest)[0]
 
 

@@ -1,4 +1,4 @@
-"""Floor 8: the command line. Results go to standard output, everything else to standard error."""
+"""Entry point of the command line. Results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -19,38 +19,42 @@ from microc.errors import InternalError, MicrocError
 
 SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
-"""Exit codes of what Ctrl-C ended, as shells have it, and of what nobody reads."""
-_STREAMS = frozenset({"tune", "watch"})
-"""Commands whose ``--json`` is lines, an object each."""
-_AS_IT_IS = frozenset({"explain", "completion"})
-"""Commands whose text has lines of code, which no terminal wraps."""
+"""Exit codes after Ctrl-C (128 + SIGINT) and after a closed output pipe (128 + SIGPIPE), as shells report them."""
+_JSON_LINES = frozenset({"tune", "watch"})
+"""Commands whose ``--json`` prints JSON lines, one object each."""
+_UNWRAPPED = frozenset({"explain", "completion"})
+"""Commands whose text contains lines of code: it is never wrapped to the terminal."""
 COLLECT_AFTER = 1_000_000
-"""Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""
+"""Allocations before Python looks for reference cycles. A compilation creates almost none, and its objects live to its
+end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code that :mod:`microc.errors` documents."""
+    """Run one command; return the exit code that :mod:`microc.errors` documents."""
     from microc.base.terminal import guarded
     from microc.compiler import interaction
 
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
-    atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
+    atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
-        with guarded(), _listening() as pressed, interaction.flags():
-            code = _guarded(words, pressed)
-        if argv is None:  # the process ends, all is written and told
+        with guarded(), _record_interrupts() as pressed, interaction.flags():
+            code = _run_guarded(words, pressed)
+        if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return code
-    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say, nor a place to say it
+    except BrokenPipeError:  # the reader of stdout is gone; flushing it at exit would raise again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
 
 @contextmanager
-def _listening() -> Iterator[list[int]]:
-    """Whether Ctrl-C was pressed, for the length of a ``with``: libraries that are being imported turn it into errors of their
-    own, and a compiler that it ended, too, has failed."""
+def _record_interrupts() -> Iterator[list[int]]:
+    """Record Ctrl-C for the length of a ``with``; yields the list of signals received.
+
+    The list is needed because a library that is being imported may turn KeyboardInterrupt into an error of its own, and
+    because a C compiler that Ctrl-C ended, too, looks like one that failed.
+    """
     pressed: list[int] = []
 
     def press(number: int, frame: FrameType | None) -> None:
@@ -68,28 +72,30 @@ def _listening() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _guarded(words: list[str], pressed: list[int]) -> int:
+def _run_guarded(words: list[str], pressed: list[int]) -> int:
+    """Run a command; report its errors and its interruption."""
     try:
-        return _command(words)
+        return _run_command(words)
     except KeyboardInterrupt:
-        return _interrupted()
+        return _report_interrupt()
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - the one place where a defect turns into a message
+    except Exception as error:  # noqa: BLE001 - the one place that reports an internal error as a message
         if pressed:
-            return _interrupted()
+            return _report_interrupt()
         if isinstance(error, MicrocError) and not isinstance(error, InternalError):
             return _report(error, words)
-        return _report(_crash(error), words)
+        return _report(_internal_error(error), words)
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     sys.stderr.write("interrupted\n")
     return INTERRUPTED
 
 
-def _command(words: list[str]) -> int:
-    from microc.cli.arguments import Arguments, make_parser  # here, so that Ctrl-C is heard while they are imported
+def _run_command(words: list[str]) -> int:
+    """Parse the arguments, run the command and print its answer."""
+    from microc.cli.arguments import Arguments, make_parser  # imported here, inside of the Ctrl-C handler's scope
 
     try:
         arguments = make_parser().parse_args(words or ["--help"], Arguments())
@@ -98,27 +104,27 @@ def _command(words: list[str]) -> int:
         return end.code if isinstance(end.code, int) else 0
     arguments.words = words
     from microc.cli import commands, project_context, show
-    from microc.cli.commands import piped
+    from microc.cli.commands import replace_stdin_arguments
     from microc.cli.shared_options import chosen_options
     from microc.compiler.model import extended_by
 
-    begin = time.monotonic()
-    silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _STREAMS
-    with show.working(arguments.command, silent), piped(arguments):
+    start = time.monotonic()
+    silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _JSON_LINES
+    with show.working(arguments.command, silent), replace_stdin_arguments(arguments):
         project_context.configure(arguments)
         with extended_by(chosen_options(arguments)):
             answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
-        found = {} if answer.error is None else {"error": _fields(answer.error)}
+        error = {} if answer.error is None else {"error": _error_data(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}
-        _write_json({"command": arguments.command, **config, **found, **answer.data}, words)
+        _write_json({"command": arguments.command, **config, **error, **answer.data}, words)
     elif not arguments.quiet and answer.text:
         text = answer.text.rstrip()
-        plain = arguments.command in _AS_IT_IS or getattr(arguments, "markdown", False)
+        plain = arguments.command in _UNWRAPPED or getattr(arguments, "markdown", False)
         sys.stdout.write((text if plain else show.fit_to_terminal(text)) + "\n")
     sys.stdout.flush()
     if arguments.verbose:
-        sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")
+        sys.stderr.write(f"{arguments.command}: {time.monotonic() - start:.2f} s\n")
     if answer.error is not None:
         show.refuse(answer.error)
         return answer.error.exit_code
@@ -126,29 +132,31 @@ def _command(words: list[str]) -> int:
 
 
 def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
-    """One object; on a line of its own by the command that writes several."""
+    """Print one JSON object; on a single line for the commands that print several."""
     from microc.cli.show import json_text
 
-    indent = None if _STREAMS.intersection(words) else 2
+    indent = None if _JSON_LINES.intersection(words) else 2
     sys.stdout.write(json_text({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
 
 
 def _report(error: MicrocError, words: Sequence[str]) -> int:
+    """Print an error, as JSON too if that is asked for; return its exit code."""
     from microc.cli.show import refuse
 
     refuse(error)
     if "--json" in words:
-        _write_json({"error": _fields(error), **error.details}, words)
+        _write_json({"error": _error_data(error), **error.details}, words)
         sys.stdout.flush()
     return error.exit_code
 
 
-def _fields(error: MicrocError) -> dict[str, str]:
+def _error_data(error: MicrocError) -> dict[str, str]:
+    """Return an error as plain data."""
     return {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
 
 
-def _crash(error: Exception) -> InternalError:
-    """A defect, in one line; the traceback goes to a file."""
+def _internal_error(error: Exception) -> InternalError:
+    """Wrap an unexpected exception in a one-line InternalError; its traceback goes to a temporary file."""
     import traceback
 
     from microc.base.terminal import visible

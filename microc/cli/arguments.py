@@ -1,4 +1,4 @@
-"""The arguments of every command, and the command line as data."""
+"""Argument parsers of all commands, and the parsed command line as data for completion and the manual page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from microc.cli.shared_options import (
     shell_commands,
 )
 
-# ---- The arguments of every command. Nothing heavy is imported here, so that help is instant.
+# ---- The arguments of every command. No slow imports here, so that --help is instant.
 
 EXIT_CODES = """exit codes:
   0 success                      4 the model does not fit the board
@@ -39,7 +39,7 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(SeeingArguments):
-    """What the parser fills in; each command reads its own. Options of a compilation: :func:`chosen_options`."""
+    """Parsed arguments; each command reads its own. Options of a compilation: :func:`chosen_options`."""
 
     command: str
     words: list[str]
@@ -121,7 +121,7 @@ class Arguments(SeeingArguments):
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line."""
+    """Build the parser of the whole command line."""
     parser = Parser(
         prog="microc",
         description="Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and "
@@ -152,7 +152,7 @@ def make_parser() -> Parser:
     seeing_commands(add, _MODEL)
     _board_commands(add)
     shell_commands(add)
-    for command in commands.choices.values():  # behind its own, so that help begins with these
+    for command in commands.choices.values():  # last, so that the help of a command begins with its own options
         _global_options(command, argparse.SUPPRESS)
     return parser
 
@@ -161,7 +161,8 @@ Adder = Callable[..., Parser]
 
 
 def _global_options(parser: Parser, default: object) -> None:
-    """Options that stand before or after the command; after it they must not undo what stood before."""
+    """Add the options that may precede or follow the command. After it, the default is SUPPRESS, so that an option given
+    before the command keeps its value."""
     group = parser.add_argument_group("everywhere")
     group.add_argument(
         "--json",
@@ -177,6 +178,7 @@ _MODEL = "a .tflite, .onnx, .keras, .h5, .pt2 or .mcg file, LightGBM's text, or 
 
 
 def _model_commands(add: Adder) -> None:
+    """Add ``compile``, ``check``, ``explain`` and ``import``."""
     command = add(
         "compile",
         "compile a model into a C project",
@@ -257,6 +259,7 @@ def _model_commands(add: Adder) -> None:
 
 
 def _export_command(add: Adder) -> None:
+    """Add ``export``."""
     command = add(
         "export",
         "wrap a network for a build system: Arduino, CMake, Zephyr, Rust and others",
@@ -286,6 +289,7 @@ def _export_command(add: Adder) -> None:
 
 
 def _board_commands(add: Adder) -> None:
+    """Add the commands about boards, plugins, tables of reference and tools."""
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument("action", nargs="?", choices=("list", "show", "validate"), default="list")
     command.add_argument("subject", nargs="?", default="", metavar="NAME|FILE")
@@ -317,7 +321,7 @@ def _board_commands(add: Adder) -> None:
     command.add_argument("--yes", action="store_true", help="with --fix: run that line after showing it")
 
 
-# ---- The command line as data: what argparse was told, for completion and the manual page.
+# ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.
 
 FILES, FOLDERS = "files", "folders"
 MODELS = (".tflite", ".onnx", ".keras", ".pt2", ".mcg", ".txt")
@@ -326,8 +330,11 @@ _ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 @frozen
 class Word:
-    """What may stand at a place: one of ``choices``, or a file, of these ``ends`` if there are any; ``kind`` is :data:`FILES`,
-    :data:`FOLDERS` or empty. ``name`` is what help calls it; several between commas where it is a ``list``."""
+    """A value on the command line: one of ``choices``, or a file with one of the suffixes ``ends`` (any if empty).
+
+    ``kind`` is :data:`FILES`, :data:`FOLDERS` or empty. ``name`` is the metavar. A ``list`` takes several values separated
+    by commas.
+    """
 
     name: str
     choices: tuple[str, ...] = ()
@@ -338,7 +345,8 @@ class Word:
 
 @frozen
 class Option:
-    """An option: its flags, its help on a line, what follows it (``word`` None: nothing; ``count`` of them)."""
+    """An option: its flags, its help in one line, and its value (``word``; None for a switch, ``count`` values
+    otherwise)."""
 
     flags: tuple[str, ...]
     help: str
@@ -349,7 +357,7 @@ class Option:
 
 @frozen
 class Command:
-    """A command, or the program itself where the name is empty."""
+    """A command; the program itself has an empty name."""
 
     name: str
     help: str
@@ -357,34 +365,36 @@ class Command:
     epilog: str
     options: tuple[Option, ...]
     words: tuple[tuple[Word, str], ...]
-    """What stands without an option, and what help says of it."""
+    """Positional arguments, each with its help."""
 
 
 def commands() -> tuple[Command, ...]:
-    """The program, then its commands, in their order."""
+    """List the program, then its commands in the order of the help."""
     parser = make_parser()
-    known = _choices()
-    found = [_command("", parser.description or "", parser, known)]
+    choices = _choices()
+    converted = [_command("", parser.description or "", parser, choices)]
     for action in parser._subparsers._group_actions if parser._subparsers else ():
         assert isinstance(action, argparse._SubParsersAction)
         summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        found += [_command(name, summaries.get(name, ""), each, known) for name, each in action.choices.items()]
-    return tuple(found)
+        converted += [
+            _command(name, summaries.get(name, ""), subparser, choices) for name, subparser in action.choices.items()
+        ]
+    return tuple(converted)
 
 
 def _choices() -> Mapping[str, Callable[[], tuple[str, ...]]]:
-    """Of words that are names of something: where the names are, by their places in the namespace of arguments."""
+    """Map the argparse destinations whose values are names to the functions that list these names."""
     from microc.codegen.exports import list_formats
     from microc.device.boards import list_boards
     from microc.device.runners import list_runners
     from microc.isa import CORES
 
-    def boards() -> tuple[str, ...]:
+    def board_names() -> tuple[str, ...]:
         return (*list_boards(), "all-emulated", "attached")
 
     return {
         "board": list_boards,
-        "board_names": boards,
+        "board_names": board_names,
         "subject": list_boards,
         "format": list_formats,
         "runner": lambda: tuple(list_runners()),
@@ -393,8 +403,9 @@ def _choices() -> Mapping[str, Callable[[], tuple[str, ...]]]:
 
 
 def _command(
-    name: str, help: str, parser: argparse.ArgumentParser, known: Mapping[str, Callable[[], tuple[str, ...]]]
+    name: str, help: str, parser: argparse.ArgumentParser, choices: Mapping[str, Callable[[], tuple[str, ...]]]
 ) -> Command:
+    """Convert the parser of a command."""
     options, words = [], []
     for group in parser._action_groups:
         for action in group._group_actions:
@@ -402,35 +413,37 @@ def _command(
                 continue
             text = _help(action)
             if action.option_strings:
-                word, count = (_word(action, known), _count(action)) if action.nargs != 0 else (None, 0)
+                word, count = (_word(action, choices), _count(action)) if action.nargs != 0 else (None, 0)
                 options.append(Option(tuple(action.option_strings), text, word, count, group.title or ""))
             else:
-                words.append((_word(action, known), text))
+                words.append((_word(action, choices), text))
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     return Command(name, help, usage, parser.epilog or "", tuple(options), tuple(words))
 
 
 def _help(action: argparse.Action) -> str:
-    """The help on one line, as argparse fills it in."""
+    """Return an argument's help in one line, with argparse's placeholders filled in."""
     if not action.help or action.help == argparse.SUPPRESS:
         return ""
     return " ".join((action.help % {**vars(action), "prog": "microc"}).split())
 
 
 def _count(action: argparse.Action) -> int:
+    """Return how many values an option takes."""
     return action.nargs if isinstance(action.nargs, int) else 1
 
 
-def _word(action: argparse.Action, known: Mapping[str, Callable[[], tuple[str, ...]]]) -> Word:
+def _word(action: argparse.Action, names: Mapping[str, Callable[[], tuple[str, ...]]]) -> Word:
+    """Derive the values of an argument from its choices, destination and metavar."""
     metavar = " ".join(action.metavar) if isinstance(action.metavar, tuple) else action.metavar or action.dest.upper()
     if action.choices is not None:
         choices = tuple(map(str, action.choices))
         return Word(action.metavar if isinstance(action.metavar, str) else "|".join(choices), choices)
-    if action.dest in known or action.dest == "option_board":
-        return Word(metavar, known[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
-    named = metavar.removeprefix("[NAME=]")
-    if "|" in named and named != metavar:
-        return Word(metavar, tuple(named.split("|")))
+    if action.dest in names or action.dest == "option_board":
+        return Word(metavar, names[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
+    value = metavar.removeprefix("[NAME=]")
+    if "|" in value and value != metavar:
+        return Word(metavar, tuple(value.split("|")))
     if re.fullmatch("[a-z]+(,[a-z]+)+", metavar):
         return Word(metavar, tuple(metavar.split(",")), list=True)
     upper = metavar.upper()
@@ -445,5 +458,5 @@ def _word(action: argparse.Action, known: Mapping[str, Callable[[], tuple[str, .
 
 
 def flags_of(command: Command) -> Iterator[tuple[str, Option]]:
-    """Every flag, and its option."""
+    """Yield every flag of a command with its option."""
     return ((flag, option) for option in command.options for flag in option.flags)

@@ -1,4 +1,4 @@
-"""Commands that list what there is: boards, operators, ports, tools; and the manual page."""
+"""Commands that list or check something: boards, operators, options, ports, tools, plugins; and the manual page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from microc.target import Board
 
 
-# ---- The commands that list what there is: boards, operators, ports, tools; and the one that checks a plugin.
+# ---- Commands that list boards, operators, options and ports, and the command that checks a plugin.
 
 
-def boards(arguments: Arguments) -> show.Answer:
+def all_boards(arguments: Arguments) -> show.Answer:
     """``microc boards``."""
     from microc.device.boards import list_boards, load_board
 
@@ -28,7 +28,7 @@ def boards(arguments: Arguments) -> show.Answer:
         if arguments.subject:
             hint = f"microc boards show {arguments.subject}"
             raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=hint)
-        found = [board_row(load_board(name)) for name in list_boards()]
+        all_boards = [board_row(load_board(name)) for name in list_boards()]
         rows = [
             (
                 b["name"],
@@ -38,9 +38,11 @@ def boards(arguments: Arguments) -> show.Answer:
                 show.count(b["flash"]),
                 show.count(b["ram"]),
             )
-            for b in found
+            for b in all_boards
         ]
-        return show.Answer({"boards": found}, show.table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4))
+        return show.Answer(
+            {"boards": all_boards}, show.table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4)
+        )
     if not arguments.subject:
         raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
     board = load_board(arguments.subject)
@@ -59,7 +61,7 @@ def boards(arguments: Arguments) -> show.Answer:
         *((("accelerator", f"{board.target.npu} (--external ethos-u)"),) if board.target.npu else ()),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
         *((("simulator", board.raw["simulator"]["argv"][0]),) if "simulator" in board.raw else ()),
-        ("tried", _TRIED[data["tried"]]),
+        ("tried", _TEST_LEVELS[data["tried"]]),
         *((f"in {tool}", id if isinstance(id, str) else " ".join(id.values())) for tool, id in board.ids.items()),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
@@ -67,7 +69,7 @@ def boards(arguments: Arguments) -> show.Answer:
     return show.Answer({"board": data}, show.facts(details))
 
 
-_TRIED: Mapping[str, str] = MappingProxyType(
+_TEST_LEVELS: Mapping[str, str] = MappingProxyType(
     {
         "runs": "runs as a process in the tests",
         "booted": "boots under emulation in the tests, and agrees with the host bit by bit",
@@ -77,10 +79,11 @@ _TRIED: Mapping[str, str] = MappingProxyType(
         "yours": "a file of your own",
     }
 )
-"""How far a board has been tried."""
+"""How far a board has been tested."""
 
 
-def _tried(board: Board) -> str:
+def _test_level(board: Board) -> str:
+    """Return a board's key in ``_TRIED``."""
     from microc.device.boards import list_boards
 
     if board.name not in list_boards():
@@ -95,6 +98,7 @@ def _tried(board: Board) -> str:
 
 
 def board_row(board: Board) -> dict[str, Any]:
+    """Describe a board as plain data, as ``microc boards --json`` prints it."""
     from microc.device.runners import runners
 
     return {
@@ -106,7 +110,7 @@ def board_row(board: Board) -> dict[str, Any]:
         "ram": board.ram_bytes,
         "npu": board.target.npu,
         "emulated": "emulator" in board.raw,
-        "tried": _tried(board),
+        "tried": _test_level(board),
         "ids": dict(board.ids),
         "runners": [runner.name for runner in runners(board)],
     }
@@ -175,7 +179,7 @@ def ports(arguments: Arguments) -> show.Answer:
     return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
 
 
-# ---- ``microc doctor``: which tools are here, and the line that installs the others.
+# ---- ``microc doctor``: installed tools, and the command that installs the missing ones.
 
 
 def doctor(arguments: Arguments) -> show.Answer:
@@ -192,13 +196,17 @@ def doctor(arguments: Arguments) -> show.Answer:
         findings = examine(arguments.board)
         commands = remedy(findings)
     missing = [f for f in findings if f.missing]
-    bad = any(f.essential for f in missing)
-    data = {"tools": [asdict(f) for f in findings], "install": list(map(shlex.join, commands)), "complete": not bad}
+    incomplete = any(f.essential for f in missing)
+    data = {
+        "tools": [asdict(f) for f in findings],
+        "install": list(map(shlex.join, commands)),
+        "complete": not incomplete,
+    }
     if arguments.fix:
         text = _line(commands) if commands else "nothing is missing"
         if missing and not commands:
             text = "no package is known that has " + ", ".join(f.name for f in missing)
-        return show.Answer(data, text, 5 if bad else 0)
+        return show.Answer(data, text, 5 if incomplete else 0)
     rows = [
         ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
         for f in findings
@@ -206,11 +214,11 @@ def doctor(arguments: Arguments) -> show.Answer:
     text = show.table(("", "tool", "for", "version"), rows, 4)
     if commands:
         text += f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_line(commands)}"
-    return show.Answer(data, text, 5 if bad else 0)
+    return show.Answer(data, text, 5 if incomplete else 0)
 
 
 def _line(commands: tuple[tuple[str, ...], ...]) -> str:
-    """A line for a shell, or several that it reads as one where a terminal is narrower."""
+    """Join commands into one shell line, broken by backslashes if the terminal is too narrow for it."""
     from microc.reports import text_tables
 
     line = " && ".join(map(shlex.join, commands))
@@ -223,13 +231,13 @@ def _line(commands: tuple[tuple[str, ...], ...]) -> str:
 
 
 _INDENT = "  "
-"""Indent of a line that is to be copied."""
+"""Indent of a command line that the user is to copy."""
 
 
-# ---- ``microc man``: the manual page, of what argparse was told, as troff with the macros of man(7).
+# ---- ``microc man``: the manual page, generated from the argparse parsers, as troff with the macros of man(7).
 
-_RARE = ("everywhere",)
-"""Groups of options that are told once."""
+_COMMON_GROUPS = ("everywhere",)
+"""Groups of options that are described once, not again for each command."""
 
 
 def man(arguments: Arguments) -> show.Answer:
@@ -241,24 +249,26 @@ def man(arguments: Arguments) -> show.Answer:
 
 
 def _page(commands: Sequence[Command]) -> Iterator[str]:
-    program, *others = commands
+    """Yield the lines of the manual page. An option that an earlier command described with the same text is listed by name
+    only."""
+    program, *commands = commands
     yield f'.TH MICROC 1 "" "microc {_text(__version__)}" "User Commands"'
     yield from (".SH NAME", "microc \\- compile trained networks to plain C for microcontrollers")
     yield from (".SH SYNOPSIS", ".B microc", ".I COMMAND", "[options]")
     yield from (".SH DESCRIPTION", _text(program.help))
     yield from (".SH OPTIONS", *_options(program.options))
     yield ".SH COMMANDS"
-    told: set[str] = set()
-    for command in others:
+    described: set[str] = set()
+    for command in commands:
         yield from (f".SS {_text(command.usage.split(' [-h]')[0])}", _text(_sentence(command.help)))
         for word, help in command.words:
             yield from (".TP", f".I {_text(word.name)}", _text(help or "one of " + ", ".join(word.choices)))
-        own = [o for o in command.options if o.group not in _RARE and o.flags[0] != "-h"]
-        yield from _options([o for o in own if f"{o.flags}{o.help}" not in told])
-        again = [o.flags[-1] for o in own if f"{o.flags}{o.help}" in told]
-        if again:
-            yield from (".PP", _text("As above: " + ", ".join(again) + "."))
-        told |= {f"{o.flags}{o.help}" for o in own}
+        options = [o for o in command.options if o.group not in _COMMON_GROUPS and o.flags[0] != "-h"]
+        yield from _options([o for o in options if f"{o.flags}{o.help}" not in described])
+        repeated = [o.flags[-1] for o in options if f"{o.flags}{o.help}" in described]
+        if repeated:
+            yield from (".PP", _text("As above: " + ", ".join(repeated) + "."))
+        described |= {f"{o.flags}{o.help}" for o in options}
         examples = command.epilog.splitlines()[1:]
         if examples:
             yield from (".PP", ".nf", ".RS", *(_text(line.strip()) for line in examples), ".RE", ".fi")
@@ -274,6 +284,7 @@ def _page(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _options(options: Sequence[Option]) -> Iterator[str]:
+    """Yield the entries of options."""
     for option in options:
         flags = ", ".join(f"\\fB{_text(flag)}\\fR" for flag in option.flags)
         words = f" \\fI{_text(option.word.name)}\\fR" if option.word else ""
@@ -281,11 +292,12 @@ def _options(options: Sequence[Option]) -> Iterator[str]:
 
 
 def _sentence(text: str) -> str:
+    """Capitalise a text and end it with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _text(text: str) -> str:
-    """Text that troff prints as it is: no escape, no request, hyphens that can be searched and copied."""
+    """Escape a text so that troff prints it literally, with hyphens that can be searched for and copied."""
     plain = (
         text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq").replace("~", "\\(ti")
     )

@@ -1,4 +1,4 @@
-"""Arguments of commands that measure, quantise, report and tune."""
+"""Argument parsers of the commands that measure, verify, quantise, report and tune. No slow imports here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from microc.cli.parser import duration, layer_bits, seconds, share, size
 from microc.cli.shared_options import compile_options, input_options, reading_options, source_options
 from microc.compiler.option_values import names
 
-# ---- The arguments of ``microc report``, ``compare`` and ``watch``. Nothing heavy is imported here.
+# ---- ``microc report``, ``compare`` and ``watch``.
 
 Adder = Callable[..., ArgumentParser]
 
 
 class SeeingArguments(Namespace):
-    """What these commands read beside what others have."""
+    """Parsed arguments of ``report``, ``compare`` and ``watch`` that other commands do not have."""
 
     verified: Path | None
     before: Path
@@ -30,7 +30,8 @@ class SeeingArguments(Namespace):
 
 
 def seeing_commands(add: Adder, model: str) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command; ``model``: what a model may be."""
+    """Add ``report``, ``compare`` and ``watch``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is
+    the help for model arguments."""
     _report(add, model)
     _compare(add, model)
     _watch(add)
@@ -56,7 +57,7 @@ def _report(add: Adder, model: str) -> None:
 
 
 def verified_option(command: ArgumentParser) -> None:
-    """What was verified of the network."""
+    """Add ``--verified``."""
     command.add_argument(
         "--verified",
         type=Path,
@@ -116,25 +117,28 @@ def _watch(add: Adder) -> None:
 
 
 def _runs(text: str) -> int:
+    """Convert a number of runs."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
         raise ArgumentTypeError(f"{text!r} is no number of runs")
     return int(text)
 
 
 def _port(text: str) -> int:
+    """Convert a TCP port number."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
         raise ArgumentTypeError(f"{text!r} is no port: write a number from 1 to 65535")
     return int(text)
 
 
-# ---- The arguments of ``microc profile``, ``size`` and ``verify``. Nothing heavy is imported here.
+# ---- ``microc profile``, ``size``, ``verify`` and ``bench``.
 
 AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "xgboost", "reference")
-"""What ``--against`` takes: the names of :mod:`microc.run.reference.framework_choice`."""
+"""Values of ``--against``: the names in :mod:`microc.run.reference.framework_choice`, repeated here because that import is
+slow."""
 
 
 def measuring_commands(add: Adder) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command."""
+    """Add ``profile``, ``size``, ``verify`` and ``bench``. ``add(name, summary, *examples)`` creates a command's parser."""
     _profile(add)
     _size(add)
     _verify(add)
@@ -281,13 +285,14 @@ def _verify(add: Adder) -> None:
     )  # fmt: skip
 
 
-# ---- The arguments of ``microc quantize``. Nothing heavy is imported here.
+# ---- ``microc quantize``.
 
 _DATA = ".npz or .npy, a table, or a folder of .npy files, pictures or sounds (.wav), perhaps in folders by class"
 
 
 def quantizing_command(add: Adder, model: str) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command; ``model`` says what a model may be."""
+    """Add ``quantize``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
+    arguments."""
     command = add(
         "quantize",
         "make an integer network of a float one, and say how good it is",
@@ -325,7 +330,7 @@ def quantizing_command(add: Adder, model: str) -> None:
     command.add_argument(
         "--scales", choices=("any", "power-of-two"), default="any", help="of all that is stored (default: any)"
     )
-    _mixing(command)
+    _precision_options(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",
         help="how ranges are estimated (default: for each value by what causes the least error)",
@@ -344,8 +349,8 @@ def quantizing_command(add: Adder, model: str) -> None:
     reading_options(command)
 
 
-def _mixing(command: ArgumentParser) -> None:
-    """Layers of different bits, named or found."""
+def _precision_options(command: ArgumentParser) -> None:
+    """Add the options for mixed precision: bits of single layers, and the limits under which bits are searched for."""
     command.add_argument(
         "--layer", dest="layers", type=layer_bits, action="append", default=[], metavar="NAME=BITS",
         help="one layer's bits: 8, 4, 2 of its weights; 16: of its activations; 32: floats; may be given several times",
@@ -374,15 +379,16 @@ def _mixing(command: ArgumentParser) -> None:
     )  # fmt: skip
 
 
-# ---- The arguments of ``microc tune``. Nothing heavy is imported here.
+# ---- ``microc tune``.
 
 RECORDS = Path("tuned.jsonl")
-_PLAN = """--plan names a file that is written here: what a compilation takes with these records, layer by layer.
+_PLAN_EPILOG = """--plan names a file that is written here: what a compilation takes with these records, layer by layer.
 Edit it, and give it back to microc compile --plan."""
 
 
 def tuning_command(add: Adder, model: str) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command; ``model`` says what a model may be."""
+    """Add ``tune``. ``add(name, summary, *examples)`` creates a command's parser; ``model`` is the help for model
+    arguments."""
     command = add(
         "tune",
         "search for faster schedules of a network's kernels, measured on a board, and keep what they took",
@@ -478,4 +484,4 @@ def tuning_command(add: Adder, model: str) -> None:
     )
     search.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
     compile_options(command)
-    command.epilog = f"{command.epilog}\n\n{_PLAN}"
+    command.epilog = f"{command.epilog}\n\n{_PLAN_EPILOG}"

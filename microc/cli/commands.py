@@ -1,4 +1,4 @@
-"""Commands around a compilation: compile, check, import, build, flash, run."""
+"""Commands around a compilation: compile, check, import, build, flash; and the table of all commands."""
 
 from __future__ import annotations
 
@@ -27,59 +27,62 @@ if TYPE_CHECKING:
     from microc.project.model_check import Check
 
 
-# ---- Lines of what ``microc compile`` says: of streams and self-tests, and what to type next.
+# ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, next commands.
 
 
 def next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
-    """What to type next: to see it run, and to take the network into a firmware of one's own."""
-    here, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
-    named = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
-    flash = "" if board == "host" else f" && microc flash {here}"
+    """List the commands to type next: build and verify the project, and export it into the user's own firmware."""
+    folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
+    board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    flash = "" if board == "host" else f" && microc flash {folder_word}"
     if chosen_options(arguments).get("relocatable"):
         if not folder.is_dir():
-            return [("next", f"microc load {here} --port PORT")]
-        return [("next", f"microc build {here}{flash}, once for all networks; then microc load {here}")]
+            return [("next", f"microc load {folder_word} --port PORT")]
+        return [("next", f"microc build {folder_word}{flash}, once for all networks; then microc load {folder_word}")]
     return [
-        ("next", f"microc build {here}{flash} && microc verify {here}"),
+        ("next", f"microc build {folder_word}{flash} && microc verify {folder_word}"),
         (
             "to ship it",
-            f"microc export {model}{named} --format c -o DIR (microc export --list: for Arduino, CMake, Zephyr ...)",
+            f"microc export {model}{board_flag} --format c -o DIR (microc export --list: for Arduino, CMake, Zephyr ...)",
         ),
     ]
 
 
 def test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What the network checks itself with."""
-    found = report["self_test"]
-    return [("self-test", f"{found['samples']} samples, {show.count(found['bytes'])} bytes")] if found else []
+    """Describe the network's self-test."""
+    self_test = report["self_test"]
+    return (
+        [("self-test", f"{self_test['samples']} samples, {show.count(self_test['bytes'])} bytes")] if self_test else []
+    )
 
 
 def stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """How a network takes a sequence frame by frame."""
-    found = report["streaming"]
-    if found is None:
+    """Describe how a streaming network takes its sequence: frames per run, and the frames and delay of each output."""
+    streaming = report["streaming"]
+    if streaming is None:
         return []
-    rows: list[tuple[str, object]] = [("stream", f"frames a run: {found['hop']}")]
-    for name, output in found["outputs"].items():
-        gives = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
-        rows.append((f"  {name}", f"{gives}, from run {output['first'] + 1} on"))
+    rows: list[tuple[str, object]] = [("stream", f"frames a run: {streaming['hop']}")]
+    for name, output in streaming["outputs"].items():
+        timing = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
+        rows.append((f"  {name}", f"{timing}, from run {output['first'] + 1} on"))
     return rows
 
 
-# ---- ``-`` in the place of a model or of data: what comes on standard input, read once, within bounds, into a file
-# of its own.
+# ---- ``-`` as a model or as data: standard input, read once and bounded, into a temporary file.
 
 _PIPE = Path("-")
-_PLACES = ("model", "models", "inputs", "data", "evaluation")
-_MOST = 256 << 20
-"""Bytes, as of a model's file."""
+_PIPE_ARGUMENTS = ("model", "models", "inputs", "data", "evaluation")
+"""Arguments that accept ``-``."""
+_MAX_PIPE_BYTES = 256 << 20
+"""Bytes read from standard input at most, the same as the limit for model files."""
 
 
 @contextmanager
-def piped(arguments: Arguments) -> Iterator[None]:
-    """Give the arguments the path of a temporary file for ``-``; UsageError where it stands twice, or nothing comes."""
-    given = {name: getattr(arguments, name, None) for name in _PLACES}
-    count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in given.values())
+def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
+    """Replace ``-`` in the arguments by a temporary file with the bytes of standard input. UsageError if ``-`` occurs twice
+    or nothing comes."""
+    values = {name: getattr(arguments, name, None) for name in _PIPE_ARGUMENTS}
+    count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in values.values())
     if not count:
         yield
         return
@@ -89,30 +92,32 @@ def piped(arguments: Arguments) -> Iterator[None]:
         raise UsageError(
             "- stands for standard input, which is a terminal", hint="pipe a file in: cat x.npy | microc ..."
         )
-    data = sys.stdin.buffer.read(_MOST + 1)
-    if not 0 < len(data) <= _MOST:
+    data = sys.stdin.buffer.read(_MAX_PIPE_BYTES + 1)
+    if not 0 < len(data) <= _MAX_PIPE_BYTES:
         raise UsageError(
-            f"{'no' if not data else f'more than {_MOST}'} bytes came on standard input",
+            f"{'no' if not data else f'more than {_MAX_PIPE_BYTES}'} bytes came on standard input",
             hint="does the command before the pipe succeed?",
         )
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        path = Path(folder) / f"stdin{_suffix(data) if _PIPE not in (given['model'], *(given['models'] or ())) else ''}"
+        path = (
+            Path(folder) / f"stdin{_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
+        )
         path.write_bytes(data)
-        for name, value in given.items():
+        for name, value in values.items():
             if isinstance(value, list):
-                setattr(arguments, name, [path if each == _PIPE else each for each in value])
+                setattr(arguments, name, [path if item == _PIPE else item for item in value])
             elif value == _PIPE:
                 setattr(arguments, name, path)
         yield
 
 
 def _suffix(data: bytes) -> str:
-    """What data are, by what they start with; else a table."""
+    """Guess the type of data by their first bytes; a table if none is known."""
     starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
     return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")
 
 
-# ---- What the commands do: call the driver, and put the result into data (``--json``) and text.
+# ---- The commands: each calls the compiler and returns data (for ``--json``) and text.
 
 _SHOWN_SYMBOLS = 12
 
@@ -134,13 +139,13 @@ def compile_(arguments: Arguments) -> show.Answer:
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
-    told = progress(arguments)
-    if told is not None:
-        told("C", 0, 2)
+    report_progress = progress(arguments)
+    if report_progress is not None:
+        report_progress("C", 0, 2)
     sizes = _linked_sizes(program)
     folder = program.write(arguments.output)
-    if told is not None:
-        told("report", 1, 2)
+    if report_progress is not None:
+        report_progress("report", 1, 2)
     report = _with_linked_sizes(program.report(), sizes)
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
@@ -170,7 +175,7 @@ def compile_(arguments: Arguments) -> show.Answer:
 
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
-    """Several networks in one firmware."""
+    """Compile several networks into one firmware."""
     firmware = compile_bundle(arguments)
     sizes = _linked_sizes(firmware)
     folder = firmware.write(output)
@@ -190,8 +195,8 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
 
 
 def _linked_sizes(program: Program | Bundle) -> Sizes | None:
-    """Link the firmware before anything is written; FitError where the linker finds no room. None without a compiler, or with
-    one that fails: ``microc build`` says how."""
+    """Link the firmware before anything is written. FitError if the linker runs out of memory. None for the host, without a
+    compiler, or if the build fails: ``microc build`` reports that in full."""
     if program.board.target.isa == "host":
         return None
     from microc.run.board_project import linked_sizes
@@ -206,27 +211,30 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: Sizes | None) -> dict[s
     """Replace estimates of flash and RAM by those of the linked firmware."""
     if sizes is None:
         return {**report, "flash_linked": False}
-    stack = max(each["stack_bound"] for each in report.get("models", (report,)))
+    stack = max(model["stack_bound"] for model in report.get("models", (report,)))
     ram, taken = (sizes.static_ram + room for room in (stack, max(stack, sizes.reserved_stack)))
     return {**report, "flash": sizes.flash, "ram": ram, "ram_taken": taken, "flash_linked": True}
 
 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the row about flash, marked as estimated if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
     return name, show.of(report["flash"], report["board_flash"])
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What was traded for memory: a line for every chain of layers, then what it is all about, smaller workspaces, too."""
-    plain = report["without_streams"]
-    if plain is None:
+    """Describe what a low-memory compilation traded for RAM: a row for each chain of layers that runs row by row, then the
+    total, smaller workspaces included."""
+    unstreamed = report["without_streams"]
+    if unstreamed is None:
         return []
     rows: list[tuple[str, object]] = []
-    for traded in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
-        work = f"{show.count(traded['extra_macs'])} multiply-accumulates more, {show.count(traded['moved_bytes'])} bytes moved"
-        rows.append(("row by row", f"{len(traded['layers'])} layers from {show.layer(traded['layers'][0])}: {work}"))
-    saved = plain["arena"] - report["arena"]
-    change = 100 * (report["estimated_instructions"] / max(plain["instructions"], 1) - 1)
+    for streamed in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
+        macs, moved = show.count(streamed["extra_macs"]), show.count(streamed["moved_bytes"])
+        chain = f"{len(streamed['layers'])} layers from {show.layer(streamed['layers'][0])}"
+        rows.append(("row by row", f"{chain}: {macs} multiply-accumulates more, {moved} bytes moved"))
+    saved = unstreamed["arena"] - report["arena"]
+    change = 100 * (report["estimated_instructions"] / max(unstreamed["instructions"], 1) - 1)
     return [
         *rows,
         (
@@ -237,7 +245,7 @@ def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
-    """What is computed in floats, why, and what to do about it."""
+    """Describe float arithmetic: its share, the reasons and the advice."""
     rows: list[tuple[str, object]] = []
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
@@ -248,21 +256,23 @@ def _arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[
 
 
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Describe inputs and outputs, one row each."""
     return [
-        (kind, f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}{_scale(t)}")
+        (kind, f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}{_scale_text(t)}")
         for kind in ("input", "output")
         for t in data[f"{kind}s"]
     ]
 
 
-def _scale(tensor: Mapping[str, Any]) -> str:
+def _scale_text(tensor: Mapping[str, Any]) -> str:
+    """Return the formula from stored integers to real numbers; empty if there is none."""
     if tensor["scale"] is None:
         return ""
     return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
 
 
-def _operators(data: Mapping[str, Any]) -> str:
-    """How often which operator occurs, the most frequent first."""
+def _operator_counts(data: Mapping[str, Any]) -> str:
+    """List operators with their number of occurrences, the most frequent first."""
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
 
@@ -276,45 +286,45 @@ def check(arguments: Arguments) -> show.Answer:
     assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
     options = make_options(**chosen_options(arguments))
-    found = check_model(arguments.model, options, board, exact=arguments.exact)
-    data = found.to_data()
+    result = check_model(arguments.model, options, board, exact=arguments.exact)
+    data = result.to_data()
     rows = [
-        ("model", found.source),
+        ("model", result.source),
         *_tensor_rows(data),
-        ("operators", _operators(data)),
-        ("kernels", found.kernels),
-        ("multiply-accumulates", show.count(found.macs)),
+        ("operators", _operator_counts(data)),
+        ("kernels", result.kernels),
+        ("multiply-accumulates", show.count(result.macs)),
         *_arithmetic_rows(data, data["advice"]),
-        ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
-        ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
+        ("weights", f"{show.count(result.weight_bytes)} bytes, {show.count(result.least.weights)} at least in flash"),
+        ("arena", f"{show.count(result.least.arena)} bytes at least; {show.count(result.live)} are alive together"),
     ]
-    if found.compiled:
-        rows += [*memory_rows(found.compiled["memories"]), *estimate_rows(found.compiled)]
+    if result.compiled:
+        rows += [*memory_rows(result.compiled["memories"]), *estimate_rows(result.compiled)]
     else:
-        rows += state_rows(found.state, found.board)
+        rows += state_rows(result.state, result.board)
     if board and board.target.npu and not options.external:
         rows.append(("accelerator", f"{board.target.npu}: --external ethos-u gives it the layers that it takes"))
-    if found.verdict:
-        rows.append((found.board or "budget", _verdict(found)))
+    if result.verdict:
+        rows.append((result.board or "budget", _verdict_text(result)))
     text = show.facts(rows)
     if arguments.tensors:
-        data["tensors"] = list(found.tensors)
-        cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in found.tensors]
+        data["tensors"] = list(result.tensors)
+        cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in result.tensors]
         text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
-    return show.Answer(data, text, 4 if found.verdict == "no" else 0)
+    return show.Answer(data, text, 4 if result.verdict == "no" else 0)
 
 
-def _verdict(found: Check) -> str:
-    """Whether a network fits, and how sure that is."""
-    if found.verdict == "no":
-        return "does not fit: " + "; ".join(found.reasons)
-    if found.need is not None and found.verdict == "maybe":
-        least, most = (show.count(n) for n in (found.need.least_flash, found.need.flash))
+def _verdict_text(result: Check) -> str:
+    """Return the verdict on a model in words: whether it fits, and whether that is proven, estimated or linked."""
+    if result.verdict == "no":
+        return "does not fit: " + "; ".join(result.reasons)
+    if result.need is not None and result.verdict == "maybe":
+        least, most = (show.count(n) for n in (result.need.least_flash, result.need.flash))
         return f"may fit: {least} to {most} bytes of flash, estimated; the board's compiler links it to know (microc doctor)"
-    if found.need is None:
-        return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if found.board else "")
-    estimated = "" if found.built else ", estimated"
-    return f"fits: {show.count(found.need.flash)} bytes of flash{estimated}, and {show.count(found.need.ram)} of RAM"
+    if result.need is None:
+        return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if result.board else "")
+    estimated = "" if result.built else ", estimated"
+    return f"fits: {show.count(result.need.flash)} bytes of flash{estimated}, and {show.count(result.need.ram)} of RAM"
 
 
 def import_(arguments: Arguments) -> show.Answer:
@@ -328,14 +338,14 @@ def import_(arguments: Arguments) -> show.Answer:
     if arguments.features is not None:
         from microc.features import join, read
 
-        said = read(arguments.features)
-        graph = join(said.pipeline, graph, input=said.input, bands_first=said.bands_first)
+        stages = read(arguments.features)
+        graph = join(stages.pipeline, graph, input=stages.input, bands_first=stages.bands_first)
     path = save(graph, arguments.output)
     data = describe(graph, arguments.model.name)
     rows = [
         ("model", f"{arguments.model.name} -> {path}, {show.count(path.stat().st_size)} bytes"),
         *_tensor_rows(data),
-        ("operators", _operators(data)),
+        ("operators", _operator_counts(data)),
     ]
     return show.Answer({"file": str(path), **data}, show.facts(rows))
 
@@ -421,4 +431,4 @@ COMMANDS: Registry[Command] = Registry(
         "doctor": Later("microc.cli.catalogue", "doctor"),
     },
 )
-"""By name, in the order of help."""
+"""Commands by name, in the order of the help."""

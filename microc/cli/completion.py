@@ -1,4 +1,4 @@
-"""``microc completion``: scripts for bash, fish and zsh, from the command line's own tree."""
+"""``microc completion``: scripts for bash, fish and zsh, generated from the parsers of the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from microc.cli import show
 from microc.cli.arguments import FOLDERS, Arguments, Command, Option, Word, flags_of
 
-# ---- Completion for bash, 3.2 and newer, as a function of its own: nothing of it needs microc to run.
+# ---- Completion for bash 3.2 and newer: one shell function, which does not call microc.
 
 _BASH_HEAD = r"""# Completion of microc for bash. Once: source <(microc completion bash). For good: microc completion bash >
 # ~/.local/share/bash-completion/completions/microc
@@ -58,34 +58,35 @@ _microc() {
 
 
 def bash_script(commands: Sequence[Command]) -> str:
-    """The whole text."""
+    """Print the completion script for bash."""
     program, *others = commands
     lines = [_BASH_HEAD.rstrip("\n"), '    case "$command" in']
-    lines += ["    '')", *_branch(program, [each.name for each in others]), "        ;;"]
+    lines += ["    '')", *_bash_branch(program, [each.name for each in others]), "        ;;"]
     for command in others:
-        lines += [f"    {command.name})", *_branch(command, []), "        ;;"]
+        lines += [f"    {command.name})", *_bash_branch(command, []), "        ;;"]
     lines += ["    esac", "}", "complete -F _microc microc"]
     return "\n".join(lines) + "\n"
 
 
-def _branch(command: Command, names: Sequence[str]) -> list[str]:
-    """What may stand behind an option, as an option, and without one; ``names``: of commands."""
+def _bash_branch(command: Command, names: Sequence[str]) -> list[str]:
+    """List the shell lines that complete one command: values of options, flags, positional arguments and command
+    ``names``."""
     valued = {flag: option.word for flag, option in flags_of(command) if option.word is not None}
     lines = []
     if valued:
         lines.append('        case "$prev" in')
-        lines += [f"        {flag}) {_offered(word)}; return ;;" for flag, word in valued.items()]
+        lines += [f"        {flag}) {_bash_values(word)}; return ;;" for flag, word in valued.items()]
         lines.append("        esac")
     flags = " ".join(flag for flag, _ in flags_of(command))
     lines.append(f"        if [[ $cur == -* ]]; then _microc_words {shlex.quote(flags)}; return; fi")
     if names:
         lines.append(f"        _microc_words {shlex.quote(' '.join(names))}")
-    lines += [f"        {_offered(word)}" for word, _ in command.words]
+    lines += [f"        {_bash_values(word)}" for word, _ in command.words]
     return lines
 
 
-def _offered(word: Word) -> str:
-    """The call that offers what may stand here."""
+def _bash_values(word: Word) -> str:
+    """Return the shell call that offers the values of an argument."""
     calls = []
     if word.choices:
         calls.append(f"_microc_{'list' if word.list else 'words'} {shlex.quote(' '.join(word.choices))}")
@@ -96,7 +97,7 @@ def _offered(word: Word) -> str:
     return "; ".join(calls) or ":"
 
 
-# ---- Completion for fish: a line for every command and option.
+# ---- Completion for fish: one ``complete`` line per command and option.
 
 _FISH_HEAD = """# Completion of microc for fish. Once: microc completion fish | source. For good: microc completion fish >
 # ~/.config/fish/completions/microc.fish
@@ -105,32 +106,34 @@ complete -c microc -f
 
 
 def fish_script(commands: Sequence[Command]) -> str:
-    """The whole text."""
+    """Print the completion script for fish."""
     program, *others = commands
     lines = [_FISH_HEAD.rstrip("\n")]
-    lines += [_line("__fish_use_subcommand", *_option(option)) for option in program.options]
+    lines += [_fish_line("__fish_use_subcommand", *_fish_option(option)) for option in program.options]
     for command in others:
-        lines.append(_line("__fish_use_subcommand", f"-a {command.name}", f"-d {_quoted(command.help)}"))
+        lines.append(_fish_line("__fish_use_subcommand", f"-a {command.name}", f"-d {_fish_quote(command.help)}"))
         inside = f"__fish_seen_subcommand_from {command.name}"
         lines += [
-            _line(inside, f"-a {_quoted(offered)}") for word, _ in command.words if (offered := _fish_offered(word))
+            _fish_line(inside, f"-a {_fish_quote(values)}")
+            for word, _ in command.words
+            if (values := _fish_values(word))
         ]
-        lines += [_line(inside, *_option(option)) for option in command.options]
+        lines += [_fish_line(inside, *_fish_option(option)) for option in command.options]
     return "\n".join(lines) + "\n"
 
 
-def _option(option: Option) -> list[str]:
-    """The flags, what follows, the help."""
+def _fish_option(option: Option) -> list[str]:
+    """Return an option's arguments of ``complete``: flags, values, help."""
     parts = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
     if option.word is not None:
         parts.append("-x")
-        offered = _fish_offered(option.word)
-        parts += [f"-a {_quoted(offered)}"] if offered else []
-    return [*parts, *([f"-d {_quoted(option.help)}"] if option.help else [])]
+        values = _fish_values(option.word)
+        parts += [f"-a {_fish_quote(values)}"] if values else []
+    return [*parts, *([f"-d {_fish_quote(option.help)}"] if option.help else [])]
 
 
-def _fish_offered(word: Word) -> str:
-    """What fish is to evaluate for the words that may stand here."""
+def _fish_values(word: Word) -> str:
+    """Return the text that fish evaluates to list the values of an argument."""
     choices = " ".join(word.choices)
     if word.list and choices:
         choices = f"(__fish_append , {choices})"
@@ -144,16 +147,17 @@ def _fish_offered(word: Word) -> str:
     return " ".join(filter(None, (choices, files)))
 
 
-def _line(condition: str, *parts: str) -> str:
-    return " ".join(("complete -c microc -n", _quoted(condition), *parts))
+def _fish_line(condition: str, *parts: str) -> str:
+    """Return one ``complete`` line with a condition."""
+    return " ".join(("complete -c microc -n", _fish_quote(condition), *parts))
 
 
-def _quoted(text: str) -> str:
-    """A word in single quotes, where fish knows two escapes."""
+def _fish_quote(text: str) -> str:
+    """Quote a word for fish: single quotes, within which only backslash and quote are escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# ---- Completion for zsh, by its own ``_arguments``, with a line of help for everything.
+# ---- Completion for zsh by its ``_arguments``, with help for every option.
 
 _ZSH_HEAD = """#compdef microc
 # Completion of microc for zsh. Once: source <(microc completion zsh). For good: microc completion zsh > a folder of $fpath
@@ -162,22 +166,25 @@ _microc_either() {  # the names that are given, or a file
     _alternative "names:name:($*)" "files:file:_files"
 }
 """
-_LONGEST = 80
+_MAX_HELP = 80
+"""Characters of a help text in zsh's list."""
 
 
 def zsh_script(commands: Sequence[Command]) -> str:
-    """The whole text."""
+    """Print the completion script for zsh."""
     program, *others = commands
     lines = [_ZSH_HEAD.rstrip("\n"), "_microc() {", "    local -a commands", "    commands=("]
-    lines += [f"        {_zsh_quoted(command.name + ':' + _short(command.help))}" for command in others]
+    lines += [f"        {_zsh_quote(command.name + ':' + _short(command.help))}" for command in others]
     lines += ["    )", "    local curcontext=$curcontext state line", "    typeset -A opt_args"]
     lines += ["    _arguments -C \\"]
-    lines += [f"        {spec} \\" for option in program.options for spec in _specs(option)]
+    lines += [f"        {spec} \\" for option in program.options for spec in _zsh_specs(option)]
     lines += ["        '1:command:->command' '*::argument:->argument'", "    case $state in", "    command)"]
     lines += ["        _describe command commands", "        ;;", "    argument)", "        case $words[1] in"]
     for command in others:
-        specs = [spec for option in command.options for spec in _specs(option)]
-        specs += [_place(k, word, last=k == len(command.words)) for k, (word, _) in enumerate(command.words, 1)]
+        specs = [spec for option in command.options for spec in _zsh_specs(option)]
+        specs += [
+            _zsh_positional(k, word, last=k == len(command.words)) for k, (word, _) in enumerate(command.words, 1)
+        ]
         lines += [f"        {command.name})", "            _arguments \\"]
         lines += [f"                {spec} \\" for spec in specs[:-1]]
         lines += [f"                {specs[-1]}", "            ;;"]
@@ -192,21 +199,24 @@ def zsh_script(commands: Sequence[Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _specs(option: Option) -> list[str]:
-    """An option as ``_arguments`` takes it, once for each of its flags; it may come again."""
+def _zsh_specs(option: Option) -> list[str]:
+    """Return the specs of an option for ``_arguments``, one per flag; ``*`` lets it be repeated."""
     help = _short(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
-    values = "" if option.word is None else f":{_escaped(option.word.name)}:{_action(option.word)}" * option.count
+    values = (
+        "" if option.word is None else f":{_zsh_escape(option.word.name)}:{_zsh_action(option.word)}" * option.count
+    )
     equals = "=" if option.count == 1 and option.word is not None else ""
-    return [_zsh_quoted(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
+    return [_zsh_quote(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
 
 
-def _place(number: int, word: Word, *, last: bool) -> str:
-    return _zsh_quoted(f"{'*' if last else number}:{_escaped(word.name)}:{_action(word)}")
+def _zsh_positional(number: int, word: Word, *, last: bool) -> str:
+    """Return the spec of a positional argument; the last one may be repeated."""
+    return _zsh_quote(f"{'*' if last else number}:{_zsh_escape(word.name)}:{_zsh_action(word)}")
 
 
-def _action(word: Word) -> str:
-    """What is offered."""
-    choices = " ".join(map(_escaped, word.choices))
+def _zsh_action(word: Word) -> str:
+    """Return the action of a spec that offers the values of an argument."""
+    choices = " ".join(map(_zsh_escape, word.choices))
     files = "_files -/" if word.kind == FOLDERS else "_files"
     if word.ends:
         files += ' -g "*.(' + "|".join(end[1:] for end in word.ends) + ')"'
@@ -218,21 +228,21 @@ def _action(word: Word) -> str:
 
 
 def _short(text: str) -> str:
-    """Help of one line that a terminal has room for."""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    """Shorten help to one line of a terminal."""
+    return text if len(text) <= _MAX_HELP else text[: _MAX_HELP - 3] + "..."
 
 
-def _escaped(text: str) -> str:
+def _zsh_escape(text: str) -> str:
+    """Escape backslashes and colons, the separators of a spec."""
     return text.replace("\\", "\\\\").replace(":", "\\:")
 
 
-def _zsh_quoted(text: str) -> str:
-    """A word in single quotes."""
+def _zsh_quote(text: str) -> str:
+    """Quote a word for zsh."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-# ---- ``microc completion SHELL``: what a shell needs to complete commands, options and their words, printed to be
-# sourced.
+# ---- ``microc completion SHELL`` prints a script that the shell sources.
 
 
 def completion(arguments: Arguments) -> show.Answer:

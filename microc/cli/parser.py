@@ -1,4 +1,4 @@
-"""Words of a command line: parsing, mistakes, values."""
+"""argparse with microc's error messages and help layout, and the converters of command-line values."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from typing import Any, NoReturn
 from microc.compiler import option_values
 from microc.errors import UsageError, suggestion
 
-# ---- Words of a command line: what argparse makes of them, and how it tells of mistakes.
+# ---- The parser: mistakes become UsageErrors with a hint.
 
-_HOW = ": write "
-"""Of a value's refusal: behind it stands how it is written."""
+_HINT_MARK = ": write "
+"""Separator in a converter's error message; the text behind it is the hint."""
 _REQUIRED = "the following arguments are required: "
-"""How argparse begins to tell of what is missing."""
+"""Prefix of argparse's message about missing arguments."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Mistakes become the one kind of error message that microc has."""
+    """Argument parser that raises UsageError for mistakes."""
 
     def error(self, message: str) -> NoReturn:
-        what, write, how = message.partition(_HOW)
-        hint = write[2:] + how if write else self._what_is_missing(message)
+        what, write, how = message.partition(_HINT_MARK)
+        hint = write[2:] + how if write else self._missing_hint(message)
         raise UsageError(what, hint=f"{hint} (all: {self.prog} --help)" if hint else f"{self.prog} --help")
 
-    def _what_is_missing(self, message: str) -> str:
-        """Of arguments that are required: how they are written."""
-        named = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
-        found = (action for action in self._actions if argparse._get_action_name(action) in named)
-        return "; ".join(f"add {_written(action)}" for action in found)
+    def _missing_hint(self, message: str) -> str:
+        """Return the hint for missing required arguments: their syntax and help."""
+        missing = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
+        actions = (action for action in self._actions if argparse._get_action_name(action) in missing)
+        return "; ".join(f"add {_syntax(action)}" for action in actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which names what is missing before what is misspelt."""
+        """Parse as argparse does, but report an unknown option before a missing argument."""
         if self._subparsers is None:
             self._check_options(list(args or ()))
         return super().parse_known_args(args, namespace)
 
     def format_usage(self) -> str:
-        return self._short().format_help()
+        """Format the usage without the groups of options."""
+        return self._start_formatter().format_help()
 
     def format_help(self) -> str:
-        """As argparse's, with a usage that fits a line or two: groups of options, which follow, are not in it."""
-        formatter = self._short()
+        """Format the help as argparse does, with a usage of one or two lines that leaves out the groups of options below
+        it."""
+        formatter = self._start_formatter()
         formatter.add_text(self.description)
         for group in self._action_groups:
             formatter.start_section(group.title)
@@ -53,7 +55,8 @@ class Parser(argparse.ArgumentParser):
         formatter.add_text(self.epilog)
         return formatter.format_help()
 
-    def _short(self) -> argparse.HelpFormatter:
+    def _start_formatter(self) -> argparse.HelpFormatter:
+        """Start a formatter with the short usage: positional, general and required arguments."""
         own = {id(action) for group in (self._positionals, self._optionals) for action in group._group_actions}
         actions = [a for a in self._actions if (id(a) in own or a.required) and a.dest not in ("help", "version")]
         formatter = self.formatter_class(prog=f"{self.prog} [options]")
@@ -61,13 +64,18 @@ class Parser(argparse.ArgumentParser):
         return formatter
 
     def _check_options(self, words: list[str]) -> None:
+        """Raise UsageError for the first unknown long option. Prefixes of options are accepted, as argparse does."""
         for word in words[: words.index("--")] if "--" in words else words:
-            name, known = word.partition("=")[0], [each for each in self._option_string_actions if each[:2] == "--"]
-            if name.startswith("--") and not any(each.startswith(name) for each in known):
-                near = suggestion(name, known, "options")
-                raise UsageError(f"{self.prog} has no option {name}", hint=f"{near} (all: {self.prog} --help)")
+            name = word.partition("=")[0]
+            options = [option for option in self._option_string_actions if option[:2] == "--"]
+            if name.startswith("--") and not any(option.startswith(name) for option in options):
+                nearest_option = suggestion(name, options, "options")
+                raise UsageError(
+                    f"{self.prog} has no option {name}", hint=f"{nearest_option} (all: {self.prog} --help)"
+                )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise UsageError, with the nearest choice, for a value that is none of the choices."""
         if action.choices is not None and value not in action.choices:
             named = "/".join(action.option_strings) or action.metavar or action.dest
             what = "command" if named == "COMMAND" else f"choice for {named}"
@@ -78,13 +86,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help whose examples and tables keep their lines where the terminal has room for them."""
+    """Help formatter that keeps the lines of examples and tables if the terminal is wide enough."""
 
     def start_section(self, heading: str | None) -> None:
         super().start_section(heading and textwrap.fill(heading, self._width - 1))
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
-        """As argparse's, with one word for choices that would make a line too long."""
+        """Return argparse's formatter, or ``WORD`` for a list of choices that would make the line too long."""
         if self._has_many(action):
             return lambda size: ("WORD",) * size
         return super()._metavar_formatter(action, default_metavar)
@@ -94,17 +102,18 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return f"{text}; one of {', '.join(map(str, action.choices or ()))}" if self._has_many(action) else text
 
     def _has_many(self, action: argparse.Action) -> bool:
-        """Test whether an option's choices take more letters than a line of the usage has for them."""
+        """Test whether an option's choices are longer than the room that a usage line has for them."""
         listed = action.metavar is None and action.choices is not None and bool(action.option_strings)
         return listed and len(",".join(map(str, action.choices or ()))) > self._width // 3 - len("{}[]")
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = (line for line in super()._fill_text(text, width, indent).splitlines())
-        return "".join(f"{part}\n" for line in lines for part in _narrow(line, self._width))
+        return "".join(f"{part}\n" for line in lines for part in _wrap_line(line, self._width))
 
 
-def _narrow(line: str, width: int) -> list[str]:
-    """A line of prose or an example within ``width``; an example is read by a shell as one."""
+def _wrap_line(line: str, width: int) -> list[str]:
+    """Wrap a line of prose or an example to ``width``. Lines of an example end in backslashes, so that a shell reads it as
+    one."""
     if len(line) <= width:
         return [line]
     start = line[: len(line) - len(line.lstrip())]
@@ -115,16 +124,17 @@ def _narrow(line: str, width: int) -> list[str]:
     return [f"{part} \\" if example and part is not parts[-1] else part for part in parts]
 
 
-def _written(action: argparse.Action) -> str:
-    """An argument as it is written, and what it is."""
+def _syntax(action: argparse.Action) -> str:
+    """Return the syntax of an argument and its help."""
     flag = f"{action.option_strings[0]} " if action.option_strings else ""
     return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"
 
 
-# ---- What words on the command line mean that are no options of a compilation: seconds, rates, tolerances.
+# ---- Converters for the values of options that are not compilation options: seconds, baud rates, tolerances.
 
 
 def seconds(text: str) -> float:
+    """Convert seconds, such as 10 or 0.5."""
     try:
         seconds = float(text)
     except ValueError:
@@ -138,7 +148,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
-    """90s, 10m or 2h, in seconds."""
+    """Convert a duration (90s, 10m, 2h) to seconds."""
     number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
     try:
         return seconds(str(float(number) * unit))
@@ -147,14 +157,14 @@ def duration(text: str) -> float:
 
 
 GROWING = ("flash", "ram", "time")
-"""What ``--fail-over`` bounds (:data:`microc.reports.firmware_size.WHAT`)."""
+"""Figures that ``--fail-over`` can bound (:data:`microc.reports.firmware_size.WHAT`)."""
 MOST_INFERENCES = 1_000_000
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
-"""What ``auto`` tries."""
+"""Baud rates that ``auto`` tries, in this order."""
 
 
 def bauds(text: str) -> tuple[int, ...]:
-    """Rates between commas, or ``auto``."""
+    """Convert baud rates separated by commas, or ``auto``."""
     if text == "auto":
         return BAUDS
     rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
@@ -164,28 +174,31 @@ def bauds(text: str) -> tuple[int, ...]:
 
 
 def quanta(text: str) -> int:
+    """Convert a number of quantisation steps."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta: write 0, 1, 2 ...")
     return int(text)
 
 
 def inferences(text: str) -> int:
+    """Convert a number of inferences."""
     if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of inferences: 1 to {MOST_INFERENCES:,}")
     return int(text)
 
 
 def tolerance(text: str) -> float:
+    """Convert a relative tolerance below 1."""
     return _below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
 def share(text: str) -> float:
-    """0.01 or 1%."""
+    """Convert a share (0.01 or 1%)."""
     return _below(1e6, text, "share: write 0.01 or 1%")
 
 
 def growth(text: str) -> tuple[str, float]:
-    """2%, or flash=2%; the empty name speaks of all."""
+    """Convert a bound (2% or flash=2%) to a figure's name and a share. An empty name means all figures."""
     name, _, bound = text.rpartition("=")
     if name and name not in GROWING:
         raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(GROWING)}")
@@ -193,7 +206,7 @@ def growth(text: str) -> tuple[str, float]:
 
 
 def _below(most: float, text: str, what: str) -> float:
-    """A number that is not negative, or so many percent."""
+    """Convert a non-negative number or percentage below ``most``."""
     try:
         number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
@@ -204,7 +217,7 @@ def _below(most: float, text: str, what: str) -> float:
 
 
 def size(text: str) -> int:
-    """65536 or 64K."""
+    """Convert a number of bytes (65536 or 64K)."""
     try:
         return option_values.bytes(text)
     except ValueError as error:
@@ -212,7 +225,7 @@ def size(text: str) -> int:
 
 
 def layer_bits(text: str) -> tuple[str, int]:
-    """NAME=4."""
+    """Convert NAME=BITS."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} says no bits: write NAME=4")

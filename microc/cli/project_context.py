@@ -1,4 +1,4 @@
-"""The project and the board of a command: models compiled, files written, sessions."""
+"""The project and board of a command: ``microc.toml``, compilation, inputs, output files; and ``microc run``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from microc.target import Board
 
 
-# ---- Files that commands write beside what they print; whole or not at all.
+# ---- Output files of commands. They are written completely or not at all.
 
 
 def check_places(**places: Path | Sequence[Path] | None) -> None:
-    """OutputError, before the work, where a file cannot be written that an option of this name asks for."""
+    """Raise OutputError, before the work begins, if a file cannot be written. Keywords are the options that name the
+    files."""
     from microc.codegen.output_files import check_place
 
     for option, paths in places.items():
@@ -44,7 +45,7 @@ def check_places(**places: Path | Sequence[Path] | None) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table with commas, one row a line."""
+    """Write a table of comma-separated values."""
     from microc.codegen.output_files import replacing
 
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -54,34 +55,36 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def write_json(path: Path, data: Any) -> None:
+    """Write indented JSON."""
     write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file."""
     from microc.codegen.output_files import replacing
 
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-# ---- Models into C projects, for every command that needs one.
+# ---- Compilation, for every command that needs a C project.
 
 
 def progress(arguments: Arguments) -> Progress | None:
-    """Where long work reports to."""
+    """Return the function that shows progress; None if nothing is to be shown."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
 
 
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any) -> Program:
-    """Compile under the options of the command line, for their board unless one is given; ``others`` replace options."""
+    """Compile under the options of the command line for their board, or for ``board``. ``others`` replace options."""
     from microc.compiler import api
 
-    found = board or arguments.board or "host"
-    return api.compile(model, board=found, progress=progress(arguments), **{**chosen_options(arguments), **others})
+    target = board or arguments.board or "host"
+    return api.compile(model, board=target, progress=progress(arguments), **{**chosen_options(arguments), **others})
 
 
 def compile_bundle(arguments: Arguments) -> Bundle:
-    """Several networks for one firmware."""
+    """Compile several networks into one firmware."""
     from microc.codegen.c.identifiers import network_name
     from microc.compiler.bundle import bundle
 
@@ -97,81 +100,82 @@ def compile_bundle(arguments: Arguments) -> Bundle:
 
 
 def _check_names(models: Sequence[Path]) -> None:
-    """Networks are called after their files: UsageError where two would be called alike."""
+    """Raise UsageError if two networks would get the same C name, which derives from the file's name."""
     from microc.codegen.c.identifiers import network_name
     from microc.codegen.output_files import free
 
-    named: dict[str, Path] = {}
+    models_by_name: dict[str, Path] = {}
     for model in models:
-        other = named.setdefault(network_name(model.stem), model)
-        if other is not model:
+        first = models_by_name.setdefault(network_name(model.stem), model)
+        if first is not model:
             raise UsageError(
-                f"{other} and {model} would both be called {network_name(model.stem)!r}",
+                f"{first} and {model} would both be called {network_name(model.stem)!r}",
                 hint=f"networks are called after their files: cp {shlex.quote(str(model))} {free(model)}",
             )
 
 
 def refuse_other(folder: Path, arguments: Arguments, models: list[Path], format: str = "") -> None:
-    """Refuse to replace the project, or the export, of other networks, before anything is compiled."""
+    """Raise OutputError, before compiling, if ``folder`` holds the project or export of other networks. ``--force`` allows
+    it."""
     from microc.codegen.c.identifiers import network_name
     from microc.codegen.output_files import free, manifest_of
 
-    there = manifest_of(folder)
-    if arguments.force or not there:
+    manifest = manifest_of(folder)
+    if arguments.force or not manifest:
         return
-    named = chosen_options(arguments).get("name")
-    ours = [network_name(named or model.stem) for model in models]
-    names = [str(name) for name in there.get("models", [there.get("model", "")])]
-    same = names == ours or there.get("source") in [model.name for model in models]
-    if not same or there.get("format", "") != format:
-        kind = f"the export ({there['format']})" if there.get("format") else "the project"
+    name_option = chosen_options(arguments).get("name")
+    new_names = [network_name(name_option or model.stem) for model in models]
+    old_names = [str(name) for name in manifest.get("models", [manifest.get("model", "")])]
+    is_same_network = old_names == new_names or manifest.get("source") in [model.name for model in models]
+    if not is_same_network or manifest.get("format", "") != format:
+        content = f"the export ({manifest['format']})" if manifest.get("format") else "the project"
         raise OutputError(
-            f"{folder} holds {kind} of {', '.join(names)}, not of {', '.join(ours)}",
+            f"{folder} holds {content} of {', '.join(old_names)}, not of {', '.join(new_names)}",
             where=str(folder),
             hint=f"choose another folder: -o {free(folder)}; or replace it: --force",
         )
 
 
-# ---- The project around the current folder: what ``microc.toml`` says where the command line says nothing.
+# ---- ``microc.toml`` in the current folder or above it: defaults for what the command line leaves out.
 
-_FIRST = {"compile": "models", "check": "model", "explain": "model", "export": "model", "tune": "model", "build": "folder",
+_POSITIONAL = {"compile": "models", "check": "model", "explain": "model", "export": "model", "tune": "model", "build": "folder",
           "flash": "folder", "load": "folder", "run": "source", "profile": "source", "size": "source", "verify": "source",
           "report": "source", "watch": "source", "bench": "source"}  # fmt: skip
-"""The commands that take from the file what they are not told, and where their first word stands."""
-_WORDS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DIR|MODEL"}
+"""Commands that take defaults from ``microc.toml``, and the argument that holds their first positional value."""
+_METAVARS = {"models": "MODEL", "model": "MODEL", "folder": "DIR", "source": "DIR|MODEL"}
+"""Metavars of these arguments."""
 
 
 def configure(arguments: Arguments) -> None:
-    """Fill in what a command line leaves out; a project's folder is compiled where it is older than what it is made from.
+    """Fill in arguments from ``microc.toml``. Compile its project if a source is newer.
 
-    UsageError where neither says what a command is about.
+    UsageError if neither the command line nor the file names what the command needs.
     """
-    first = _FIRST.get(arguments.command, "")
-    if not first or not _asks(arguments, first):
+    first = _POSITIONAL.get(arguments.command, "")
+    if not first or not _may_need_config(arguments, first):
         return
     from microc.project.config import find_config, read_config, refuse_foreign
 
     path = find_config(Path.cwd())
     if path is None:
-        if not getattr(arguments, first) and arguments.command not in (
-            "export",
-            "tune",
-        ):  # which say more of what they lack
+        # export and tune report in their own words what is missing
+        if not getattr(arguments, first) and arguments.command not in ("export", "tune"):
             hint = "say it, or start a project in which commands need none: microc new"
-            needed = "MODEL" if arguments.command == "bench" else _WORDS[first]
+            needed = "MODEL" if arguments.command == "bench" else _METAVARS[first]
             raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
     arguments.config = config = read_config(path)
     refuse_foreign(config)
-    _refuse_untrusted(arguments, config)
+    _check_trust(arguments, config)
     if not arguments.quiet and not arguments.json:
         show.note(f"as {path} says")
-    fill = {"models": _models, "model": _model, "folder": _folder, "source": _source}[first]
+    fill = {"models": _fill_models, "model": _fill_model, "folder": _fill_folder, "source": _fill_source}[first]
     fill(arguments, config)
 
 
-def _asks(arguments: Arguments, first: str) -> bool:
-    """Whether a command reads anything that the file could say: not of a project, a program or records that are there."""
+def _may_need_config(arguments: Arguments, first: str) -> bool:
+    """Test whether a command could need ``microc.toml``: not if it is given a project folder, an ELF file or tuning
+    records."""
     if first == "folder":
         return arguments.folder is None
     if first == "source":
@@ -180,85 +184,93 @@ def _asks(arguments: Arguments, first: str) -> bool:
     return not (records or (arguments.command == "export" and arguments.listing))
 
 
-def _models(arguments: Arguments, config: Config) -> None:
-    _board(arguments, config)
+def _fill_models(arguments: Arguments, config: Config) -> None:
+    """Fill in the models, the board and the output folder of ``compile``."""
+    _fill_board(arguments, config)
     if not arguments.models:
-        arguments.models, arguments.output = _named(config), arguments.output or config.folder
-        arguments.force |= arguments.output == config.folder  # it is the file's own
+        arguments.models, arguments.output = _config_models(config), arguments.output or config.folder
+        arguments.force |= arguments.output == config.folder  # this folder belongs to microc.toml: replace it freely
 
 
-def _model(arguments: Arguments, config: Config) -> None:
-    _board(arguments, config)
+def _fill_model(arguments: Arguments, config: Config) -> None:
+    """Fill in model and board. ``microc explain NAME`` takes NAME as a layer if there is no such file."""
+    _fill_board(arguments, config)
     if arguments.command == "explain" and arguments.model and not arguments.layer and not arguments.model.exists():
         arguments.model, arguments.layer = None, str(arguments.model)
-    arguments.model = arguments.model or _only(config)
+    arguments.model = arguments.model or _only_model(config)
 
 
-def _folder(arguments: Arguments, config: Config) -> None:
-    arguments.folder = _compiled(arguments, config)
+def _fill_folder(arguments: Arguments, config: Config) -> None:
+    """Fill in the project folder."""
+    arguments.folder = _up_to_date_project(arguments, config)
 
 
-def _source(arguments: Arguments, config: Config) -> None:
-    """A model that is named, or the file's under options that are; else the file's project. Boards are compared by the model."""
+def _fill_source(arguments: Arguments, config: Config) -> None:
+    """Fill in the source: the model that is given, or that of the file if options or a board are given, else the file's
+    project. ``bench`` always takes the model."""
     if arguments.command == "bench":
-        arguments.source = arguments.source or _only(config)
+        arguments.source = arguments.source or _only_model(config)
         arguments.board_names = arguments.board_names or (config.board,)
         return
     if arguments.source is None and arguments.command == "verify" and arguments.against:
-        arguments.model_file = arguments.model_file or _only(config)
+        arguments.model_file = arguments.model_file or _only_model(config)
     if arguments.source is None and not spoken_options(arguments) and not arguments.board:
-        arguments.source = _compiled(arguments, config)
+        arguments.source = _up_to_date_project(arguments, config)
         return
     arguments.model_file = None if arguments.source is None else getattr(arguments, "model_file", None)
-    arguments.source = arguments.source or _only(config)
-    _board(arguments, config)
+    arguments.source = arguments.source or _only_model(config)
+    _fill_board(arguments, config)
 
 
-def _board(arguments: Arguments, config: Config) -> None:
+def _fill_board(arguments: Arguments, config: Config) -> None:
+    """Fill in the board, unless a target is given."""
     if not getattr(arguments, "target", ""):
         arguments.board = arguments.board or config.board
 
 
-def _named(config: Config) -> list[Path]:
+def _config_models(config: Config) -> list[Path]:
+    """Return the models that the file names."""
     if not config.models:
         raise UsageError("microc.toml names no model", where=str(config.path), hint='model = "model.tflite"')
     return list(config.models)
 
 
-def _only(config: Config) -> Path:
-    """The one model of a command that takes one."""
-    named = _named(config)
-    if len(named) > 1:
+def _only_model(config: Config) -> Path:
+    """Return the only model of the file."""
+    models = _config_models(config)
+    if len(models) > 1:
         raise UsageError("microc.toml names several models", where=str(config.path), hint="say which: give its file")
-    return named[0]
+    return models[0]
 
 
-def _compiled(arguments: Arguments, config: Config) -> Path:
-    """The file's C project, compiled again when it is older than what it is made from."""
-    if _stale(config):
-        arguments.models, arguments.board = _named(config), config.board
-        several = len(arguments.models) > 1
-        program = compile_bundle(arguments) if several else compile_model(arguments.models[0], arguments)
+def _up_to_date_project(arguments: Arguments, config: Config) -> Path:
+    """Return the project folder of the file. Compile it first if a source is newer."""
+    if _is_stale(config):
+        arguments.models, arguments.board = _config_models(config), config.board
+        is_bundle = len(arguments.models) > 1
+        program = compile_bundle(arguments) if is_bundle else compile_model(arguments.models[0], arguments)
         program.write(config.folder)
         if not arguments.quiet and not arguments.json:
             show.note(f"compiled {', '.join(model.name for model in arguments.models)} -> {config.folder}")
-    arguments.board = ""  # the project has one
+    arguments.board = ""  # the project has its own board
     return config.folder
 
 
-def _stale(config: Config) -> bool:
+def _is_stale(config: Config) -> bool:
+    """Test whether the project is older than one of its sources, or from another version of microc."""
     from microc.codegen.output_files import MARKER, manifest_of
 
     try:
-        made = (config.folder / MARKER).stat().st_mtime_ns
-        known = manifest_of(config.folder) or {}
-        return known.get("microc") != __version__ or any(s.stat().st_mtime_ns > made for s in config.sources)
-    except OSError:  # nothing was made, or a source is gone, of which compiling tells
+        compile_time = (config.folder / MARKER).stat().st_mtime_ns
+        manifest = manifest_of(config.folder) or {}
+        return manifest.get("microc") != __version__ or any(s.stat().st_mtime_ns > compile_time for s in config.sources)
+    except OSError:  # there is no project yet, or a source is missing, which the compilation will report
         return True
 
 
-def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
-    """A file that came with a folder may name a plugin, or a library in C; only its user says that they may run."""
+def _check_trust(arguments: Arguments, config: Config) -> None:
+    """Raise UsageError if ``microc.toml`` names a plugin or an external C library and its folder is not trusted. Such code
+    would run although nobody named it on the command line."""
     from microc.base.file_access import TRUST, is_trusted
     from microc.external.backend import BACKENDS
 
@@ -277,7 +289,7 @@ def _refuse_untrusted(arguments: Arguments, config: Config) -> None:
             )
 
 
-# ---- ``microc run``, and what all commands need that talk to a board: its project, its line, its inputs.
+# ---- ``microc run``, and what other commands on boards share with it: project, line, inputs.
 
 
 def run(arguments: Arguments) -> show.Answer:
@@ -289,19 +301,19 @@ def run(arguments: Arguments) -> show.Answer:
 
     check_places(**{"--output": arguments.outputs})
     with opened_project(arguments) as project:
-        given = load_inputs(arguments, project.manifest) if arguments.inputs else None
+        inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
-            result = device.run(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
+            result = device.run(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
-            tested, failed = device.self_test, device.failed_self_test()
+            self_test, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
         _save(path, array)
     data = {
         "board": project.board.name,
-        "seed": None if given else arguments.seed,
+        "seed": None if inputs else arguments.seed,
         "unit": clock.unit,
         "unit_meaning": clock.meaning,
         "time": clock.amount(ticks),
@@ -309,7 +321,7 @@ def run(arguments: Arguments) -> show.Answer:
         "ticks": ticks,
         "tick_hz": clock.tick_hz,
         "instructions": clock.amount(ticks) if clock.counts else None,
-        "self_test": tested,
+        "self_test": self_test,
         "outputs": [
             {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
@@ -319,21 +331,21 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
-    if not given:
+    if not inputs:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
     lines.append(show.duration(clock, clock.amount(ticks)))
-    return show.Answer(data, "\n".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
+    return show.Answer(data, "\n".join([*lines, *([f"self-test {self_test}"] if self_test else [])]), error=failed)
 
 
 def line(arguments: Arguments) -> dict[str, Any]:
-    """The options that say how a board is reached."""
+    """Return the options of the serial line."""
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
 @contextmanager
 def opened_project(arguments: Arguments) -> Iterator[Project]:
-    """The project in a folder, or that of a model, compiled into a temporary folder. :func:`build_firmware` comes after all
-    that can be refused before."""
+    """Open the project of a folder, or compile a model into a temporary project. Call :func:`build_firmware` after all
+    checks of arguments, since it is slow."""
     from microc.run import board_project
 
     if arguments.source.is_dir():
@@ -352,7 +364,8 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
 
 def build_firmware(project: Project, arguments: Arguments) -> None:
-    """Build it, unless it is the user's and its board is behind a port, which has its firmware already."""
+    """Build a project's firmware, unless it is the user's own project with a board on ``--port``, which is flashed
+    already."""
     from microc.run import board_project
 
     if not (arguments.source.is_dir() and arguments.port):
@@ -360,39 +373,40 @@ def build_firmware(project: Project, arguments: Arguments) -> None:
 
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
-    """The arrays of .npy files, tables and pictures, checked against the network's inputs before anything runs."""
+    """Load the arrays of ``--input`` (.npy files, tables, pictures) and check them against the network's inputs."""
     from microc.compiler.sizes.run_shapes import RunShapes
     from microc.run.data.array_files import is_table
     from microc.run.data.pictures import Reader, is_picture, with_colours
 
-    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    tensors = with_colours((known[name] for name in manifest["inputs"]), manifest["options"])
+    tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    tensors = with_colours((tensors_by_name[name] for name in manifest["inputs"]), manifest["options"])
     arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         if tensor is not None and is_picture(path):
             arrays.append(Reader(tensor, span).read(path))
         elif tensor is not None and is_table(path):
-            arrays.append(_of_table(path, tensor))
+            arrays.append(_read_table(path, tensor))
         else:
             arrays.append(load_array(path))
     return RunShapes(manifest).fitting(tensors, arrays)
 
 
 def samples_of(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
-    """The samples of ``--data`` with their ``--labels``, as the network takes them; ``expected``: what its outputs should be."""
+    """Read the samples of ``--data`` and ``--labels`` in the types of the network's inputs; ``expected``: file of expected
+    outputs."""
     from microc.run.data.pictures import with_colours
     from microc.run.data.samples import read_samples
 
     if arguments.data is None:
         return None
-    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    inputs, outputs = ([known[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
+    tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    inputs, outputs = ([tensors_by_name[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
     inputs = with_colours(inputs, manifest["options"])
     return read_samples(inputs, outputs, arguments.data, arguments.labels, expected, pixels(arguments))
 
 
 def pixels(arguments: Arguments) -> tuple[float, float] | None:
-    """The reals that pixels of 0 and of 255 stand for, where ``--pixels`` says so."""
+    """Return the real values of pixels 0 and 255 given by ``--pixels``; None if not given."""
     from microc.run.data.array_files import holds_pictures
 
     if arguments.pixels is None:
@@ -400,15 +414,15 @@ def pixels(arguments: Arguments) -> tuple[float, float] | None:
     low, high = arguments.pixels
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UsageError(f"--pixels {low} {high} are no numbers", hint="give the reals for 0 and 255: --pixels -1 1")
-    others = (getattr(arguments, name, None) for name in ("data", "evaluation"))
-    given = [*getattr(arguments, "inputs", ()), *filter(None, others)]
-    if not any(map(holds_pictures, given)):
+    data_paths = (getattr(arguments, name, None) for name in ("data", "evaluation"))
+    paths = [*getattr(arguments, "inputs", ()), *filter(None, data_paths)]
+    if not any(map(holds_pictures, paths)):
         raise UsageError("--pixels speaks of pictures, and none are given", hint="--input cat.png --pixels -1 1")
     return low, high
 
 
-def _of_table(path: Path, tensor: Mapping[str, Any]) -> Array:
-    """The numbers of a table in the shape and dtype of an input, which must hold them as they are."""
+def _read_table(path: Path, tensor: Mapping[str, Any]) -> Array:
+    """Read a table in the shape and dtype of an input. UsageError if a number is not exact in this dtype."""
     import numpy as np
 
     from microc.base import dtypes
@@ -417,19 +431,19 @@ def _of_table(path: Path, tensor: Mapping[str, Any]) -> Array:
     table = read(path)[ROWS]
     dtype = dtypes.to_numpy(tensor["dtype"])
     with np.errstate(invalid="ignore"):
-        found = table.astype(dtype)
-    if dtypes.is_integer(tensor["dtype"]) and not np.array_equal(found.astype(table.dtype), table):
+        array = table.astype(dtype)
+    if dtypes.is_integer(tensor["dtype"]) and not np.array_equal(array.astype(table.dtype), table):
         raise UsageError(
             f"{path.name} holds numbers that are no {tensor['dtype']}",
             where=str(path),
             hint="write integers of its range",
         )
     shape = tuple(tensor["shape"])
-    return found.reshape(shape) if found.size == np.prod(shape) else found
+    return array.reshape(shape) if array.size == np.prod(shape) else array
 
 
 def load_array(path: Path) -> Array:
-    """The array in a .npy file."""
+    """Load a .npy file."""
     import numpy as np
 
     from microc.device.board_info import readable
@@ -453,12 +467,14 @@ def load_array(path: Path) -> Array:
 
 
 def _check_outputs(paths: list[Path], number: int) -> None:
+    """Raise UsageError if there are more ``--output`` files than outputs."""
     if len(paths) > number:
         what = f"the network has {number} outputs, {len(paths)} --output were given"
         raise UsageError(what, hint=f"leave out --output {' and --output '.join(map(str, paths[number:]))}")
 
 
 def _save(path: Path, array: Array) -> None:
+    """Write a .npy file."""
     import numpy as np
 
     from microc.codegen.output_files import replacing

@@ -1,4 +1,4 @@
-"""Commands that make or ship a project: new, demo, export, load."""
+"""Commands that create or ship a project: new, demo, export, load."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from microc.project.new_project import Demonstration
 
 
-# ---- ``microc new``: a folder to start in.
+# ---- ``microc new``: create a project folder.
 
 
 def new(arguments: Arguments) -> show.Answer:
     """``microc new``."""
     from microc.project.new_project import new_project
 
-    told = show.progress(arguments.quiet or arguments.json, arguments.verbose)
-    if told is not None:
-        told("reading the model", 0, 2)
+    report_progress = show.progress(arguments.quiet or arguments.json, arguments.verbose)
+    if report_progress is not None:
+        report_progress("reading the model", 0, 2)
     folder, board = arguments.folder, arguments.board or "host"
     files = new_project(folder, arguments.model, board, spoken_options(arguments))
-    if told is not None:
-        told("written", 1, 2)
+    if report_progress is not None:
+        report_progress("written", 1, 2)
     steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
     if board != "host":
         steps.insert(2, "microc flash")
@@ -42,8 +42,8 @@ def new(arguments: Arguments) -> show.Answer:
 
 # ---- ``microc demo``: the digits network on an emulated microcontroller.
 
-_SHOWN, _PER_ROW, _ACROSS = 8, 4, 20
-"""Images that are shown, beside each other at most, and letters that one takes across with its caption."""
+_SHOWN_IMAGES, _PER_ROW, _IMAGE_COLUMNS = 8, 4, 20
+"""Images printed, images per row at most, and columns of the terminal per image with its caption."""
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 _BAR = 30
 
@@ -53,83 +53,86 @@ def demo(arguments: Arguments) -> show.Answer:
     from microc.project.new_project import choose_board, demonstrate
 
     board, missing = (arguments.board, ()) if arguments.board else choose_board()
-    found = demonstrate(board, progress(arguments))
+    result = demonstrate(board, progress(arguments))
     data = {
         "board": board,
         "missing": list(missing),
-        "model": found.report["source"],
-        "macs": found.report["macs"],
-        "samples": len(found.labels),
-        "correct": found.right,
-        "accuracy": found.right / len(found.labels),
-        "reference_accuracy": found.reference,
-        "flash": found.sizes.flash,
-        "ram": found.ram,
-        "arena": found.report["arena"],
-        "stack": found.stats.stack_bytes or None,
-        "unit": found.clock.unit,
-        "time": found.clock.amount(sum(found.ticks)),
-        "seconds": found.line_seconds,
+        "model": result.report["source"],
+        "macs": result.report["macs"],
+        "samples": len(result.labels),
+        "correct": result.right,
+        "accuracy": result.right / len(result.labels),
+        "reference_accuracy": result.reference,
+        "flash": result.sizes.flash,
+        "ram": result.ram,
+        "arena": result.report["arena"],
+        "stack": result.stats.stack_bytes or None,
+        "unit": result.clock.unit,
+        "time": result.clock.amount(sum(result.ticks)),
+        "seconds": result.line_seconds,
     }
     error = None
-    if not found.passed:
+    if not result.passed:
         error = VerificationError("the board is less accurate than the reference", where=board, hint="microc doctor")
-    return show.Answer(data, "\n".join(_lines(found, missing)), error=error)
+    return show.Answer(data, "\n".join(_demo_lines(result, missing)), error=error)
 
 
-def _lines(found: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
-    report, sizes = found.report, found.sizes
+def _demo_lines(result: Demonstration, missing: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines of the demonstration's report."""
+    report, sizes = result.report, result.sizes
     if missing:
         yield f"{' and '.join(missing)} not found: using this computer instead of the emulated board (microc doctor --fix)"
     yield f"\n  {report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates"
-    yield f"  {found.title}"
-    yield f"  compiled to C in {found.compiled_seconds:.1f} s, built in {found.built_seconds:.1f} s\n"
-    room = show.columns() // _ACROSS if show.columns() else _PER_ROW
-    beside = max(1, min(_PER_ROW, room))
-    for first in range(0, _SHOWN, beside):
-        yield from _drawn(found, range(first, min(first + beside, _SHOWN)))
-    yield from _layers(found)
-    total, stack = len(found.labels), found.stats.stack_bytes
-    deep = f"{stack:,} measured" if stack else "not measured"
-    share, needed = 100 * found.right / total, 100 * found.reference
-    yield f"  accuracy   {found.right} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
+    yield f"  {result.title}"
+    yield f"  compiled to C in {result.compiled_seconds:.1f} s, built in {result.built_seconds:.1f} s\n"
+    fitting = show.columns() // _IMAGE_COLUMNS if show.columns() else _PER_ROW
+    per_row = max(1, min(_PER_ROW, fitting))
+    for first in range(0, _SHOWN_IMAGES, per_row):
+        yield from _draw_images(result, range(first, min(first + per_row, _SHOWN_IMAGES)))
+    yield from _demo_layers(result)
+    total, stack = len(result.labels), result.stats.stack_bytes
+    stack_text = f"{stack:,} measured" if stack else "not measured"
+    share, needed = 100 * result.right / total, 100 * result.reference
+    yield f"  accuracy   {result.right} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
     yield f"  flash      {sizes.flash:,} bytes, {report['weight_bytes']:,} of them weights and tables"
-    yield f"  RAM        {found.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({deep})"
-    yield f"  line       {total} images in {found.line_seconds:.1f} s, {found.stats.bad_frames} damaged frames"
-    yield "\n  passed" if found.passed else "\n  FAILED: less accurate than the reference"
+    yield f"  RAM        {result.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({stack_text})"
+    yield f"  line       {total} images in {result.line_seconds:.1f} s, {result.stats.bad_frames} damaged frames"
+    yield "\n  passed" if result.passed else "\n  FAILED: less accurate than the reference"
 
 
-def _drawn(found: Demonstration, which: range) -> Iterator[str]:
-    """Images side by side, two characters a pixel, each above what the board sees in it."""
+def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
+    """Draw images side by side, two characters per pixel, with the board's answer below each."""
     shades = _SHADES if (sys.stdout.encoding or "").lower().startswith("utf") else _PLAIN_SHADES
-    levels = [(found.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in which]
+    levels = [(result.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in indices]
     for row in range(8):
-        yield ("  " + "  ".join("".join(2 * shades[level] for level in one[row]) for one in levels)).rstrip()
-    yield ("  " + "  ".join(f"{_caption(found, k):16}" for k in which)).rstrip() + "\n"
+        yield ("  " + "  ".join("".join(2 * shades[level] for level in image[row]) for image in levels)).rstrip()
+    yield ("  " + "  ".join(f"{_caption(result, k):16}" for k in indices)).rstrip() + "\n"
 
 
-def _caption(found: Demonstration, k: int) -> str:
-    answer, truth = found.answers[k], found.labels[k]
-    sure = 100 * (int(found.scores[k].max()) + 128) / 256
-    return f"{answer} ({sure:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
+def _caption(result: Demonstration, k: int) -> str:
+    """Return the answer, its confidence and whether it is right."""
+    answer, truth = result.answers[k], result.labels[k]
+    confidence = 100 * (int(result.scores[k].max()) + 128) / 256
+    return f"{answer} ({confidence:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
 
 
-def _layers(found: Demonstration) -> Iterator[str]:
-    """Time by layer. Emulation counts instructions, not cycles."""
-    numbers = [found.clock.amount(t) for t in found.ticks]
-    layers = [k["layer"].split(" ", 1)[-1] for k in found.kernels]
+def _demo_layers(result: Demonstration) -> Iterator[str]:
+    """Yield the time of each layer. An emulator counts instructions, not cycles."""
+    numbers = [result.clock.amount(t) for t in result.ticks]
+    layers = [k["layer"].split(" ", 1)[-1] for k in result.kernels]
     width = max(map(len, layers))
-    yield f"  {'layer':{width}}  {found.clock.unit:>12}      MACs"
-    for layer, kernel, number in zip(layers, found.kernels, numbers, strict=True):
-        yield _row(layer, width, number, kernel["macs"]) + "  " + "#" * round(_BAR * number / max(*numbers, 1))
-    yield _row("one image", width, sum(numbers), sum(k["macs"] for k in found.kernels)) + "\n"
+    yield f"  {'layer':{width}}  {result.clock.unit:>12}      MACs"
+    for layer, kernel, number in zip(layers, result.kernels, numbers, strict=True):
+        yield _layer_row(layer, width, number, kernel["macs"]) + "  " + "#" * round(_BAR * number / max(*numbers, 1))
+    yield _layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
 
 
-def _row(name: str, width: int, number: int, macs: Any) -> str:
+def _layer_row(name: str, width: int, number: int, macs: Any) -> str:
+    """Format one row of the table of layers."""
     return f"  {name:{width}}  {number:12,}  {macs:8,}"
 
 
-# ---- The command that wraps a network for a build system.
+# ---- ``microc export``: wrap a network for a build system.
 
 
 def export(arguments: Arguments) -> show.Answer:
@@ -139,7 +142,7 @@ def export(arguments: Arguments) -> show.Answer:
     from microc.device.boards import bare_board, load_board
 
     if arguments.listing:
-        return _formats()
+        return _list_formats()
     missing = [
         name
         for name, value in (("MODEL", arguments.model), ("--format", arguments.format), ("-o", arguments.output))
@@ -151,12 +154,12 @@ def export(arguments: Arguments) -> show.Answer:
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
-    kind = load_format(arguments.format)  # refused before the work
+    export_format = load_format(arguments.format)  # raises for an unknown format before the slow compilation
     if arguments.board:
-        check_board(kind, load_board(arguments.board))
+        check_board(export_format, load_board(arguments.board))
     check_folder(arguments.output)
-    refuse_other(arguments.output, arguments, [arguments.model], kind.name)
-    board = bare_board(arguments.target or kind.target) if not arguments.board else None
+    refuse_other(arguments.output, arguments, [arguments.model], export_format.name)
+    board = bare_board(arguments.target or export_format.target) if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)
@@ -174,24 +177,24 @@ def export(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text)
 
 
-def _formats() -> show.Answer:
-    """The formats that there are, and how far each was tried."""
+def _list_formats() -> show.Answer:
+    """List the export formats, and how each is tested."""
     from microc.codegen.exports import STATUS, list_formats, load_format
 
-    found = [load_format(name) for name in list_formats()]
-    rows = [(f.name, f.title, f.status) for f in found]
+    formats = [load_format(name) for name in list_formats()]
+    rows = [(f.name, f.title, f.status) for f in formats]
     text = show.table(("format", "what it is", "tried"), rows, 3)
-    text += "\n\n" + show.facts(list(STATUS.items())) + "\n\n" + show.facts([(f.name, f.checked) for f in found])
-    data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in found]
+    text += "\n\n" + show.facts(list(STATUS.items())) + "\n\n" + show.facts([(f.name, f.checked) for f in formats])
+    data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in formats]
     return show.Answer({"formats": data}, text)
 
 
-# ---- ``microc load``: a network into a board that keeps its firmware.
+# ---- ``microc load``: send a network to a board; its firmware stays.
 
 
 def load(arguments: Arguments) -> show.Answer:
     """``microc load``."""
-    blob, slots = _project(arguments) if arguments.folder.is_dir() else _file(arguments)
+    blob, slots = _load_project(arguments) if arguments.folder.is_dir() else _load_file(arguments)
     data = blob.pack()
     fields: dict[str, Any] = {
         "network": blob.name,
@@ -215,8 +218,9 @@ def load(arguments: Arguments) -> show.Answer:
     return show.Answer(fields, show.facts(rows))
 
 
-def _project(arguments: Arguments) -> tuple[Blob, Slots]:
-    """The network of a project, built where its board is not behind a port, or it was not yet."""
+def _load_project(arguments: Arguments) -> tuple[Blob, Slots]:
+    """Load the network of a project onto its board. Build it first, unless the board is on a port and the network is
+    built."""
     from microc.device.client import ask_slots
     from microc.run.board_project import build, built_network, open_project
     from microc.run.session import Device
@@ -229,8 +233,8 @@ def _project(arguments: Arguments) -> tuple[Blob, Slots]:
         return blob, ask_slots(device.client)
 
 
-def _file(arguments: Arguments) -> tuple[Blob, Slots]:
-    """A network that is a file: nothing but the port tells where its board is."""
+def _load_file(arguments: Arguments) -> tuple[Blob, Slots]:
+    """Load the network of a file. The file does not name a board, so the port must be given."""
     from microc.device.board_info import read_blob
     from microc.run.board_project import AUTO, send_network
     from microc.run.session import open_client

@@ -1,4 +1,4 @@
-"""Commands that show a network: report, compare, explain, profile, bench, size."""
+"""Commands that show what a network costs: report, compare, explain, profile, bench, size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from microc.target import Board
 
 
-# ---- ``microc report`` and ``microc compare``: a network on a board in numbers, and what has changed between two of
-# them.
+# ---- ``microc report`` and ``microc compare``: estimates of a network on a board, and the changes between two reports.
 
 
 def report(arguments: Arguments) -> show.Answer:
@@ -33,12 +32,12 @@ def report(arguments: Arguments) -> show.Answer:
     from microc.reports.evidence import read_accuracy
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
-    made = _report(arguments.source, arguments, accuracy)
-    made = replace(made, data={**made.data, "advice": advice_here(made.data["advice"], made.data, arguments)})
-    text = _report_text(made.data)
+    result = _make_report(arguments.source, arguments, accuracy)
+    result = replace(result, data={**result.data, "advice": advice_here(result.data["advice"], result.data, arguments)})
+    text = _report_text(result.data)
     if arguments.output is not None:
-        text += f"\n\nreport: {made.save(arguments.output)}"
-    return show.Answer(made.to_data(), text)
+        text += f"\n\nreport: {result.save(arguments.output)}"
+    return show.Answer(result.to_data(), text)
 
 
 def compare(arguments: Arguments) -> show.Answer:
@@ -46,33 +45,33 @@ def compare(arguments: Arguments) -> show.Answer:
     from microc.cli.project_context import write_text
     from microc.reports.saved_reports import compare as changes
 
-    before, after = (_saved(path, arguments) for path in (arguments.before, arguments.after))
+    before, after = (_load_report(path, arguments) for path in (arguments.before, arguments.after))
     data = changes(before, after)
     if arguments.html is not None:
         write_text(arguments.html, after.html(before))
     return show.Answer(data, _report_changes(data))
 
 
-def _saved(path: Path, arguments: Arguments) -> Report:
-    """A report from a file, or of a model or project."""
+def _load_report(path: Path, arguments: Arguments) -> Report:
+    """Read a saved report, or make one of a model or project."""
     from microc.reports.saved_reports import is_report, read_report
 
-    return read_report(path) if is_report(path) else _report(path, arguments)
+    return read_report(path) if is_report(path) else _make_report(path, arguments)
 
 
-def _report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+def _make_report(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+    """Make the report of a model or project."""
     from microc.codegen.output_files import MARKER
     from microc.reports.making import report as make
 
-    compiled = (source / MARKER).is_file() and not spoken_options(
-        arguments
-    )  # a project has what microc.toml says in it
+    # A project was compiled with the options of microc.toml already; only options of the command line would be new.
+    compiled = (source / MARKER).is_file() and not spoken_options(arguments)
     options: dict[str, Any] = {} if compiled else chosen_options(arguments)
     return make(source, board=arguments.board or None, accuracy=accuracy, progress=progress(arguments), **options)
 
 
 def _report_text(data: Mapping[str, Any]) -> str:
-    """What a terminal shows of a report: the numbers, the layers, what to do."""
+    """Format a report for a terminal: totals, layers, next steps."""
     from microc.reports.evidence import accuracy_words
     from microc.reports.text_tables import memory_rows, stack_words, time_words
 
@@ -102,39 +101,43 @@ def _report_text(data: Mapping[str, Any]) -> str:
 def advice_here(
     advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Advices whose commands can be typed here: the model by its path (of a project as far as it is found), and the options of
-    this command. ``data``: the report's; ``model``: what the command calls ``source`` unless given."""
+    """Rewrite the commands of advice so that they can be typed in the current folder, with the model's path and this
+    command's options.
+
+    ``data``: the report's. ``model``: the path of the model if it is not ``source``. The model of a project is searched for
+    beside its folder.
+    """
     from microc.reports.advice import rewrite_command
 
-    given = model or arguments.source
-    if not given.is_dir():
-        own = option_words(arguments.words, arguments.board)
-        return [rewrite_command(each, data, str(given), own) for each in advice]
-    beside = given.parent / data["source"]
-    path = str(beside) if not Path(data["source"]).exists() and beside.is_file() else data["source"]
-    return [rewrite_command(each, data, path or data["model"], None) for each in advice]
+    source = model or arguments.source
+    if not source.is_dir():
+        options = option_words(arguments.words, arguments.board)
+        return [rewrite_command(item, data, str(source), options) for item in advice]
+    neighbour = source.parent / data["source"]
+    path = str(neighbour) if not Path(data["source"]).exists() and neighbour.is_file() else data["source"]
+    return [rewrite_command(item, data, path or data["model"], None) for item in advice]
 
 
 def next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
-    """Advices with their commands, for a terminal; empty where there are none."""
+    """Format advice and its commands for a terminal; empty if there is none."""
     from microc.reports import text_tables
 
     lines = ["what to do next"]
-    for each in advice:
-        lines += text_tables.wrapped(each["text"], show.columns(), "- ")
-        lines += text_tables.command(each["command"], show.columns(), "  ") if each["command"] else []
+    for item in advice:
+        lines += text_tables.wrapped(item["text"], show.columns(), "- ")
+        lines += text_tables.command(item["command"], show.columns(), "  ") if item["command"] else []
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What a person needs to know before there is a board, of :meth:`microc.Program.report`."""
+    """List the rows about time, stack and state of an estimate (:meth:`microc.Program.report`)."""
     from microc.reports.layers import slowest
     from microc.reports.text_tables import estimate_words
     from microc.run.profile import short_layer
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
     parts = [f"{100 * k['share']:.0f} % {short_layer(k['layer'])}" for k in slowest({"layers": layers})]
-    state = sum(each["bytes"] for each in report["state"])
+    state = sum(tensor["bytes"] for tensor in report["state"])
     return [
         ("one inference", estimate_words(report["estimated_cycles"], report["estimated_milliseconds"])),
         ("  most of it", ", ".join(parts)),
@@ -144,13 +147,14 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
-    """Whether runs depend on those before; ``board``: where nothing was compiled for it, so that its time is not known."""
+    """List the row about state between runs. ``board``: its name if nothing was compiled for it, so that time is
+    unknown."""
     time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
     return [*time, ("holds state", f"{show.count(state)} bytes from run to run" if state else "no")]
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
-    """The layers with what the cost model says of them."""
+    """Format the layers with the estimates of the cost model."""
     clocked = all(layer["milliseconds"] is not None for layer in layers)
     total = sum(layer["cycles"] for layer in layers) or 1
     cells = [
@@ -182,41 +186,43 @@ def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _report_changes(data: Mapping[str, Any]) -> str:
-    """Two tables: all, and by layer."""
-    rows = [(row["name"], *_three(row)) for row in data["totals"]]
-    layers = [(row["layer"], *_three(row["cycles"]), *_three(row["flash"])) for row in data["layers"]]
+    """Format a comparison of reports: a table of totals and one of layers."""
+    rows = [(row["name"], *_change_cells(row)) for row in data["totals"]]
+    layers = [(row["layer"], *_change_cells(row["cycles"]), *_change_cells(row["flash"])) for row in data["layers"]]
     head = ("layer", "cycles before", "after", "change", "flash before", "after", "change")
-    about = [(what, f"{data[what]['source']} on {data[what]['board']}") for what in ("before", "after")]
+    subjects = [(what, f"{data[what]['source']} on {data[what]['board']}") for what in ("before", "after")]
     return "\n\n".join(
-        (show.facts(about), show.table(("", "before", "after", "change"), rows), show.table(head, layers))
+        (show.facts(subjects), show.table(("", "before", "after", "change"), rows), show.table(head, layers))
     )
 
 
-def _three(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def _change_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the cells before, after and change of a figure."""
     from microc.reports.text_tables import change_words
 
-    shown = [_number(row[when]) for when in ("before", "after")]
-    return shown[0], shown[1], change_words(row["before"], row["after"])
+    cells = [_number(row[when]) for when in ("before", "after")]
+    return cells[0], cells[1], change_words(row["before"], row["after"])
 
 
 def _number(value: float | None) -> str:
+    """Format a figure; empty if unknown."""
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else show.count(value)
 
 
-# ---- ``microc explain``: why a layer costs what it costs.
+# ---- ``microc explain``: how a layer's kernel was chosen and what it costs.
 
 
 def explain(arguments: Arguments) -> show.Answer:
     """``microc explain``."""
     from microc.device.boards import load_board
-    from microc.reports import explain as driver
+    from microc.reports import explain as explain_reports
     from microc.reports.summary import of_module
 
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
-    found = driver.explain(
+    explanation = explain_reports.explain(
         arguments.model,
         arguments.layer,
         target=arguments.target or "host",
@@ -224,9 +230,9 @@ def explain(arguments: Arguments) -> show.Answer:
         progress=progress(arguments),
         **chosen_options(arguments),
     )
-    data, text = found.to_data(full=arguments.full), found.text(full=arguments.full, width=show.columns())
-    if found.kernel is None and arguments.board:
-        report = of_module(found.module, load_board(arguments.board)).data
+    data, text = explanation.to_data(full=arguments.full), explanation.text(full=arguments.full, width=show.columns())
+    if explanation.kernel is None and arguments.board:
+        report = of_module(explanation.module, load_board(arguments.board)).data
         data["advice"] = advice_here(report["advice"], report, arguments, arguments.model)
         text = "\n\n".join(filter(None, (text, next_steps(data["advice"]))))
     return show.Answer(data, text)
@@ -234,7 +240,7 @@ def explain(arguments: Arguments) -> show.Answer:
 
 # ---- ``microc profile``: time, flash and memory by layer.
 
-_CSV = (
+_CSV_COLUMNS = (
     "kernel", "layer", "op", "rule", "unit", "time", "share", "macs", "time_per_mac", "ticks", "instructions", "code",
     "constants", "flash", "arena", "estimated_cycles", "schedule",
 )  # fmt: skip
@@ -252,28 +258,28 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.run.verify import random_inputs
 
     check_places(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
-    verified = None if arguments.verified is None else read_accuracy(arguments.verified)
+    accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     with opened_project(arguments) as project:
-        given = load_inputs(arguments, project.manifest) if arguments.inputs else None
+        inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
-            device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
+            device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
-        report = of_profile(result, stack, verified)
+        report = of_profile(result, stack, accuracy)
         advice = advice_here(report.data["advice"], report.data, arguments)
         data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
             write_json(arguments.trace, to_trace(result))
         if arguments.csv is not None:
             rows = [{**k, "unit": result.unit} for k in data["kernels"]]
-            write_csv(arguments.csv, _CSV, [[row[name] for name in _CSV] for row in rows])
+            write_csv(arguments.csv, _CSV_COLUMNS, [[row[name] for name in _CSV_COLUMNS] for row in rows])
         if arguments.html is not None:
             write_text(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
     return show.Answer(data, "\n\n".join(filter(None, (_profile_text(result), next_steps(advice)))))
 
 
 def _profile_text(result: Profile) -> str:
-    """The table of kernels, its total, and what the numbers are."""
+    """Format a profile: the table of kernels, the total, and the meaning of the figures."""
     unit = result.unit
     rows = []
     for k in result.kernels:
@@ -304,18 +310,28 @@ def _profile_text(result: Profile) -> str:
 
 
 def _costs(time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int) -> tuple[str, ...]:
-    each = f"{time / macs:.2f}" if macs else ""
+    """Return the cells of times and sizes of one row."""
+    per_mac = f"{time / macs:.2f}" if macs else ""
     size = "" if flash is None else show.count(flash)
-    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, size, show.count(arena), show.count(cycles)
+    return (
+        show.count(time),
+        f"{100 * share:.1f}",
+        show.count(macs),
+        per_mac,
+        size,
+        show.count(arena),
+        show.count(cycles),
+    )
 
 
 # ---- ``microc bench``: one network on several boards.
 
-_SMALL = 1e-3
+_MIN_MILLIJOULES = 1e-3
+"""Joules below which energy is printed in microjoules."""
 
 
 def bench(arguments: Arguments) -> show.Answer:
-    """``microc bench``. The exit code is that of the first board's error where none was measured."""
+    """``microc bench``. If no board could be measured, the exit code is that of the first board's error."""
     from microc.run.bench import boards_of, measure_boards
     from microc.run.profile import words_of
 
@@ -332,12 +348,12 @@ def bench(arguments: Arguments) -> show.Answer:
     def write(board: Board, folder: Path) -> Path:
         return compile_model(arguments.source, arguments, board).write(folder)
 
-    compile_model(arguments.source, arguments, "host")  # what is wrong with the model is wrong on every board
+    compile_model(arguments.source, arguments, "host")  # report a broken model once, not for every board
     rows = measure_boards(
         write,
         boards,
         meter=arguments.meter,
-        repeat=arguments.repeat or (_METERED if arguments.meter else 1),
+        repeat=arguments.repeat or (_METER_INFERENCES if arguments.meter else 1),
         patience=arguments.timeout,
         progress=progress(arguments),
     )
@@ -346,11 +362,12 @@ def bench(arguments: Arguments) -> show.Answer:
     return show.Answer({"boards": [row.to_data() for row in rows]}, _bench_text(rows), code)
 
 
-_METERED = 100
-"""Inferences that a meter is given."""
+_METER_INFERENCES = 100
+"""Inferences that a meter measures by default."""
 
 
 def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
+    """Format the table of boards, then errors and the meaning of units."""
     metered = any(row.joules is not None for row in rows)
     head = ("board", "core", "time", "unit", "ms", "flash", "%", "RAM", "%", *(("energy",) if metered else ()))
     cells = [
@@ -379,18 +396,17 @@ def _share(number: int | None, room: int) -> str:
 def _energy(joules: float | None) -> str:
     if joules is None:
         return "-"
-    return f"{1e3 * joules:.4g} mJ" if joules >= _SMALL else f"{1e6 * joules:.4g} uJ"
+    return f"{1e3 * joules:.4g} mJ" if joules >= _MIN_MILLIJOULES else f"{1e6 * joules:.4g} uJ"
 
 
-# ---- ``microc size --against``: the figures of a firmware beside those of an earlier one, and whether they may have
-# grown so.
+# ---- ``microc size --against``: growth of a firmware since an earlier one, checked against limits.
 
 LARGEST = 1 << 28
-"""Bytes of a report at most."""
+"""Bytes of a report file at most."""
 
 
 def read_report(path: Path) -> Any:
-    """What `microc size --json` or `microc profile --json` wrote."""
+    """Read what `microc size --json` or `microc profile --json` wrote."""
     import json
 
     hint = "write one: microc size DIR --json > FILE"
@@ -403,7 +419,7 @@ def read_report(path: Path) -> Any:
 
 
 def base_report(path: Path) -> Any:
-    """The report of what is compared with: a project's firmware, which is built, or a saved one."""
+    """Return the report to compare with: that of a project, which is built, or a saved one."""
     from microc.reports.firmware_size import measure
     from microc.run.board_project import build, open_project
 
@@ -414,28 +430,29 @@ def base_report(path: Path) -> Any:
     return measure(project).to_data()
 
 
-def held(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
-    """The answer of ``microc size`` with what has grown since ``base``; its error where that is beyond a bound."""
+def check_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
+    """Add the growth since ``base`` to the answer of ``microc size``; its error if a figure grew beyond its limit."""
     from microc.reports.firmware_size import figures_of, growth, refusal
 
     assert arguments.base is not None
     before, after = figures_of(base, str(arguments.base)), figures_of(data, str(arguments.source))
-    found = growth(before, after, dict(arguments.fail_over))
-    error = refusal(found, f"{arguments.source}, since {arguments.base}")
-    parts = (_growth_text(found), text)
+    growths = growth(before, after, dict(arguments.fail_over))
+    error = refusal(growths, f"{arguments.source}, since {arguments.base}")
+    parts = (_growth_text(growths), text)
     return show.Answer(
-        {**data, "growth": [each.to_data() for each in found]}, "\n\n".join(filter(None, parts)), error=error
+        {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error
     )
 
 
-def _growth_text(found: Sequence[Growth]) -> str:
+def _growth_text(growths: Sequence[Growth]) -> str:
+    """Format the table of growth."""
     rows = [
         (
-            each.what, show.count(each.before), show.count(each.after), f"{each.after - each.before:+,}",
-            f"{100 * each.share:+.2f}" if each.before else "",
-            "any" if each.allowed is None else f"{100 * each.allowed:+.2f}", "too much" if each.exceeds else "",
+            item.what, show.count(item.before), show.count(item.after), f"{item.after - item.before:+,}",
+            f"{100 * item.share:+.2f}" if item.before else "",
+            "any" if item.allowed is None else f"{100 * item.allowed:+.2f}", "too much" if item.exceeds else "",
         )
-        for each in found
+        for item in growths
     ]  # fmt: skip
     return show.table(("", "before", "after", "change", "%", "allowed, %", ""), rows)
 
@@ -460,36 +477,40 @@ def size(arguments: Arguments) -> show.Answer:
         raise UsageError("--compare and --against are one: the second tells more", hint="give --against")
     base = base_report(arguments.base) if arguments.base else None
     if base is not None and _is_report(arguments.source):
-        return held(arguments, read_report(arguments.source), base, "")
+        return check_growth(arguments, read_report(arguments.source), base, "")
     before = read_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
-    with _measured(arguments) as report:
+    with _open_size_report(arguments) as report:
         data = report.to_data()
-        text = _text(report)
+        text = _size_text(report)
         if arguments.csv is not None:
             write_csv(
                 arguments.csv,
                 ("part", "network", "steps", "symbol", "source", "section", "kind", "bytes"),
-                _rows(report),
+                _symbol_rows(report),
             )
         if before is not None:
             data["changes"] = compare(before, report)
-            text = _changes(data["changes"])
-    return show.Answer(data, text) if base is None else held(arguments, data, base, text if before is not None else "")
+            text = _changes_text(data["changes"])
+    return (
+        show.Answer(data, text)
+        if base is None
+        else check_growth(arguments, data, base, text if before is not None else "")
+    )
 
 
 def _is_report(path: Path) -> bool:
-    """Whether this is a report, by its name: reports and models are files."""
+    """Test whether a path is a report, by its suffix: no model ends in .json."""
     return path.suffix == ".json" and path.is_file()
 
 
 def _has_symbols(report: Any) -> bool:
-    """Whether a report tells of symbols, as those of sizes do."""
+    """Test whether a report lists symbols, as those of ``microc size`` do."""
     return isinstance(report, dict) and "symbols" in report
 
 
 @contextmanager
-def _measured(arguments: Arguments) -> Iterator[SizeReport]:
-    """The report about a project, an ELF file, or a model that is compiled and built on the fly."""
+def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
+    """Yield the size report of a project, an ELF file, or a model that is compiled and built on the fly."""
     from microc.codegen.output_files import MARKER
     from microc.reports.firmware_size import measure
     from microc.run.board_project import open_project
@@ -517,15 +538,17 @@ def _is_elf(path: Path) -> bool:
         with open_regular(path) as file:
             return file.read(len(_ELF)) == _ELF
     except OSError:
-        return False  # a folder, or nothing: its reader says so
+        return False  # a folder, or no file at all: the code that opens it as a project reports that
 
 
-def _rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
+def _symbol_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of ``--csv``, one per symbol."""
     for s in report.symbols:
         yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
 
 
-def _text(report: SizeReport) -> str:
+def _size_text(report: SizeReport) -> str:
+    """Format a size report: parts, layers and the largest symbols."""
     from microc.reports.firmware_size import PARTS
 
     rows = [
@@ -567,7 +590,8 @@ def _text(report: SizeReport) -> str:
     return f"{parts}\n\n{layers}\n{note}\n\n{symbols}"
 
 
-def _changes(changes: dict[str, Any]) -> str:
+def _changes_text(changes: dict[str, Any]) -> str:
+    """Format the changes of parts, totals and symbols."""
     parts = [(row["part"], row["memory"], *_change(row)) for row in changes["parts"] if row["change"]] + [
         ("total", row["memory"], *_change(row)) for row in changes["totals"] if row["memory"] in ("flash", "ram")
     ]
@@ -577,4 +601,5 @@ def _changes(changes: dict[str, Any]) -> str:
 
 
 def _change(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the cells before, after and change."""
     return show.count(row["before"]), show.count(row["after"]), f"{row['change']:+,}"

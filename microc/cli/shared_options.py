@@ -1,4 +1,4 @@
-"""Arguments that many commands share: model, board, project, shell."""
+"""Arguments that many commands share: compilation options, board, project, serial line."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from microc.cli import parser
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, joined
 
-# ---- The options that say how a model is read and compiled, which many commands share: those of the table of
-# options, as flags.
+# ---- Compilation options: flags generated from the table in microc.compiler.options.
 
 _DEFAULT = Options()
-_PREFIX = "option_"  # in the namespace of arguments, where commands have names of their own
+_PREFIX = "option_"
+"""Prefix of their names in the argparse namespace, so that they do not collide with a command's own arguments."""
 
 
 def reading_options(command: argparse.ArgumentParser) -> None:
-    """Those that a graph is read under."""
+    """Add the options for reading a model."""
     _group(command, READING)
 
 
 def compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
-    """All, and the board, unless the command has several."""
+    """Add all compilation options, and ``--board`` unless the command takes several boards."""
     reading_options(command)
     group = _group(command, COMPILING)
     if board:
@@ -33,46 +33,47 @@ def compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> 
 
 
 def plugin_option(command: argparse._ActionsContainer) -> None:
-    """Operators of the user's own."""
+    """Add ``--plugin``."""
     _add(command, "plugins", OPTIONS["plugins"])
 
 
 def chosen_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that stand on a command line, or else in ``microc.toml``, as keywords of
+    """Merge the options of ``microc.toml`` and of the command line, which wins, as keywords of
     :func:`microc.compiler.options.make_options`."""
     config = getattr(arguments, "config", None)
     return {**(config.options if config else {}), **spoken_options(arguments)}
 
 
 def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those of the command line alone."""
-    found = {}
+    """Return the options of the command line alone, as keywords of :func:`microc.compiler.options.make_options`."""
+    options = {}
     for name, option in OPTIONS.items():
-        given = getattr(arguments, _PREFIX + name, None)
-        if given is not None:
-            value = option.words[given] if option.words else given
-            found[name] = joined(getattr(_DEFAULT, name), value) if _repeats(name) else value
-    return found
+        value = getattr(arguments, _PREFIX + name, None)
+        if value is not None:
+            value = option.words[value] if option.words else value
+            options[name] = joined(getattr(_DEFAULT, name), value) if _repeats(name) else value
+    return options
 
 
 def option_words(words: Sequence[str], board: str) -> list[str]:
     """Collect the compilation options of a command line, and the board, as the words that another command repeats."""
     flags = {option.flag: name for name, option in OPTIONS.items() if option.flag}
-    found, left = ["--board", board] if board else [], 0
+    kept, value_count = ["--board", board] if board else [], 0
     for word in words:
         flag = word.partition("=")[0]
-        if left:
-            left -= 1
+        if value_count:
+            value_count -= 1
         elif flag in flags:
-            bare = isinstance(getattr(_DEFAULT, flags[flag]), bool) and not OPTIONS[flags[flag]].words
-            left = 0 if bare or flag != word else max(1, len(OPTIONS[flags[flag]].metavar.split()))
+            is_switch = isinstance(getattr(_DEFAULT, flags[flag]), bool) and not OPTIONS[flags[flag]].words
+            value_count = 0 if is_switch or flag != word else max(1, len(OPTIONS[flags[flag]].metavar.split()))
         else:
             continue
-        found.append(word)
-    return found
+        kept.append(word)
+    return kept
 
 
 def _group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Add a group of compilation options."""
     group = command.add_argument_group(title)
     for name, option in OPTIONS.items():
         if option.group == title and option.flag:
@@ -81,27 +82,36 @@ def _group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGr
 
 
 def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None:
-    help, more = option.text, dict[str, Any]()
+    """Add one compilation option. The type of its default selects the argparse action: a switch, choices, or a
+    converter."""
+    help, settings = option.text, dict[str, Any]()
     if option.applies:
         help = f"{option.applies}: {help}"
-    if getattr(_DEFAULT, name) is True and not option.words:  # a flag that says no
-        more.update(action="store_const", const=False)
+    if getattr(_DEFAULT, name) is True and not option.words:  # --no-...
+        settings.update(action="store_const", const=False)
     elif getattr(_DEFAULT, name) is False:
-        more.update(action="store_const", const=True)
+        settings.update(action="store_const", const=True)
     elif option.words:
-        more["choices"] = list(option.words)
+        settings["choices"] = list(option.words)
     else:
-        more.update(type=_spoken(option.word), metavar=option.metavar)
-    parts = option.metavar.split()
+        settings.update(type=_argparse_converter(option.word), metavar=option.metavar)
+    metavars = option.metavar.split()
     if _repeats(name):
-        more["action"], help = "append", f"{help}; repeatable"
-    if len(parts) > 1:
-        more |= {"nargs": len(parts), "metavar": tuple(parts), "type": str, "action": _Together, "const": more["type"]}
-    command.add_argument(option.flag, dest=_PREFIX + name, help=help, **more)
+        settings["action"], help = "append", f"{help}; repeatable"
+    if len(metavars) > 1:
+        settings |= {
+            "nargs": len(metavars),
+            "metavar": tuple(metavars),
+            "type": str,
+            "action": _JoinValues,
+            "const": settings["type"],
+        }
+    command.add_argument(option.flag, dest=_PREFIX + name, help=help, **settings)
 
 
-class _Together(argparse.Action):
-    """Several words are spoken as one, which ``const`` means; the flag may be given several times."""
+class _JoinValues(argparse.Action):
+    """Join the values of an option with several metavars into one text and convert it by ``const``. The option may be
+    repeated."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         try:
@@ -112,29 +122,29 @@ class _Together(argparse.Action):
 
 
 def _repeats(name: str) -> bool:
-    """Whether a flag may be given several times."""
+    """Test whether an option may be given several times."""
     return isinstance(getattr(_DEFAULT, name), (Mapping, tuple, frozenset))
 
 
-def _spoken(word: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The meaning of a word, whose refusal names the flag."""
+def _argparse_converter(converter: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Wrap a converter so that argparse reports its ValueError together with the flag."""
 
     def parse(text: str) -> Any:
         try:
-            return word(text)
+            return converter(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parse
 
 
-# ---- The arguments of commands that talk to a board: which project, which line. Nothing heavy is imported here.
+# ---- Arguments of commands that talk to a board: project or model, inputs, serial line.
 
 
 def source_options(
     command: ArgumentParser, meaning: str = "a project, or a model to compile and build on the fly"
 ) -> None:
-    """A project or a model, and how to reach the board that runs it."""
+    """Add the project or model, and the options for reaching its board."""
     command.add_argument(
         "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
     )
@@ -146,7 +156,7 @@ def source_options(
 
 
 def input_options(command: ArgumentParser, meaning: str) -> None:
-    """One set of inputs, as arrays or pictures."""
+    """Add ``--input`` and ``--pixels``: one set of inputs, from arrays or pictures."""
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
     )
@@ -158,7 +168,7 @@ def input_options(command: ArgumentParser, meaning: str) -> None:
 
 
 def device_options(command: ArgumentParser) -> None:
-    """Port, rates, patience."""
+    """Add port, baud rates and time-out."""
     group = command.add_argument_group("the board's line")
     group.add_argument(
         "--port",
@@ -182,18 +192,19 @@ def device_options(command: ArgumentParser) -> None:
     )
 
 
-# ---- The arguments of the commands that make a project, build it and run it. Nothing heavy is imported here.
+# ---- Commands that create, build, flash, load and run a project.
 
 Adder = Callable[..., ArgumentParser]
 
 
 def force_option(command: ArgumentParser) -> None:
-    """``--force``."""
+    """Add ``--force``."""
     command.add_argument("--force", action="store_true", help="replace the project of another network")
 
 
 def project_commands(add: Adder, model: str) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command; ``model`` says what a model may be."""
+    """Add ``new``, ``build``, ``flash``, ``load`` and ``run``. ``add(name, summary, *examples)`` creates a command's
+    parser; ``model`` is the help for model arguments."""
     command = add(
         "new",
         "start a project: a folder with microc.toml, the model and a README, in which commands need no arguments",
@@ -244,11 +255,11 @@ def project_commands(add: Adder, model: str) -> None:
     )  # fmt: skip
 
 
-# ---- The arguments of commands for shells and manuals. Nothing heavy is imported here.
+# ---- Commands for shell completion and the manual page.
 
 
 def shell_commands(add: Callable[..., ArgumentParser]) -> None:
-    """``add(name, summary, *examples)`` gives the parser of a command."""
+    """Add ``completion`` and ``man``. ``add(name, summary, *examples)`` creates a command's parser."""
     command = add(
         "completion",
         "print what completes commands, options and their words in a shell",

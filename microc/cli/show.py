@@ -1,4 +1,4 @@
-"""Text for people: tables, sizes, progress."""
+"""Terminal output: tables, numbers, progress, errors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 1.0
+"""Seconds without news after which :func:`working` shows that a command is still running."""
 _SHOWN_VALUES = 16
+"""Elements of an array that are printed."""
 
 
 @frozen
 class Answer:
-    """A command's result: plain data, the same as text, and the exit code; ``error`` where that is what was found."""
+    """Result of a command: plain data, the same as text, and the exit code. ``error``: a failure that the command found,
+    reported in addition to the data."""
 
     data: dict[str, Any]
     text: str
@@ -40,37 +43,39 @@ class Answer:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """As :func:`microc.reports.text_tables.table`, as wide as the terminal at most."""
+    """Format a table (:func:`microc.reports.text_tables.table`) to the width of the terminal."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
     return text_tables.table(header, rows, left, columns(), "…" if utf else "...")
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> str:
-    """As :func:`microc.reports.text_tables.facts`, as wide as the terminal at most."""
+    """Format names and values (:func:`microc.reports.text_tables.facts`) to the width of the terminal."""
     return text_tables.facts(rows, columns())
 
 
 def columns() -> int:
-    """Letters of a line of standard output: those of the terminal, or COLUMNS; 0 in a file or a pipe, which take any."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal():
-        return int(said)
+    """Return the width of standard output in characters: COLUMNS, or the terminal's; 0 (unlimited) for a file or pipe."""
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal():
+        return int(width)
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def fit_to_terminal(text: str) -> str:
-    """Wrap lines of prose to the width of the terminal, at their own indent; lines that fit stay, and no word is broken."""
+    """Wrap lines of prose to the width of the terminal, keeping their indent. Lines that fit are unchanged, and no word is
+    broken."""
     width = columns()
     if not width:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _fit_line(line, width))
+    return "\n".join(wrapped for line in text.split("\n") for wrapped in _fit_line(line, width))
 
 
 def _fit_line(line: str, width: int) -> list[str]:
+    """Wrap one line; a list item hangs behind its dash."""
     if len(line) <= width:
         return [line]
-    start = line[: len(line) - len(line.lstrip())]
-    begin, hang = (start + "- ", start + "  ") if line.lstrip().startswith("- ") else (start, start)
+    indent = line[: len(line) - len(line.lstrip())]
+    begin, hang = (indent + "- ", indent + "  ") if line.lstrip().startswith("- ") else (indent, indent)
     text = line[len(begin) :]
     return textwrap.wrap(
         text, width, initial_indent=begin, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
@@ -78,16 +83,18 @@ def _fit_line(line: str, width: int) -> list[str]:
 
 
 def of(number: int, room: int) -> str:
-    """Bytes, and how many there are."""
+    """Format a size and its share of the capacity ``room``."""
     return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
 
 
 def shape(dimensions: Sequence[int]) -> str:
+    """Format a shape."""
     return "x".join(map(str, dimensions)) or "scalar"
 
 
 def progress(quiet: bool, verbose: bool) -> Progress | None:
-    """A line on standard error that is written over and over, on a terminal; every step, with ``verbose``; None otherwise."""
+    """Return a progress function for standard error: every step if ``verbose``, one line that is overwritten on a terminal,
+    else None."""
     if quiet:
         return None
     if verbose:
@@ -96,21 +103,21 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
 
 
 def note(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     say(text + "\n")
 
 
 def refuse(error: MicrocError) -> None:
-    """Write an error to standard error; in colours on a terminal, unless NO_COLOR or a dumb one says no."""
-    text = _message(str(error)) + "\n"
+    """Print an error on standard error; in colours on a terminal, unless NO_COLOR is set or TERM is dumb."""
+    text = _wrap_message(str(error)) + "\n"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
     control(text)
 
 
-def _message(text: str) -> str:
-    """An error within the width of the terminal: further lines of a part hang below it."""
+def _wrap_message(text: str) -> str:
+    """Wrap an error to the width of the terminal, with a hanging indent."""
     width = error_columns()
     if not width:
         return text
@@ -123,7 +130,7 @@ def _message(text: str) -> str:
 
 
 def error_columns() -> int:
-    """Letters of a line of standard error, where that is a terminal; else 0."""
+    """Return the width of standard error in characters if it is a terminal, else 0."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0
     except (OSError, ValueError):
@@ -131,49 +138,50 @@ def error_columns() -> int:
 
 
 def json_text(data: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON of ASCII, in which no terminal finds anything to obey."""
+    """Format JSON in ASCII without control characters, so that names from a model cannot send escape sequences to the
+    terminal."""
     return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
 
 
 @contextmanager
 def working(command: str, silent: bool) -> Iterator[None]:
-    """Tell on a terminal that a command is at work, and for how long, where it has told nothing of its progress for a second."""
+    """Show the elapsed time on a terminal while a command runs, whenever it has shown no progress for a second."""
     if silent or not sys.stderr.isatty():
         yield
         return
-    ended, begin = threading.Event(), time.monotonic()
+    done, start = threading.Event(), time.monotonic()
 
-    def tell() -> None:
-        while not ended.wait(_PATIENCE):
+    def show_elapsed() -> None:
+        while not done.wait(_PATIENCE):
             if time.monotonic() - ProgressLine.told >= _PATIENCE:
-                draw(f"{command}: {time.monotonic() - begin:.0f} s")
+                draw(f"{command}: {time.monotonic() - start:.0f} s")
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=show_elapsed, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        done.set()
         thread.join()
-        if time.monotonic() - begin >= _PATIENCE:
+        if time.monotonic() - start >= _PATIENCE:
             wipe()
 
 
 def values(numbers: Sequence[bool | int | float]) -> str:
-    """The first elements of an array."""
-    words = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
-    return " ".join(words) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
+    """Format the first elements of an array."""
+    shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
+    return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
 
 
 def plain(numbers: Any) -> Any:
-    """Nested lists for JSON, which has no numbers beyond the finite ones: those become their names."""
+    """Convert nested lists for JSON: infinities and NaN become strings."""
     if isinstance(numbers, list):
         return [plain(x) for x in numbers]
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
 def duration(clock: Clock, amount: int) -> str:
-    """An amount of a board's unit, the time where it is one, and what the unit is."""
+    """Format an amount of a board's unit, the time if it stands for one, and the meaning of the unit."""
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
     return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"
@@ -183,8 +191,8 @@ layer = shorten_layer
 
 
 def confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
-    """A confusion matrix, truth by row, with the share of each class that is right; ``before``: an earlier one, against which
-    every cell says how it changed."""
+    """Format a confusion matrix, one row per true class, with the share of right answers. ``before``: an earlier matrix;
+    every cell shows its change."""
     rows = []
     for truth, row in enumerate(counts):
         cells = [str(n or ".") for n in row]

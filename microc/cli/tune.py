@@ -1,4 +1,4 @@
-"""``microc tune``: the search, its progress, files of records."""
+"""``microc tune``: search for schedules, show progress, and manage files of records."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from microc.tuning.tuner import Event, Tuned, TunedNetwork
 
 
-# ---- ``microc tune`` on a file of records: shown, merged, pruned, and one of them measured again.
+# ---- ``microc tune`` on a file of records: show, merge, prune, repeat a measurement.
 
 _SHOWN_FAILURES = 8
 _EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6, "unbuilt": 6}
-"""Of a record that is repeated: board and reference differ; nothing answered, or there was no program."""
+"""Exit code by the status of a repeated record: board and reference differ; the board did not answer; the program did not
+build."""
 
 
-def shown(path: Path, html: Path | None) -> show.Answer:
-    """The kernels of a file of records, and what failed, with the commands that repeat it; ``html``: as a page, too."""
+def show_records(path: Path, html: Path | None) -> show.Answer:
+    """List the kernels of a file of records, and the failures with the commands that repeat them; ``html``: write them as a
+    page, too."""
     from microc.compiler.tuned.records import OK, records_of
 
     database = records_of(path)
@@ -43,12 +45,13 @@ def shown(path: Path, html: Path | None) -> show.Answer:
     for (key, board, unit), records in groups.items():
         good = [record for record in records if record.status == OK]
         best = min(good, key=lambda record: record.ticks) if good else None
-        first = records[0]
+        example = records[0]
         rows.append((
-            show.layer(first.layer), first.op, first.cpu, board, show.count(len(records)), show.count(len(records) - len(good)),
+            show.layer(example.layer), example.op, example.cpu, board,
+            show.count(len(records)), show.count(len(records) - len(good)),
             show.count(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
-        data.append(_kernel(key, path, records, best))
+        data.append(_kernel_data(key, path, records, best))
     head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
     notes = _failures(database, path)
     if database.skipped:
@@ -64,21 +67,22 @@ def shown(path: Path, html: Path | None) -> show.Answer:
 
 
 def _failures(database: Database, path: Path) -> list[str]:
-    """What was wrong, or did not answer, each with the command that repeats it."""
-    failed = [record for record in database if record.status != "ok"]
-    if not failed:
+    """Describe the records that failed, each with the command that repeats it."""
+    failures = [record for record in database if record.status != "ok"]
+    if not failures:
         return []
     lines = [
-        f"{r.status}: {show.layer(r.layer)}, {r.algorithm}: {r.rule}\n  {_command(r, path)}"
-        for r in failed[:_SHOWN_FAILURES]
+        f"{r.status}: {show.layer(r.layer)}, {r.algorithm}: {r.rule}\n  {_repeat_command(r, path)}"
+        for r in failures[:_SHOWN_FAILURES]
     ]
-    more = [f"... and {len(failed) - len(lines)} more: --json"] if len(failed) > len(lines) else []
-    whose = "the compiler, of other people's code" if any(r.theirs for r in failed) else "the compiler"
-    head = f"each of these is a defect, of {whose} or of the board; its command measures it again:"
-    return ["\n".join((head, *lines, *more))]
+    rest = [f"... and {len(failures) - len(lines)} more: --json"] if len(failures) > len(lines) else []
+    culprit = "the compiler, of other people's code" if any(r.theirs for r in failures) else "the compiler"
+    head = f"each of these is a defect, of {culprit} or of the board; its command measures it again:"
+    return ["\n".join((head, *lines, *rest))]
 
 
-def _command(record: Record, path: Path) -> str:
+def _repeat_command(record: Record, path: Path) -> str:
+    """Return the command that measures a record again."""
     from microc.compiler.tuned.records import FROM_RAM
 
     board = shlex.quote(record.board.removesuffix(FROM_RAM))
@@ -87,8 +91,8 @@ def _command(record: Record, path: Path) -> str:
     return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 
-def repeated(arguments: Arguments) -> show.Answer:
-    """One record, measured again."""
+def repeat_record(arguments: Arguments) -> show.Answer:
+    """Measure one record again."""
     from microc.tuning.places import repeat
 
     options = chosen_options(arguments)
@@ -125,15 +129,16 @@ def repeated(arguments: Arguments) -> show.Answer:
     return show.Answer(data, show.facts(rows), _EXIT_CODES[result.status])
 
 
-def _kernel(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str, Any]:
-    first = records[0]
+def _kernel_data(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str, Any]:
+    """Describe the records of one kernel as plain data."""
+    example = records[0]
     return {
         "key": key,
-        "layer": first.layer,
-        "op": first.op,
-        "cpu": first.cpu,
-        "board": first.board,
-        "unit": first.unit,
+        "layer": example.layer,
+        "op": example.op,
+        "cpu": example.cpu,
+        "board": example.board,
+        "unit": example.unit,
         "external": next((r.algorithm for r in records if r.theirs), ""),
         "records": len(records),
         "best": None if best is None else best.ticks,
@@ -143,7 +148,7 @@ def _kernel(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str,
                 "status": r.status,
                 "rule": r.rule,
                 "decisions": dict(r.decisions),
-                "repeat": _command(r, path),
+                "repeat": _repeat_command(r, path),
             }
             for r in records
             if r.status != "ok"
@@ -151,60 +156,61 @@ def _kernel(key: str, path: Path, records: list[Any], best: Any) -> Mapping[str,
     }
 
 
-def rewritten(arguments: Arguments) -> show.Answer:
-    """Files of records, merged or pruned."""
+def merge_or_prune(arguments: Arguments) -> show.Answer:
+    """Merge or prune files of records."""
     from microc.compiler.tuned.records import merged, records_of, write
 
     if arguments.prune is not None:
-        target, kept = arguments.prune, records_of(arguments.prune).pruned()
+        target, records = arguments.prune, records_of(arguments.prune).pruned()
     else:
-        target, kept = arguments.records, merged(arguments.merge or ())
-    count = write(target, kept)
+        target, records = arguments.records, merged(arguments.merge or ())
+    count = write(target, records)
     return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")
 
 
-# ---- A search while it goes on: a live table on a terminal, lines of text or of JSON elsewhere.
+# ---- Progress of a search: a live table on a terminal, else lines of text or JSON.
 
 if TYPE_CHECKING:
     Watcher = Callable[[Event], None]
 
 HEAD = ("layer", "tried", "best", "gain")
-_SPARE = 6
-"""Lines of a terminal that are not rows of the table."""
+_OTHER_LINES = 6
+"""Lines of the terminal that are not rows of the table: header, rule, summary, and margin."""
 
 
 @contextmanager
-def watching(arguments: Arguments) -> Iterator[Watcher | None]:
-    """What a search tells of its batches, for the length of a ``with``: JSON to standard output, all else to standard error."""
+def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
+    """Yield the function that shows the progress of a search: JSON on standard output, text on standard error, None if
+    quiet."""
     if arguments.json:
         yield _write_json
     elif arguments.quiet:
         yield None
     elif sys.stderr.isatty():
-        with _live() as watcher:
+        with _live_table() as watcher:
             yield watcher
     else:
-        yield _Lines()
+        yield _LineWatcher()
 
 
 def gain(default: float | None, best: float) -> str:
-    """By how much less the best takes, in percent."""
+    """Format the change from ``default`` to ``best`` in percent."""
     if not default or best == float("inf"):
         return ""
     return f"{100 * (best / default - 1):+.1f} %"
 
 
 def cells(kernel: Tuned) -> tuple[str, str, str, str]:
-    """A kernel in the columns of :data:`HEAD`."""
+    """Return a kernel's cells in the columns of :data:`HEAD`."""
     best = show.count(round(kernel.best)) if kernel.default is not None else ""
     return show.layer(kernel.task.name), show.count(kernel.tried), best, gain(kernel.default, kernel.best)
 
 
 def summary(event: Event) -> str:
-    """How far a search is."""
-    left = f", {_time(event.left)} left" if event.left else ""
+    """Describe the progress of a search in one line."""
+    remaining = f", {_time(event.left)} left" if event.left else ""
     lost = f"; lost: {'; '.join(event.lost)}" if event.lost else ""
-    return f"{event.measured:,} of at most {event.trials:,} in {_time(event.seconds)}{left}{lost}"
+    return f"{event.measured:,} of at most {event.trials:,} in {_time(event.seconds)}{remaining}{lost}"
 
 
 def _time(seconds: float) -> str:
@@ -212,12 +218,13 @@ def _time(seconds: float) -> str:
 
 
 def _write_json(event: Event) -> None:
+    """Print a batch as one line of JSON."""
     sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
 
-class _Lines:
-    """A line for every batch; a place that failed is told once."""
+class _LineWatcher:
+    """Prints a line for every batch, and once for every board or process that failed."""
 
     def __init__(self) -> None:
         self._lost = 0
@@ -233,25 +240,26 @@ class _Lines:
 
 
 @contextmanager
-def _live() -> Iterator[Watcher]:
-    """A table that is drawn over itself after every batch: the kernels that were measured last, as many as there is room for."""
+def _live_table() -> Iterator[Watcher]:
+    """Yield a function that redraws a table in place after every batch: the kernels measured last, as many as fit the
+    terminal."""
     kernels, drawn_lines = dict[str, Any](), 0
 
-    def drawn(event: Event) -> None:
+    def redraw(event: Event) -> None:
         nonlocal drawn_lines
         kernels.pop(event.kernel.task.key, None)
         kernels[event.kernel.task.key] = event.kernel
         size = shutil.get_terminal_size()
-        shown = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _SPARE) :]]
-        text = f"{text_tables.table(HEAD, shown, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
+        rows = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]]
+        text = f"{text_tables.table(HEAD, rows, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
         control(back + visible(text))
         drawn_lines = text.count("\n")
 
-    yield drawn
+    yield redraw
 
 
-# ---- ``microc tune``: the search, and the file of records.
+# ---- The command.
 
 _SHOWN_VALUES = 12
 
@@ -259,9 +267,9 @@ _SHOWN_VALUES = 12
 def tune(arguments: Arguments) -> show.Answer:
     """``microc tune``."""
     if arguments.show is not None:
-        return shown(arguments.show, arguments.html)
+        return show_records(arguments.show, arguments.html)
     if arguments.merge or arguments.prune is not None:
-        return rewritten(arguments)
+        return merge_or_prune(arguments)
     if arguments.model is None:
         raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
@@ -271,13 +279,14 @@ def tune(arguments: Arguments) -> show.Answer:
             "a search compares with what there is without records", hint="name the file that grows: --records FILE"
         )
     if arguments.space:
-        return _spaces(arguments)
+        return _list_spaces(arguments)
     if arguments.repeat:
-        return repeated(arguments)
-    return _searched(arguments)
+        return repeat_record(arguments)
+    return _search(arguments)
 
 
-def _searched(arguments: Arguments) -> show.Answer:
+def _search(arguments: Arguments) -> show.Answer:
+    """Search, and write the records, the plan and the page."""
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
     from microc.tuning.api import Interrupted, tune, tuning_plan
@@ -285,15 +294,15 @@ def _searched(arguments: Arguments) -> show.Answer:
     from microc.tuning.tuning_page import to_html
 
     assert arguments.model is not None
-    options, ended = chosen_options(arguments), False
+    options, interrupted = chosen_options(arguments), False
     plan = options.pop("plan", None)
     if plan is not None:
         refuse_open(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(f"there is a plan {plan} already, and a person may have edited it", hint="name another file")
-    with watching(arguments) as callback:
+    with progress_watcher(arguments) as callback:
         try:
-            found = tune(
+            result = tune(
                 arguments.model,
                 arguments.target,
                 board=arguments.board or None,
@@ -312,30 +321,31 @@ def _searched(arguments: Arguments) -> show.Answer:
                 **options,
             )
         except Interrupted as end:
-            found, ended = end.tuning, True
-    data = {"event": "end", "interrupted": ended, "records": str(arguments.records), **found.to_data()}
-    text = _table(found, arguments.records)
-    if ended:
+            result, interrupted = end.tuning, True
+    data = {"event": "end", "interrupted": interrupted, "records": str(arguments.records), **result.to_data()}
+    text = _result_table(result, arguments.records)
+    if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
-    elif arguments.html is not None and found.regions:
-        keys = [each.task.key for each in (*found.kernels, *(region.tuned for region in found.regions))]
-        write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys))
+    elif arguments.html is not None and result.regions:
+        keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
+        write_text(arguments.html, to_html(result.database, arguments.model.name, keys=keys))
     elif plan is not None or arguments.html is not None:
         board, records = arguments.board or None, arguments.records
-        chosen = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
+        plan_data = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
         if plan is not None:
-            write_plan(plan, chosen)
+            write_plan(plan, plan_data)
             text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"
         if arguments.html is not None:
-            choices = {kernel["key"]: kernel["choice"] for kernel in chosen["kernels"]}
-            keys = [kernel.task.key for kernel in found.kernels]
-            if found.network is not None:
-                keys, choices = [*keys, found.network.key], {**choices, found.network.key: found.network.taken}
-            write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys, chosen=choices))
-    return show.Answer(data, text, INTERRUPTED if ended else 0)
+            choices = {kernel["key"]: kernel["choice"] for kernel in plan_data["kernels"]}
+            keys = [kernel.task.key for kernel in result.kernels]
+            if result.network is not None:
+                keys, choices = [*keys, result.network.key], {**choices, result.network.key: result.network.taken}
+            write_text(arguments.html, to_html(result.database, arguments.model.name, keys=keys, chosen=choices))
+    return show.Answer(data, text, INTERRUPTED if interrupted else 0)
 
 
-def _table(found: Tuning, records: Path) -> str:
+def _result_table(result: Tuning, records: Path) -> str:
+    """Format the results of a search."""
     rows = [
         (
             show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
@@ -347,34 +357,36 @@ def _table(found: Tuning, records: Path) -> str:
             gain(k.default, k.best),
             k.point,
         )
-        for k in found.kernels
+        for k in result.kernels
     ]
-    failed = sum(each.failed for each in (*found.kernels, *(region.tuned for region in found.regions)))
+    failed = sum(tuned.failed for tuned in (*result.kernels, *(region.tuned for region in result.regions)))
     notes = [
-        f"tuned kernels: {show.count(round(found.default))} -> {show.count(round(found.best))} {found.unit} "
-        f"({gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
-        *([whole(found.network, found.unit)] if found.network is not None else []),
+        f"tuned kernels: {show.count(round(result.default))} -> {show.count(round(result.best))} {result.unit} "
+        f"({gain(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
+        *([network_text(result.network, result.unit)] if result.network is not None else []),
         *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
         f"use them: microc compile MODEL --tuned {records}",
     ]
-    head = ("layer", "operators", "points", "tried", f"default, {found.unit}", "best", "", "schedule")
+    head = ("layer", "operators", "points", "tried", f"default, {result.unit}", "best", "", "schedule")
     tables = [show.table(head, rows, 2)] if rows else []
-    if found.regions:
-        tables.append(_regions(found))
+    if result.regions:
+        tables.append(_region_table(result))
     return "\n\n".join((*tables, "\n".join(notes)))
 
 
-def whole(network: TunedNetwork, unit: str) -> str:
-    """The network as a whole, in words."""
+def network_text(network: TunedNetwork, unit: str) -> str:
+    """Describe the measurement of the whole network."""
     scale, unit = (1000, "us") if unit == "ns" else (1, unit)
-    kept = len(network.kept)
-    stay = f"; {kept} kernel{'s stay as they were' if kept > 1 else ' stays as it was'}" if kept else ""
-    before, now = (f"{ticks / scale:,.1f}" for ticks in (network.default, network.best))
-    return f"whole network: {before} -> {now} {unit} ({network.best / network.default:.3f}){stay}"
+    kept_count = len(network.kept)
+    kept_text = (
+        f"; {kept_count} kernel{'s stay as they were' if kept_count > 1 else ' stays as it was'}" if kept_count else ""
+    )
+    default, best = (f"{ticks / scale:,.1f}" for ticks in (network.default, network.best))
+    return f"whole network: {default} -> {best} {unit} ({network.best / network.default:.3f}){kept_text}"
 
 
-def _regions(found: Tuning) -> str:
-    """Ours and theirs, region by region."""
+def _region_table(result: Tuning) -> str:
+    """Format our times and those of external code, region by region."""
     rows = [
         (
             show.layer(region.task.name)
@@ -387,26 +399,27 @@ def _regions(found: Tuning) -> str:
             region.taken or "by cost",
             region.why,
         )
-        for region in found.regions
+        for region in result.regions
     ]
-    return show.table(("layer", "external code", f"ours, {found.unit}", "theirs", "taken", ""), rows, 2)
+    return show.table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
 
 
-def _spaces(arguments: Arguments) -> show.Answer:
-    """What a search could try."""
+def _list_spaces(arguments: Arguments) -> show.Answer:
+    """List the search spaces of all kernels."""
     from microc.tuning.api import spaces
 
-    found = spaces(arguments.model, arguments.target, board=arguments.board or None, **chosen_options(arguments))
+    kernels = spaces(arguments.model, arguments.target, board=arguments.board or None, **chosen_options(arguments))
     parts = []
-    for kernel in found:
+    for kernel in kernels:
         more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
         head = f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.count(kernel['points'])} points"
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
         rows += [(f"  {name}", _values(values)) for name, values in kernel["decisions"].items() if len(values) > 1]
         parts.append(head + "\n" + show.facts(rows))
-    return show.Answer({"kernels": found}, "\n\n".join(parts))
+    return show.Answer({"kernels": kernels}, "\n\n".join(parts))
 
 
 def _values(values: list[Any]) -> str:
-    shown = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
-    return shown + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")
+    """Format the values of a decision."""
+    text = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
+    return text + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")

@@ -1,4 +1,4 @@
-"""``microc verify``: board against host, network against framework, bundles of evidence."""
+"""``microc verify``: compare board with host and network with framework, evaluate data, write evidence."""
 
 from __future__ import annotations
 
@@ -25,61 +25,65 @@ if TYPE_CHECKING:
     from microc.run.verify import Answers, Classification, Closeness, LayerCheck
 
 
-# ---- ``microc verify --evidence``: what a verification found, as a bundle of files.
+# ---- ``microc verify --evidence``: the results as a bundle of files.
 
 
-def check(arguments: Arguments) -> None:
-    """Refuse a folder that holds something, before anything is compared."""
+def check_evidence_folder(arguments: Arguments) -> None:
+    """Raise OutputError, before comparing, if the folder for the evidence is not empty."""
     from microc.reports.evidence import refuse_taken
 
     if arguments.evidence is not None:
         refuse_taken(arguments.evidence)
 
 
-def recorded(
+def write_evidence(
     arguments: Arguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
 ) -> show.Answer:
-    """The answer, after its bundle was written if one is wanted; of a difference, too."""
+    """Write the evidence, if asked for, of agreement and of difference; return the answer with the folder's name."""
     from microc.reports import evidence
 
     if arguments.evidence is None:
         return answer
     comparisons = list(_comparisons(answer.data))
     failure = "" if answer.error is None else answer.error.what
-    facts = evidence.gathered(manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port)
-    evidence.write(arguments.evidence, facts)
+    evidence_data = evidence.gathered(
+        manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
+    )
+    evidence.write(arguments.evidence, evidence_data)
     return replace(answer, text=f"{answer.text}\n\nevidence: {arguments.evidence}")
 
 
 def _comparisons(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What was compared: board and host, network and framework."""
+    """Yield the comparisons: board with host, network with framework."""
     if "board" in data:
-        own = {name: value for name, value in data.items() if name not in ("against", "evaluation")}
+        board_data = {name: value for name, value in data.items() if name not in ("against", "evaluation")}
         agrees = "difference" not in data
-        yield {"what": f"board {data['board']} against host, kernel by kernel", "agrees": agrees, **own}
+        yield {"what": f"board {data['board']} against host, kernel by kernel", "agrees": agrees, **board_data}
     if "against" in data:
-        found = data["against"]
-        yield {"what": f"compiled network against {found['reference']} {found['version']}", **found}
+        framework_data = data["against"]
+        yield {
+            "what": f"compiled network against {framework_data['reference']} {framework_data['version']}",
+            **framework_data,
+        }
 
 
-# ---- ``microc verify --against``: the compiled network beside the framework that made the model, by output and by
-# layer.
+# ---- ``microc verify --against``: compare the compiled network with the model's framework, by output and layer.
 
-_CHANGING = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
-"""Options of a project after which its network is another one than the model."""
+_MODEL_CHANGING = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
+"""Options with which a project computes something else than its model."""
 
 
 @frozen
-class Held:
-    """What the comparison found: plain data, text, and the refusal where outputs differ."""
+class FrameworkComparison:
+    """Result of the comparison: plain data, text, and an error if outputs differ."""
 
     data: dict[str, Any]
     text: str
     error: MicrocError | None
 
 
-def compiled(arguments: Arguments) -> Library:
-    """The network of a model's file as a library, for no board."""
+def compile_library(arguments: Arguments) -> Library:
+    """Compile a model for this computer as a library."""
     from microc.compiler.options import make_options
     from microc.run.against import host_kernels
     from microc.run.reference.framework_choice import check_runtime
@@ -90,8 +94,10 @@ def compiled(arguments: Arguments) -> Library:
     return host_kernels(arguments.source, options, target_for("host"), progress(arguments))
 
 
-def held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]) -> Held:
-    """Run both. ``sets``: the user's inputs; none: random ones."""
+def compare_with_framework(
+    arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]
+) -> FrameworkComparison:
+    """Run the network and its framework on ``sets`` of inputs; on random ones if there are none."""
     from microc.reports.evidence import data_hash
     from microc.run import against
 
@@ -99,7 +105,7 @@ def held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]) 
     reference = against.reference_of(model, arguments.against, options)
     graph = against.graph_of(model, options)
     inputs = sets or against.random_sets(library, graph, arguments.samples, arguments.seed)
-    found = against.hold(
+    comparison = against.hold(
         library,
         reference,
         inputs,
@@ -110,34 +116,34 @@ def held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]) 
         progress=progress(arguments),
     )
     data = {
-        "reference": found.reference,
-        "version": found.version,
-        "samples": found.samples,
+        "reference": comparison.reference,
+        "version": comparison.version,
+        "samples": comparison.samples,
         "data_sha256": data_hash(inputs),
-        "agrees": found.agrees,
-        "identical": found.identical,
-        "outputs": [_plain(output) for output in found.outputs],
-        "layers": [_plain(layer) for layer in found.layers],
-        "first_differing_layer": None if found.first is None else found.first.layer,
-        "uncompared_outputs": list(found.uncompared),
+        "agrees": comparison.agrees,
+        "identical": comparison.identical,
+        "outputs": [_agreement_data(output) for output in comparison.outputs],
+        "layers": [_agreement_data(layer) for layer in comparison.layers],
+        "first_differing_layer": None if comparison.first is None else comparison.first.layer,
+        "uncompared_outputs": list(comparison.uncompared),
     }
-    text = "\n\n".join(filter(None, (_table("output", found.outputs), _table("layer", found.layers))))
-    if not found.agrees:
-        return Held(data, text, found.error(model.name, _hint(found.reference, options)))
-    exact = "every bit" if found.identical else "within the tolerance"
-    total = sum(output.elements for output in found.outputs)
-    end = f"{found.reference} {found.version} and the compiled network agree: {found.samples} samples, "
+    text = "\n\n".join(filter(None, (_table("output", comparison.outputs), _table("layer", comparison.layers))))
+    if not comparison.agrees:
+        return FrameworkComparison(data, text, comparison.error(model.name, _hint(comparison.reference, options)))
+    exact = "every bit" if comparison.identical else "within the tolerance"
+    total = sum(output.elements for output in comparison.outputs)
+    end = f"{comparison.reference} {comparison.version} and the compiled network agree: {comparison.samples} samples, "
     end += f"{show.count(total)} elements, {exact}"
-    apart = sum(not layer.agrees for layer in found.layers)
-    if apart:
-        end += f"; {apart} layers on the way differ, which no output shows"
-    if found.uncompared:
-        end += f"; not compared, for {found.reference} has no such output: {', '.join(found.uncompared)}"
-    return Held(data, f"{text}\n\n{end}", None)
+    differing = sum(not layer.agrees for layer in comparison.layers)
+    if differing:
+        end += f"; {differing} layers on the way differ, which no output shows"
+    if comparison.uncompared:
+        end += f"; not compared, for {comparison.reference} has no such output: {', '.join(comparison.uncompared)}"
+    return FrameworkComparison(data, f"{text}\n\n{end}", None)
 
 
 def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
-    """The model's file and the options under which it was compiled; of a project, ``--model`` says which file."""
+    """Return the model's file and the options that it was compiled with. The file of a project is that of ``--model``."""
     from microc.compiler.options import make_options
     from microc.frontend.detect import contents
 
@@ -154,7 +160,7 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
             hint="its hash is in manifest.json",
         )
     options = manifest["options"]
-    changed = [name for name in _CHANGING if name in options]
+    changed = [name for name in _MODEL_CHANGING if name in options]
     if changed or manifest.get("sizes"):
         what = changed[0] if changed else "sizes that vary"
         raise UsageError(
@@ -170,7 +176,7 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
 
 
 def _hint(reference: str, options: Options) -> str:
-    """What may be the reason of a difference."""
+    """Guess the reason for a difference."""
     wanted = {"litert": "litert", "tflm": "tflm"}.get(reference)
     if wanted and options.rounding != wanted:
         return f"compile with --rounding {wanted}, which is how {reference} rounds"
@@ -181,12 +187,13 @@ def _hint(reference: str, options: Options) -> str:
     return "--tolerance and --quanta say what may differ; --json has every figure"
 
 
-def _plain(found: Agreement) -> dict[str, Any]:
-    return {**{name: show.plain(value) for name, value in asdict(found).items()}, "agrees": found.agrees}
+def _agreement_data(agreement: Agreement) -> dict[str, Any]:
+    """Convert an agreement to plain data."""
+    return {**{name: show.plain(value) for name, value in asdict(agreement).items()}, "agrees": agreement.agrees}
 
 
 def _table(what: str, rows: Sequence[Agreement]) -> str:
-    """Outputs, or layers with the tensors that they make."""
+    """Format agreements of outputs, or of layers with the tensors that they compute."""
     if not rows:
         return ""
     layers = what == "layer"
@@ -214,7 +221,7 @@ def _verdict(row: Agreement) -> str:
     return "within" if row.differing else "identical"
 
 
-# ---- ``microc verify``: board against host, layer by layer, and both on data of the user's own.
+# ---- ``microc verify``: compare board with host, layer by layer, and evaluate both on the user's data.
 
 _SHOWN_CLASSES = 20
 _SHOWN_MISTAKES = 10
@@ -224,62 +231,65 @@ def verify(arguments: Arguments) -> show.Answer:
     """``microc verify``."""
     from microc.run.board_project import host_library
 
-    _check(arguments)
+    _check_arguments(arguments)
     if arguments.against and not arguments.board and not arguments.source.is_dir():
-        library = compiled(arguments)
-        samples, given = _given(arguments, library.manifest)
-        answer = _held(arguments, library, _sets(given, samples), show.Answer({}, ""))
-        return recorded(arguments, library.manifest, answer)
+        library = compile_library(arguments)
+        samples, inputs = _load_user_data(arguments, library.manifest)
+        answer = _add_framework(arguments, library, _sets(inputs, samples), show.Answer({}, ""))
+        return write_evidence(arguments, library.manifest, answer)
     with opened_project(arguments) as project:
-        samples, given = _given(arguments, project.manifest)
+        samples, inputs = _load_user_data(arguments, project.manifest)
         build_firmware(project, arguments)
         library = host_library(project)
         try:
-            answer = _on_board(arguments, project, library, given, samples)
+            answer = _on_board(arguments, project, library, inputs, samples)
         except VerificationError as error:
-            recorded(arguments, project.manifest, show.Answer(dict(error.details), "", error=error), project)
+            write_evidence(arguments, project.manifest, show.Answer(dict(error.details), "", error=error), project)
             raise
         if arguments.against:
-            answer = _held(arguments, library, _sets(given, samples), answer)
-        return recorded(arguments, project.manifest, answer, project)
+            answer = _add_framework(arguments, library, _sets(inputs, samples), answer)
+        return write_evidence(arguments, project.manifest, answer, project)
 
 
-def _given(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
-    """The user's samples, and one set of inputs, where there are any."""
-    given = [load_inputs(arguments, manifest)] if arguments.inputs else []
-    return samples_of(arguments, manifest, arguments.expected), given
+def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
+    """Load the samples of ``--data`` and the inputs of ``--input``."""
+    inputs = [load_inputs(arguments, manifest)] if arguments.inputs else []
+    return samples_of(arguments, manifest, arguments.expected), inputs
 
 
 def _on_board(
-    arguments: Arguments, project: Project, library: Library, given: list[Any], samples: Samples | None
+    arguments: Arguments, project: Project, library: Library, inputs: list[Any], samples: Samples | None
 ) -> show.Answer:
-    """Board against host, and both on the user's samples."""
+    """Compare board with host, then evaluate both on the user's samples."""
     from microc.run.session import Device
 
     with Device(project, **line(arguments)) as device:
-        data, text = _compared(arguments, device, library, given, samples)
+        data, text = _compare_kernels(arguments, device, library, inputs, samples)
         data["self_test"], failed = device.self_test, device.failed_self_test()
         text += f"\nself-test {device.self_test}" if device.self_test else ""
         if samples is not None:
-            found, more = _evaluated(arguments, device, library, samples)
-            data["evaluation"] = found
-            text += f"\n\n{more}"
+            evaluation, evaluation_text = _evaluate(arguments, device, library, samples)
+            data["evaluation"] = evaluation
+            text += f"\n\n{evaluation_text}"
     return show.Answer(data, text, error=failed)
 
 
-def _sets(given: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
-    """The user's inputs, all of them."""
-    return given if samples is None else [samples.sample(k) for k in range(len(samples))]
+def _sets(inputs: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
+    """List the user's sets of inputs."""
+    return inputs if samples is None else [samples.sample(k) for k in range(len(samples))]
 
 
-def _held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer) -> show.Answer:
-    """The answer so far, and what the framework says; with its error where outputs differ."""
-    found = held(arguments, library, sets)
-    together = "\n\n".join(filter(None, (answer.text, found.text)))
-    return show.Answer({**answer.data, "against": found.data}, together, error=found.error or answer.error)
+def _add_framework(
+    arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer
+) -> show.Answer:
+    """Add the comparison with the framework to an answer."""
+    comparison = compare_with_framework(arguments, library, sets)
+    text = "\n\n".join(filter(None, (answer.text, comparison.text)))
+    return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
 
 
-def _check(arguments: Arguments) -> None:
+def _check_arguments(arguments: Arguments) -> None:
+    """Raise UsageError for options that do not fit each other."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
             "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
@@ -291,7 +301,7 @@ def _check(arguments: Arguments) -> None:
             "a project does not hold the model that it was made from", hint="add --model FILE, which was compiled"
         )
     pixels(arguments)
-    check(arguments)
+    check_evidence_folder(arguments)
     if arguments.model_file is not None and not arguments.against:
         raise UsageError(
             "--model speaks of --against", hint="microc verify firmware --against reference --model model.onnx"
@@ -300,26 +310,27 @@ def _check(arguments: Arguments) -> None:
         raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
 
 
-def _compared(
-    arguments: Arguments, device: Device, library: Library, given: list[Any], samples: Samples | None
+def _compare_kernels(
+    arguments: Arguments, device: Device, library: Library, inputs: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
-    """The comparison kernel by kernel; VerificationError at the first difference, which says what agreed before."""
+    """Compare board with host, kernel by kernel. VerificationError at the first difference, with all that agreed before in
+    its details."""
     from microc.reports.evidence import data_hash
     from microc.run.verify import TOLERANCE
     from microc.run.verify import samples as random_samples
     from microc.run.verify import verify as compare
 
-    inputs: Sequence[Sequence[Any]] = given or random_samples(device, arguments.samples, arguments.seed)
+    sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
-        inputs = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
+        sets = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
     tolerance = TOLERANCE if arguments.tolerance is None else arguments.tolerance
-    layers, difference = compare(device, library, inputs, progress(arguments), tolerance)
+    layers, difference = compare(device, library, sets, progress(arguments), tolerance)
     name = device.project.board.name
     data: dict[str, Any] = {
         "board": name,
         "fingerprint": device.project.manifest["fingerprint"],
-        "samples": len(inputs),
-        "data_sha256": data_hash(inputs),
+        "samples": len(sets),
+        "data_sha256": data_hash(sets),
         "elements": sum(c.elements for c in layers),
         "tolerance": tolerance,
         "identical": difference is None and all(c.error == 0 for c in layers),
@@ -328,12 +339,13 @@ def _compared(
     if difference is not None:
         details = {**data, "difference": {k: show.plain(v) for k, v in asdict(difference).items()}}
         raise difference.error(f"board {name}", details)
-    end = f"{name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
+    end = f"{name} and host agree: {len(sets)} samples, {show.count(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
     return data, f"{_layers(layers)}\n\n{end}{exact}"
 
 
 def _layers(layers: Sequence[LayerCheck]) -> str:
+    """Format the table of kernels."""
     rows = [
         (
             c.kernel,
@@ -347,8 +359,8 @@ def _layers(layers: Sequence[LayerCheck]) -> str:
     return show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
 
 
-def _evaluated(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
-    """The answers to all samples: how many are the host's bit by bit, and how good they are."""
+def _evaluate(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
+    """Run all samples on both: count the answers that are equal, and measure how good they are."""
     from microc.run.verify import classify, closeness, run_samples
 
     answers = run_samples(device, library, samples, progress(arguments))
@@ -356,50 +368,53 @@ def _evaluated(arguments: Arguments, device: Device, library: Library, samples: 
     classes = None
     if samples.labels is not None:
         classes = classify(answers.outputs, tensors, samples.labels, arguments.answer)
-    near = [closeness(answers.outputs[name], tensors[name], array) for name, array in samples.expected.items()]
+    closenesses = [closeness(answers.outputs[name], tensors[name], array) for name, array in samples.expected.items()]
     data = {
         "samples": len(samples),
         "notes": list(samples.notes),
         "differing_samples": list(answers.differing),
         "largest_deviation": answers.deviation,
         "classification": _classification(classes) if classes else None,
-        "outputs": [asdict(c) for c in near],
+        "outputs": [asdict(c) for c in closenesses],
     }
-    return data, "\n\n".join(_paragraphs(samples, answers, classes, near))
+    return data, "\n\n".join(_paragraphs(samples, answers, classes, closenesses))
 
 
-def _classification(found: Classification) -> dict[str, Any]:
+def _classification(result: Classification) -> dict[str, Any]:
+    """Convert a classification to plain data."""
     return {
-        "output": found.output,
-        "correct": found.correct,
-        "total": found.total,
-        "accuracy": found.accuracy,
-        "recall": [found.recall(k) for k in range(len(found.confusion))],
-        "confusion": found.confusion.tolist(),
+        "output": result.output,
+        "correct": result.correct,
+        "total": result.total,
+        "accuracy": result.accuracy,
+        "recall": [result.recall(k) for k in range(len(result.confusion))],
+        "confusion": result.confusion.tolist(),
     }
 
 
 def _paragraphs(
-    samples: Samples, answers: Answers, classes: Classification | None, near: Sequence[Closeness]
+    samples: Samples, answers: Answers, classes: Classification | None, closenesses: Sequence[Closeness]
 ) -> Iterator[str]:
-    same = len(samples) - len(answers.differing)
-    agree = f"{show.count(same)} of {show.count(len(samples))} answers are the host's in every bit"
+    """Yield the evaluation in paragraphs."""
+    equal_count = len(samples) - len(answers.differing)
+    agreement = f"{show.count(equal_count)} of {show.count(len(samples))} answers are the host's in every bit"
     if answers.differing:
-        agree += f"; the largest deviation of the others is {answers.deviation:.2g}"
-    yield "\n".join((*samples.notes, agree))
+        agreement += f"; the largest deviation of the others is {answers.deviation:.2g}"
+    yield "\n".join((*samples.notes, agreement))
     if classes is not None:
         share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"
         yield f"accuracy  {share} ({classes.output})\n\n{_confusion(classes)}".rstrip()
-    if near:
+    if closenesses:
         rows = [
-            (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}") for c in near
+            (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}")
+            for c in closenesses
         ]
         yield show.table(("output", "RMSE", "largest difference", "cosine"), rows)
 
 
-def _confusion(found: Classification) -> str:
-    """The matrix, or of many classes the most frequent mistakes."""
-    if len(found.confusion) > _SHOWN_CLASSES:
-        rows = found.mistakes()[:_SHOWN_MISTAKES]
+def _confusion(result: Classification) -> str:
+    """Format the confusion matrix; of many classes, the most frequent mistakes."""
+    if len(result.confusion) > _SHOWN_CLASSES:
+        rows = result.mistakes()[:_SHOWN_MISTAKES]
         return show.table(("truth", "answer", "times"), rows, 0) if rows else ""
-    return show.confusion(found.confusion.tolist())
+    return show.confusion(result.confusion.tolist())

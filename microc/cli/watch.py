@@ -1,4 +1,5 @@
-"""``microc watch``: a network at work on a board, as a page of this computer or as lines of JSON."""
+"""``microc watch``: run a network on a board continuously; shows the runs on a local web page, or prints them as JSON
+lines."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from microc.run.session import Device
 
 
-Teller = Callable[[Mapping[str, Any]], None]
+Publish = Callable[[Mapping[str, Any]], None]
 
 
 def watch(arguments: Arguments) -> show.Answer:
@@ -32,30 +33,31 @@ def watch(arguments: Arguments) -> show.Answer:
     if arguments.data is None and arguments.labels:
         raise UsageError("--labels speaks of --data", hint="microc watch firmware --data test.npz --labels labels")
     pixels(arguments)
-    done = 0
+    run_count = 0
     with opened_project(arguments) as project:
         samples = samples_of(arguments, project.manifest)
         build_firmware(project, arguments)
         with (
             Device(project, progress=progress(arguments), **line(arguments)) as device,
-            _told(arguments, device, samples) as tell,
+            _open_publisher(arguments, device, samples) as publish,
         ):
             try:
                 due = time.monotonic()
                 for run in runs(device, _source(arguments, samples)):
-                    tell(event(device, run))
-                    done = run.number + 1
-                    if done == arguments.runs:
+                    publish(event(device, run))
+                    run_count = run.number + 1
+                    if run_count == arguments.runs:
                         break
                     now = time.monotonic()
                     due = max(due + arguments.every, now)
                     time.sleep(due - now)
-            except KeyboardInterrupt:  # the way to end it
+            except KeyboardInterrupt:  # the normal way to end this command
                 pass
-    return show.Answer({"runs": done}, f"{show.count(done)} runs")
+    return show.Answer({"runs": run_count}, f"{show.count(run_count)} runs")
 
 
 def _source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
+    """Return the source of the inputs: the board, the user's samples, or the seed of random numbers."""
     from microc.reports.live import FROM_BOARD
 
     if arguments.from_board:
@@ -64,21 +66,21 @@ def _source(arguments: Arguments, samples: Samples | None) -> Samples | str | in
 
 
 @contextmanager
-def _told(arguments: Arguments, device: Device, samples: Samples | None) -> Iterator[Teller]:
-    """Where runs are told."""
+def _open_publisher(arguments: Arguments, device: Device, samples: Samples | None) -> Iterator[Publish]:
+    """Yield the function that publishes a run: on standard output as JSON, or on a web page that is served meanwhile."""
     if arguments.json:
         yield _write_json
         return
     from microc.reports.live import PageServer, page_of
 
-    words = (
+    source_text = (
         f"{len(samples):,} samples of {arguments.data.name}, in a loop"
         if samples and arguments.data
         else "random numbers"
     )
     if arguments.from_board:
-        words = "what the board has"
-    with PageServer(page_of(device, words), arguments.http) as server:
+        source_text = "what the board has"
+    with PageServer(page_of(device, source_text), arguments.http) as server:
         if not arguments.quiet:
             sys.stderr.write(f"{server.url}\nCtrl-C ends it\n")
             sys.stderr.flush()
@@ -88,5 +90,6 @@ def _told(arguments: Arguments, device: Device, samples: Samples | None) -> Iter
 
 
 def _write_json(event: Mapping[str, Any]) -> None:
+    """Print a run as one line of JSON."""
     sys.stdout.write(show.json_text({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()

@@ -14,7 +14,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.tune import whole
+from microc.cli.tune import network_text
 from microc.compiler.lowering.kernel_maker import Compiled
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compiled
@@ -168,7 +168,7 @@ def test_a_kernel_that_loses_in_place_gets_the_next_best_and_at_last_none(
     together = measured_together(found.key, "host", found.database, "paper")
     assert together is not None and together.best is tried[-1] and together.kept == {one.key}
     shown = TunedNetwork(found.key, together, found.tasks)
-    assert whole(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
+    assert network_text(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
     assert shown.to_data()["kept"] == [one.name]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from microc.cli import main
-from microc.cli.tune import _command
+from microc.cli.tune import _repeat_command
 from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write
 from microc.tuning import places
 from microc.tuning.tuning_page import MOST, to_html
@@ -111,4 +111,4 @@ def test_a_record_is_measured_again(
 
 def test_what_ran_from_ram_is_repeated_from_ram() -> None:
     """The board's name of such records is no board: the command names the board itself."""
-    assert "--board paper --records" in _command(replace(RECORD, board="paper (RAM)"), Path("tuned.jsonl"))
+    assert "--board paper --records" in _repeat_command(replace(RECORD, board="paper (RAM)"), Path("tuned.jsonl"))

@@ -71,7 +71,7 @@ def test_ctrl_c_keeps_what_was_measured(
     with pytest.raises(Interrupted) as caught:
         microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=12, layers=["dense5"], callback=pressed)
     assert len(caught.value.tuning.database) == 8 and caught.value.tuning.kernels[0].tried == 8
-    monkeypatch.setattr("microc.cli.tune.watching", watching)
+    monkeypatch.setattr("microc.cli.tune.progress_watcher", watching)
     assert main(command(tmp_path)) == 130
     said = capsys.readouterr()
     assert "ended by Ctrl-C" in said.out and "the same command goes on there" in said.out
@@ -91,7 +91,7 @@ def test_a_stopped_runner_measures_nothing_more() -> None:
 
 
 def test_the_live_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with tune._live() as drawn:
+    with tune._live_table() as drawn:
         microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=8, layers=["dense5"], callback=drawn)
     said = capsys.readouterr().err
     assert "dense5" in said and "tried" in said and "8 of at most 8" in said
